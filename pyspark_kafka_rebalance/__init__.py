@@ -1,0 +1,64 @@
+"""Kafka for PySpark Structured Streaming, as a well-behaved member of a consumer group.
+
+Spark imports every top-level ``pyspark_*`` module to look for ``DefaultSource``, in several
+processes, and one that fails to import hides all the others: nothing is imported here before it
+is asked for (PEP 562), and ``DefaultSource`` is simply absent where pyspark is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "CorruptRecordError": "errors",
+    "DataLossError": "errors",
+    "KafkaRebalanceError": "errors",
+    "MembershipError": "errors",
+    "OptionError": "errors",
+    "PartitionsLostError": "errors",
+    "UnsupportedBrokerError": "errors",
+    "DeferredRevokeConsumer": "consumer.deferred",
+    "PollResult": "consumer.deferred",
+    "RangeFetcher": "fetch.fetcher",
+    "OffsetRange": "fetch.offset_range",
+    "KafkaDeferredDataSource": "source.data_source",
+}
+
+__all__ = [*_PUBLIC, "DefaultSource"]
+
+if TYPE_CHECKING:
+    from .consumer.deferred import DeferredRevokeConsumer as DeferredRevokeConsumer
+    from .consumer.deferred import PollResult as PollResult
+    from .errors import CorruptRecordError as CorruptRecordError
+    from .errors import DataLossError as DataLossError
+    from .errors import KafkaRebalanceError as KafkaRebalanceError
+    from .errors import MembershipError as MembershipError
+    from .errors import OptionError as OptionError
+    from .errors import PartitionsLostError as PartitionsLostError
+    from .errors import UnsupportedBrokerError as UnsupportedBrokerError
+    from .fetch.fetcher import RangeFetcher as RangeFetcher
+    from .fetch.offset_range import OffsetRange as OffsetRange
+    from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DefaultSource":
+        return _default_source()
+    if name in _PUBLIC:
+        return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _default_source() -> Any:
+    """What Spark registers under its ``name()``; an AttributeError means "nothing here"."""
+    try:
+        return import_module(".source.data_source", __name__).KafkaDeferredDataSource
+    except ImportError as error:
+        raise AttributeError(f"DefaultSource needs the extra 'spark': {error}") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

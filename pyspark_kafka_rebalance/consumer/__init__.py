@@ -1,0 +1,1 @@
+"""Group membership. Knows Kafka; no Spark, no Arrow."""

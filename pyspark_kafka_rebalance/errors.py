@@ -1,0 +1,74 @@
+"""Every public exception of the package. All derive from :class:`KafkaRebalanceError`."""
+
+from __future__ import annotations
+
+
+class KafkaRebalanceError(Exception):
+    """Base of every error that this package raises on its own account."""
+
+
+class OptionError(KafkaRebalanceError, ValueError):
+    """An option is missing, unknown, or has a value that is not allowed.
+
+    Raised before any network is touched: by ``load()`` for the Spark source, by the constructor
+    for the clients.
+
+    Parameters
+    ----------
+    option : str
+        The option's name as the user writes it.
+    value : object
+        What was given; ``None`` when the option is missing.
+    allowed : str
+        What would have been accepted, as a phrase.
+    """
+
+    def __init__(self, option: str, value: object, allowed: str) -> None:
+        self.option = option
+        self.value = value
+        self.allowed = allowed
+        given = "is missing" if value is None else f"has the value {value!r}"
+        super().__init__(f"option {option!r} {given}; allowed: {allowed}")
+
+    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
+        return (type(self), (self.option, self.value, self.allowed))
+
+
+class DataLossError(KafkaRebalanceError):
+    """Records that were promised are no longer in Kafka (``failOnDataLoss=true``)."""
+
+
+class MembershipError(KafkaRebalanceError):
+    """The group cannot be joined, or the coordinator refuses this member for good."""
+
+
+class PartitionsLostError(KafkaRebalanceError):
+    """A commit names partitions that this member has lost; nothing of them was committed."""
+
+
+class CorruptRecordError(KafkaRebalanceError):
+    """A record batch does not decode or its CRC is wrong.
+
+    Parameters
+    ----------
+    topic, partition : str, int
+        Where it was fetched.
+    offset : int
+        Base offset of the record batch, or the fetch position when even that is unreadable.
+    reason : str
+        What does not hold.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+        super().__init__(f"corrupt record batch in {topic}-{partition} at offset {offset}: {reason}")
+
+    def __reduce__(self) -> tuple[type[CorruptRecordError], tuple[str, int, int, str]]:
+        return (type(self), (self.topic, self.partition, self.offset, self.reason))
+
+
+class UnsupportedBrokerError(KafkaRebalanceError):
+    """The broker does not offer a protocol or version that was asked for."""

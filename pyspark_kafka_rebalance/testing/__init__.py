@@ -1,0 +1,1 @@
+"""Real brokers on this machine, for the demo, the tests and users' own tests."""
