@@ -1,0 +1,300 @@
+"""The seam to kafka-python: the only module of this room that touches its private names.
+
+kafka-python has no place to put one's own coordinator. What works from 3.0.5 to 3.0.12: build the
+KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass
+in its place before the first poll. The subclass below keeps what kafka-python does well (finding
+the coordinator, OffsetFetch, pattern subscription) and hands membership over to
+:class:`~pyspark_kafka_rebalance.consumer.classic.ClassicMembership`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import kafka
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.net.wakeup_notifier import WakeupNotifier
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+from kafka.protocol.metadata import MetadataResponse
+from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
+from kafka.util import Timer, WeakMethod
+
+if TYPE_CHECKING:
+    from kafka.future import Future
+
+SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
+
+#: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId beside OwnedPartitions (v1), so
+#: that a leader can tell a stale claim from a valid one.
+_SUBSCRIPTION_VERSION = 2
+
+
+def check_kafka_python() -> None:
+    """Refuse a kafka-python whose private names are not the ones used here.
+
+    Raises
+    ------
+    ImportError
+        Names the version found, what is supported, and every name that is missing.
+    """
+    version = tuple(int(part) for part in kafka.__version__.split(".")[:3] if part.isdigit())
+    missing = [
+        f"{owner.__name__}.{name}"
+        for owner, names in (
+            (
+                ConsumerCoordinator,
+                (
+                    "_handle_metadata_update",
+                    "_handle_find_coordinator_response",
+                    "_send_offset_fetch_request",
+                    "_send_offset_commit_request",
+                    "ensure_coordinator_ready_async",
+                    "refresh_committed_offsets_if_needed",
+                    "coordinator_dead",
+                ),
+            ),
+            (KafkaConsumer, ("_poll_once", "_refresh_committed_offsets")),
+        )
+        for name in names
+        if not hasattr(owner, name)
+    ]
+    if not (3, 0, 5) <= version < (3, 1) or missing:
+        lacks = f"; it lacks {', '.join(missing)}" if missing else ""
+        raise ImportError(
+            f"kafka-python {kafka.__version__} is not supported{lacks}; "
+            f"install kafka-python{SUPPORTED_VERSIONS}"
+        )
+
+
+check_kafka_python()
+
+
+class OwnedPartitionsAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
+    """``cooperative-sticky`` that reports what is owned *now*, with the generation (v2).
+
+    kafka-python's own reports the leader's last assignment, which no longer holds a partition
+    whose revoke is deferred: the leader would give it to somebody else at once.
+    """
+
+    version = _SUBSCRIPTION_VERSION
+
+    def subscription(
+        self, topics: Collection[str], owned: Collection[TopicPartition], generation: int
+    ) -> bytes:
+        """The metadata of a JoinGroup, encoded."""
+        by_topic: dict[str, list[int]] = {}
+        for partition in sorted(owned):
+            by_topic.setdefault(partition.topic, []).append(partition.partition)
+        encoded: bytes = ConsumerProtocolSubscription(
+            version=self.version,
+            topics=sorted(topics),
+            user_data=b"",
+            owned_partitions=[
+                ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
+                for topic, partitions in by_topic.items()
+            ],
+            generation_id=generation,
+        ).encode()
+        return encoded
+
+
+class Membership(Protocol):
+    """What the seam asks of the membership that is put behind it."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def member_id(self) -> str: ...
+    def start(self) -> None: ...
+    def raise_if_failed(self) -> None: ...
+    def loss_waits(self) -> bool: ...
+    def on_metadata_update(self) -> None: ...
+    def is_stable(self) -> bool: ...
+    async def commit_now(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+    def leave(self, timeout_ms: float | None) -> None: ...
+    def close(self, timeout_ms: float | None) -> None: ...
+
+
+class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
+    """kafka-python's coordinator with its membership replaced.
+
+    ``coordinator_id`` is the *lane*: a connection of its own to the coordinator's broker for
+    whatever must not queue behind a held JoinGroup or a fetch that waits for data. The
+    library's dedicated coordinator connection, ``join_node``, carries JoinGroup and SyncGroup only.
+    """
+
+    membership: Membership
+    join_node: str | None = None
+
+    # -- services for the membership, all to be used on the I/O loop ------------------------------
+
+    @property
+    def clock_loop(self) -> Any:
+        """The I/O loop (``kafka.net.selector.NetworkSelector``)."""
+        return self._net
+
+    def spawn(self, coroutine: Callable[..., Any], *arguments: Any) -> Future:
+        """Schedule a coroutine function on the I/O loop; thread-safe."""
+        return self._manager.call_soon(coroutine, *arguments)
+
+    def run(self, coroutine: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a coroutine function on the I/O loop and wait for it; not from the loop itself."""
+        return self._net.run(coroutine, *arguments)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the loop."""
+        await self._net.sleep(seconds)
+
+    def alarm(self) -> WakeupNotifier:
+        """A wait with a timeout (seconds) that ``notify()`` ends from any thread."""
+        return WakeupNotifier(self._net)
+
+    async def send(self, request: Any, node_id: str | None, timeout_ms: float) -> Any:
+        """Send one request and await its response."""
+        return await self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
+
+    async def wait_for(self, future: Future, timeout_ms: float | None) -> Any:
+        """Await, with a bound if there is one; raises KafkaTimeoutError."""
+        return await self._manager.wait_for(future, timeout_ms)
+
+    @property
+    def loop_closed(self) -> bool:
+        """Whether the consumer's connections are closed."""
+        return bool(self._manager.closed)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics subscribed to now (for a pattern: those that match)."""
+        return frozenset(self._subscription.subscription or ())
+
+    @property
+    def has_pattern(self) -> bool:
+        """Whether the subscription is by pattern."""
+        return self._subscription.subscribed_pattern is not None
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether this consumer is subscribed, as against assigned by hand or nothing yet."""
+        return bool(self._subscription.partitions_auto_assigned())
+
+    def owned(self) -> frozenset[TopicPartition]:
+        """The partitions of the applied assignment, those being revoked included."""
+        return frozenset(self._subscription.assigned_partitions())
+
+    def refresh_metadata(self) -> Future:
+        """Ask for new metadata; the future is done when it is there."""
+        return self._cluster.request_update()
+
+    def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
+        """Number of partitions of each topic; 0 of a topic that the metadata does not know."""
+        return {topic: len(self._cluster.partitions_for_topic(topic) or ()) for topic in topics}
+
+    def watch_topics(self, topics: Collection[str]) -> None:
+        """As the group's leader, also follow the metadata of the other members' topics."""
+        self._subscription.group_subscribe(topics)
+        self._cluster.set_topics(self._subscription.group_subscription())
+
+    @property
+    def cluster(self) -> Any:
+        """The cluster metadata, for the assignor."""
+        return self._cluster
+
+    # -- services for the consumer, on the thread that polls --------------------------------------
+
+    def set_assignment(
+        self, partitions: Collection[TopicPartition], gated: Collection[TopicPartition]
+    ) -> None:
+        """Own exactly ``partitions``; nothing of ``gated`` is fetched or returned any more.
+
+        The library clears the gate with every new assignment, so both are set together. Its
+        public ``assign_from_subscribed`` refuses a partition of a topic that just left the
+        subscription (a deleted topic under a pattern), which is still ours until it is released.
+        """
+        with self._subscription._lock:
+            self._subscription._apply_assignment(sorted(partitions), randomize=True)
+            self._subscription.mark_pending_revocation(gated)
+
+    @property
+    def rebalance_listener(self) -> Any:
+        """The listener given to ``subscribe``, or None."""
+        return self._subscription.rebalance_listener
+
+    # -- what kafka-python calls ------------------------------------------------------------------
+
+    def poll(self, timeout_ms: float | None = None) -> bool:
+        """Never holds a poll up: joining runs on the I/O loop, its results wait to be applied."""
+        if self.group_id is not None and self.subscribed:
+            self.membership.start()
+            if not self.membership.loss_waits():  # first the poll that says what is lost
+                self.membership.raise_if_failed()
+        return True
+
+    def time_to_next_poll(self) -> float:
+        return float("inf")
+
+    def need_rejoin(self) -> bool:
+        return False
+
+    def _handle_metadata_update(self, cluster: Any) -> None:
+        super()._handle_metadata_update(cluster)
+        self.membership.on_metadata_update()
+
+    def _handle_find_coordinator_response(self, response: Any) -> str:
+        join_node: str = super()._handle_find_coordinator_response(response)
+        broker = self._cluster.broker_metadata(join_node)
+        lane = f"lane-{join_node.removeprefix('coordinator-')}"
+        self._cluster._coordinator_brokers[lane] = MetadataResponse.MetadataResponseBroker(
+            lane, broker.host, broker.port, None
+        )
+        self.join_node = join_node
+        self.coordinator_id = lane
+        return lane
+
+    async def _send_offset_commit_request(self, offsets: Mapping[TopicPartition, Any]) -> None:
+        if self.subscribed:
+            await self.membership.commit_now({p: _offset(o) for p, o in offsets.items()})
+        else:
+            await super()._send_offset_commit_request(offsets)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        return ConsumerGroupMetadata(
+            group_id=self.group_id,
+            generation_id=self.membership.generation,
+            member_id=self.membership.member_id,
+            group_instance_id=self.group_instance_id,
+            state=MemberState.STABLE if self.membership.is_stable() else MemberState.REBALANCING,
+        )
+
+    def maybe_leave_group(self, reason: str | None = None, timeout_ms: float | None = None) -> None:
+        self.membership.leave(timeout_ms)
+
+    def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
+        self._cluster.remove_listener(WeakMethod(self._handle_metadata_update))
+        self.membership.close(timeout_ms)
+
+
+def _offset(value: Any) -> int:
+    return int(value.offset) if isinstance(value, OffsetAndMetadata) else int(value)
+
+
+def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
+    """Put a :class:`GroupCoordinator` in the place of the consumer's own, before its first poll."""
+    first = consumer._coordinator
+    consumer._cluster.remove_listener(WeakMethod(first._handle_metadata_update))
+    coordinator = GroupCoordinator(
+        consumer._client,
+        consumer._subscription,
+        metrics=consumer._metrics,
+        assignors=(OwnedPartitionsAssignor,),
+        **consumer.config,
+    )
+    consumer._coordinator = coordinator
+    return coordinator
+
+
+def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:
+    """One round of kafka-python's own poll: positions, fetches, buffered records."""
+    return consumer._poll_once(Timer(timeout_ms), max_records, update_offsets=update)

@@ -1,0 +1,495 @@
+"""DeferredRevokeConsumer: a Kafka consumer whose revokes are requested now and completed later.
+
+KIP-983: partitions that stay flow at full speed through a whole rebalance, and what is to be
+revoked is processed and committed first, outside any callback::
+
+    consumer = DeferredRevokeConsumer("orders", group_id="g", bootstrap_servers=...)
+    while True:
+        result = consumer.poll_with_rebalance(timeout_ms=100)
+        start_processing(result.records)
+        consumer.commit_processed(offsets_of_what_is_processed())
+        consumer.delay_revoke(p for p in result.to_be_revoked if still_processing(p))
+        abort_processing(result.lost)
+
+Invariants of the assignment (those of the lists are in ``revocation.py``):
+ 1. A partition is never both lost and assigned.
+ 2. poll returns no record of a partition whose revoke is requested.
+ 3. A partition is released to the group only when no commit of it is outstanding.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+from ..errors import OptionError
+from ._kafka_python import fetch_step, replace_coordinator
+from .classic import AssignmentReceived, ClassicMembership, MembershipLost, refuse_strangers
+from .revocation import Revocations
+
+log = logging.getLogger(__name__)
+
+#: How long poll waits for records at a stretch before it looks for rebalance events again.
+_SLICE_MS = 50
+
+#: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval.
+DEFAULT_HEARTBEAT_INTERVAL_MS = 1_000
+
+
+@dataclass(frozen=True)
+class PollResult:
+    """What one poll brought (KIP-983, variant 1).
+
+    Attributes
+    ----------
+    records : dict of TopicPartition to list of ConsumerRecord
+        Never of a partition whose revoke is requested.
+    to_be_revoked : frozenset of TopicPartition
+        Their revoke is completed at the start of the next poll unless it is delayed.
+    lost : frozenset of TopicPartition
+        Lost during this poll: abort their processing, commit nothing of them.
+    assigned : frozenset of TopicPartition
+        New since the last poll.
+    revoked : frozenset of TopicPartition
+        Their revoke was completed at the start of this poll.
+    """
+
+    records: dict[TopicPartition, list[Any]] = field(default_factory=dict)
+    to_be_revoked: frozenset[TopicPartition] = frozenset()
+    lost: frozenset[TopicPartition] = frozenset()
+    assigned: frozenset[TopicPartition] = frozenset()
+    revoked: frozenset[TopicPartition] = frozenset()
+
+
+class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
+    """kafka-python's ``KafkaConsumer`` with KIP-983's deferred revoke.
+
+    Everything of ``KafkaConsumer`` works as before (``seek``, ``pause``, ``position``, security
+    settings, iteration, rebalance listeners, which run on the polling thread and may commit).
+
+    Parameters
+    ----------
+    *topics : str
+        Topics to subscribe to; or call ``subscribe`` (also by pattern).
+    group_id : str
+        Required.
+    group_protocol : {"classic"}
+        The group protocol.
+    defer_revoke : bool, default True
+        False completes a revoke in the poll that learned of it, as consumers did before.
+    revoke_timeout_ms : int, optional
+        How long a revoke may be deferred; then the partitions that are not drained, and only
+        those, are lost. Default and upper bound: ``max_poll_interval_ms``, after which other
+        clients would leave the group altogether.
+    **config
+        kafka-python's settings. ``heartbeat_interval_ms`` is 1000 by default, because a hand-over
+        takes about one interval. ``enable_auto_commit`` is refused: it cannot know what is
+        processed.
+
+    Raises
+    ------
+    OptionError
+        An option that is missing or not allowed; before any network is touched.
+    MembershipError
+        From a poll: the coordinator refuses this member for good.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        group_protocol: str = "classic",
+        defer_revoke: bool = True,
+        revoke_timeout_ms: int | None = None,
+        **config: Any,
+    ) -> None:
+        config = _checked_config(config, group_protocol, revoke_timeout_ms)
+        super().__init__(*topics, **config)
+        self._defer_revoke = defer_revoke
+        max_poll_interval_ms: int = self.config["max_poll_interval_ms"]
+        self._revoke_timeout_s = (revoke_timeout_ms or max_poll_interval_ms) / 1000
+        self._revocations = Revocations()
+        self._requested_at: dict[TopicPartition, float] = {}
+        # Completed, their commits still outstanding; replaced, because the I/O loop reads it.
+        self._releasing: frozenset[TopicPartition] = frozenset()
+        self._generation = -1
+        self._assigned: set[TopicPartition] = set()  # during this poll
+        self._eventful = False  # a revoke was requested or a partition lost during this poll
+        io = replace_coordinator(self)
+        self._io = io
+        self._membership = ClassicMembership(io, self.config, self._not_released, self.assignment)
+        io.membership = self._membership
+
+    # -- KIP-983 ----------------------------------------------------------------------------------
+
+    def poll(
+        self,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+        update_offsets: bool = True,
+    ) -> dict[TopicPartition, list[Any]]:
+        """Fetch records, as ``KafkaConsumer.poll`` does, and take part in the rebalance.
+
+        Returns early, maybe with no records, when a revoke is requested or a partition is lost;
+        ask ``get_to_be_revoked_partitions`` and ``get_lost_partitions`` after each poll.
+
+        Parameters
+        ----------
+        timeout_ms : float
+            How long to wait for records.
+        max_records : int, optional
+            Default: ``max_poll_records``.
+        """
+        if self._closed or timeout_ms < 0 or not self._grouped():
+            # The library's own checks, and assignment by hand.
+            by_hand: dict[TopicPartition, list[Any]] = super().poll(
+                timeout_ms, max_records, update_offsets
+            )
+            return by_hand
+        if max_records is None:
+            max_records = self.config["max_poll_records"]
+        return self._poll(timeout_ms, max_records, update_offsets).records
+
+    def poll_with_rebalance(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> PollResult:
+        """Poll and say in one answer what the rebalance wants (KIP-983, variant 1)."""
+        if self._closed or timeout_ms < 0 or not self._grouped():
+            return PollResult(self.poll(timeout_ms, max_records))
+        if max_records is None:
+            max_records = self.config["max_poll_records"]
+        return self._poll(timeout_ms, max_records, True)
+
+    def poll_membership(self) -> PollResult:
+        """A poll without records: takes part in the rebalance, never waits and never fetches.
+
+        For users whose records come another way, such as executors that read offset ranges.
+        """
+        self._io.poll()
+        revoked = self._begin_turn()
+        self._apply_events()
+        return self._result({}, revoked)
+
+    def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions whose revoke is completed in the next poll, unless it is delayed."""
+        return self._revocations.to_be_revoked
+
+    def get_lost_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions that were lost during the last poll."""
+        return self._revocations.lost
+
+    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Delay the revoke of these partitions to the poll after the next.
+
+        Returns
+        -------
+        bool
+            False when one of them is no longer owned (lost); the others are delayed all the same.
+        """
+        asked = set(partitions)
+        self._revocations.delay(asked)
+        return asked <= self.assignment()
+
+    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Records below these next offsets are processed: commit them in the background.
+
+        Commits are aggregated, in order and one at a time, and go on during joins. A revoke is
+        only completed towards the group when the broker has acknowledged them; ``close`` drains.
+
+        Parameters
+        ----------
+        offsets : dict of TopicPartition to int
+            The next offset to read (last processed + 1).
+
+        Raises
+        ------
+        PartitionsLostError
+            One of the partitions is not owned; nothing of this call is committed.
+        """
+        refuse_strangers(offsets, self.assignment())
+        self._membership.commit(offsets)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions assigned now, those to be revoked included.
+
+        A partition leaves it when its revoke is completed or it is lost, even while the answer
+        to its last commit keeps it from being released to the group.
+        """
+        return self._io.owned() - self._releasing
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The next offset of an owned partition whose commit the broker has acknowledged."""
+        return self._membership.acknowledged(partition)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the assignment in force; -1 before the first."""
+        return self._generation
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether this member has joined and its assignment is in force."""
+        return self._membership.is_stable()
+
+    def may_hand_out(self) -> bool:
+        """Whether the membership is certain right now (the lease; no loss waits to be applied)."""
+        return self._membership.lease.holds() and not self._membership.loss_waits()
+
+    def drain(self, timeout_ms: float) -> bool:
+        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while self._membership.any_commit_outstanding():
+            if time.monotonic() >= deadline:
+                return False
+            self._membership.raise_if_failed()
+            time.sleep(0.002)
+        return True
+
+    def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
+        """Drain the commits of ``commit_processed``, leave the group, close the connections.
+
+        Parameters
+        ----------
+        autocommit : bool
+            Of ``KafkaConsumer.close``; there is no auto-commit here.
+        timeout_ms : float, optional
+            For everything together; default ``request_timeout_ms``.
+        """
+        if self._closed:
+            return
+        if timeout_ms is None:
+            timeout_ms = self.config["request_timeout_ms"]
+        deadline = time.monotonic() + timeout_ms / 1000
+        if self._grouped():
+            try:
+                if not self.drain(timeout_ms):
+                    log.warning("group %s: closed with commits outstanding", self._group_id)
+                self._tell_listener("on_partitions_revoked", self._io.owned())
+            except Exception:
+                log.exception("group %s: closing without a full drain", self._group_id)
+        left_ms = max(100.0, (deadline - time.monotonic()) * 1000)
+        super().close(autocommit=False, timeout_ms=left_ms)
+
+    def unsubscribe(self) -> None:
+        """Leave the group and give up every partition."""
+        super().unsubscribe()
+        self._revocations = Revocations()
+        self._requested_at.clear()
+        self._releasing = frozenset()
+
+    # -- one turn of the rebalance ----------------------------------------------------------------
+
+    @property
+    def _group_id(self) -> str:
+        return str(self.config["group_id"])
+
+    def _grouped(self) -> bool:
+        return bool(self._io.subscribed)
+
+    def _not_released(self) -> frozenset[TopicPartition]:
+        return self._revocations.revoking | self._releasing
+
+    def _poll(self, timeout_ms: float, max_records: int, update_offsets: bool) -> PollResult:
+        # Until when: the timeout. Ended early by records, a requested revoke, or a loss. In
+        # between, kafka-python's fetcher waits for data a slice at a time.
+        deadline = time.monotonic() + timeout_ms / 1000
+        self._io.poll()
+        revoked = self._begin_turn()
+        while True:
+            self._apply_events()
+            left_ms = 0 if self._eventful else max(0.0, (deadline - time.monotonic()) * 1000)
+            records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
+            if records or self._eventful or time.monotonic() >= deadline:
+                return self._result(records, revoked)
+
+    def _result(
+        self, records: dict[TopicPartition, list[Any]], revoked: frozenset[TopicPartition]
+    ) -> PollResult:
+        return PollResult(
+            records,
+            self._revocations.to_be_revoked,
+            self._revocations.lost,
+            frozenset(self._assigned),
+            revoked,
+        )
+
+    def _begin_turn(self) -> frozenset[TopicPartition]:
+        """The KIP's steps at the start of a poll; the partitions whose revoke was completed."""
+        self._assigned.clear()
+        self._membership.polled()
+        self._membership.lose_if_expired()
+        lost: frozenset[TopicPartition] = frozenset()
+        if self._membership.loss_waits():  # first: what is lost cannot be completed
+            event = self._membership.take_event()
+            assert isinstance(event, MembershipLost)
+            lost = self._io.owned()
+        completed = self._revocations.begin_poll(lost)
+        self._eventful = bool(lost)
+        if lost:
+            self._drop(lost)
+        self._complete(completed)
+        return completed
+
+    def _apply_events(self) -> None:
+        """Apply what the membership recorded since; ``_eventful`` when poll should return early.
+
+        After a loss the next assignment waits for the next poll, so that no partition is ever
+        both in the lost list and assigned (invariant 1).
+        """
+        self._membership.lose_if_expired()
+        self._release_drained()
+        self._lose_overdue()
+        if self._revocations.lost:
+            return
+        event = self._membership.take_event()
+        if isinstance(event, AssignmentReceived):
+            self._apply_assignment(event)
+        elif isinstance(event, MembershipLost):
+            lost = self._io.owned()
+            self._revocations.lose(lost)
+            self._eventful = bool(lost)
+            self._drop(lost)
+
+    def _apply_assignment(self, event: AssignmentReceived) -> None:
+        owned = self._io.owned()
+        added = event.partitions - owned
+        unwanted = owned - event.partitions
+        kept = owned & event.partitions
+        # The group may take a revoke back while it is deferred; what is already being released
+        # comes again with a later generation.
+        self._revocations.take_back(kept)
+        for partition in kept - self._releasing:
+            self._requested_at.pop(partition, None)
+        requested = unwanted - self._not_released()
+        now = time.monotonic()
+        for partition in requested:
+            self._requested_at[partition] = now
+        self._generation = event.generation
+        self._assigned |= added
+        if self._defer_revoke:
+            self._revocations.request(requested)
+            self._eventful = bool(requested)
+        self._set_assignment(owned | added)
+        if not self._defer_revoke:
+            self._complete(requested)
+        self._membership.applied()
+        log.info("%s", self._describe(len(added)))
+        if added or not owned:
+            self._tell_listener("on_partitions_assigned", added)
+
+    def _complete(self, completed: frozenset[TopicPartition]) -> None:
+        if completed:
+            self._releasing |= completed
+            self._set_assignment(self._io.owned())  # gates what a listener must not see fetched
+            self._tell_listener("on_partitions_revoked", completed)
+        self._release_drained()
+
+    def _release_drained(self) -> None:
+        """Give up what is completed and has no commit outstanding (invariant 3)."""
+        released = {p for p in self._releasing if not self._membership.commit_outstanding(p)}
+        if released:
+            self._releasing -= released
+            for partition in released:
+                self._requested_at.pop(partition, None)
+            self._set_assignment(self._io.owned() - released)
+            self._membership.released(released)
+
+    def _lose_overdue(self) -> None:
+        """At the deadline the partitions that are not drained, and only those, are lost."""
+        overdue = {
+            p
+            for p, since in self._requested_at.items()
+            if time.monotonic() - since >= self._revoke_timeout_s
+        }
+        if not overdue:
+            return
+        log.warning(
+            "group %s: lost, not drained within revoke_timeout_ms=%d: %s",
+            self._group_id,
+            self._revoke_timeout_s * 1000,
+            sorted(overdue),
+        )
+        self._revocations.lose(overdue)
+        self._eventful = True
+        self._membership.drop_commits(overdue)
+        # A commit in flight cannot be recalled: the group gets the partition after its answer.
+        self._releasing |= overdue
+        for partition in overdue:
+            self._requested_at.pop(partition, None)
+        self._tell_listener("on_partitions_lost", overdue)
+        self._set_assignment(self._io.owned())
+        self._release_drained()
+
+    def _drop(self, lost: Collection[TopicPartition]) -> None:
+        """The membership is gone: own nothing."""
+        self._releasing = frozenset()
+        self._requested_at.clear()
+        self._set_assignment(frozenset())
+        log.warning("%s", self._describe(0))
+        self._tell_listener("on_partitions_lost", lost)
+
+    def _set_assignment(self, partitions: Collection[TopicPartition]) -> None:
+        self._io.set_assignment(partitions, self._not_released())
+
+    def _tell_listener(self, method: str, partitions: Collection[TopicPartition]) -> None:
+        listener = self._io.rebalance_listener
+        if listener is None or (not partitions and method != "on_partitions_assigned"):
+            return
+        callback = getattr(listener, method)
+        if inspect.iscoroutinefunction(callback):
+            self._io.run(callback, set(partitions))
+        else:
+            callback(set(partitions))
+
+    def _describe(self, added: int) -> str:
+        revoking = self._not_released()
+        deadline = ""
+        if self._requested_at:
+            left = min(self._requested_at.values()) + self._revoke_timeout_s - time.monotonic()
+            deadline = f" deadline in {left:.1f} s"
+        return (
+            f"rebalance g={self._group_id} gen={self._generation} "
+            f"assigned={len(self._io.owned())} (new {added}) revoking={len(revoking)} "
+            f"(drained {len(self._releasing)}) lost={len(self._revocations.lost)}{deadline}"
+        )
+
+
+def _checked_config(
+    config: dict[str, Any], group_protocol: str, revoke_timeout_ms: int | None
+) -> dict[str, Any]:
+    """Refuse what cannot work before any network is touched; fill in our defaults."""
+    if not config.get("group_id"):
+        raise OptionError("group_id", config.get("group_id"), "the name of the consumer group")
+    if group_protocol != "classic":
+        raise OptionError("group_protocol", group_protocol, "'classic'")
+    if config.get("enable_auto_commit"):
+        raise OptionError(
+            "enable_auto_commit", True, "False: only commit_processed knows what is processed"
+        )
+    if "partition_assignment_strategy" in config:
+        raise OptionError(
+            "partition_assignment_strategy",
+            config["partition_assignment_strategy"],
+            "nothing: cooperative-sticky is the strategy of every member",
+        )
+    limit = config.get("max_poll_interval_ms", KafkaConsumer.DEFAULT_CONFIG["max_poll_interval_ms"])
+    if revoke_timeout_ms is not None and not 0 < revoke_timeout_ms <= limit:
+        raise OptionError(
+            "revoke_timeout_ms", revoke_timeout_ms, f"1 to max_poll_interval_ms={limit}"
+        )
+    session = config.get("session_timeout_ms", 45_000)
+    interval = config.setdefault(
+        "heartbeat_interval_ms", min(DEFAULT_HEARTBEAT_INTERVAL_MS, session // 3)
+    )
+    if not 0 < interval < session:
+        raise OptionError(
+            "heartbeat_interval_ms", interval, f"1 to less than session_timeout_ms={session}"
+        )
+    config["enable_auto_commit"] = False
+    return config

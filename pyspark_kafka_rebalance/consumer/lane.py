@@ -1,0 +1,194 @@
+"""The lane: what must not wait while a join is held.
+
+A broker holds JoinGroup until every member has joined, with a dead member up to its session
+timeout, and answers the requests of one connection in order. OffsetCommit, OffsetFetch,
+LeaveGroup and Heartbeat therefore go over a connection of their own, with the generation in hand
+and the error handling below; the broker accepts them throughout.
+
+Protocol: Heartbeat v0-4, OffsetCommit v2-8, LeaveGroup v0-5 (OffsetFetch is kafka-python's own,
+which the seam sends over the lane as well).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer import (
+    DEFAULT_GENERATION_ID,
+    UNKNOWN_MEMBER_ID,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+)
+from kafka.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from ._kafka_python import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+class Member(NamedTuple):
+    """This member as the coordinator knows it; replaced whole, so that any thread may read it."""
+
+    generation: int = DEFAULT_GENERATION_ID
+    member_id: str = UNKNOWN_MEMBER_ID
+
+    @property
+    def joined(self) -> bool:
+        """Whether the coordinator has put this member into a generation."""
+        return bool(self.generation != DEFAULT_GENERATION_ID)
+
+
+class Verdict(enum.Enum):
+    """What the coordinator's answer means for a request of this member."""
+
+    ACCEPTED = "accepted"
+    #: Another generation is being formed: valid again once this member has joined it.
+    AFTER_JOIN = "after the join"
+    #: The coordinator is another broker, or could not be reached.
+    COORDINATOR_GONE = "coordinator gone"
+    #: Try again soon.
+    BUSY = "busy"
+    #: This member is out of the group: everything it owned is lost.
+    FENCED = "fenced"
+    #: Another process uses this ``group.instance.id``: lost, and not to be joined again.
+    INSTANCE_FENCED = "instance fenced"
+    #: The topic or partition does not exist any more.
+    NO_SUCH_PARTITION = "no such partition"
+    #: Refused for good (authorization, limits).
+    REFUSED = "refused"
+
+
+_VERDICTS: dict[type[Exception], Verdict] = {
+    kafka_errors.NoError: Verdict.ACCEPTED,
+    kafka_errors.RebalanceInProgressError: Verdict.AFTER_JOIN,
+    kafka_errors.IllegalGenerationError: Verdict.AFTER_JOIN,
+    kafka_errors.NotCoordinatorError: Verdict.COORDINATOR_GONE,
+    kafka_errors.CoordinatorNotAvailableError: Verdict.COORDINATOR_GONE,
+    kafka_errors.RequestTimedOutError: Verdict.BUSY,
+    kafka_errors.CoordinatorLoadInProgressError: Verdict.BUSY,
+    kafka_errors.ThrottlingQuotaExceededError: Verdict.BUSY,
+    kafka_errors.UnknownMemberIdError: Verdict.FENCED,
+    kafka_errors.FencedInstanceIdError: Verdict.INSTANCE_FENCED,
+    kafka_errors.UnknownTopicOrPartitionError: Verdict.NO_SUCH_PARTITION,
+}
+
+
+#: The request may or may not have arrived; the coordinator is looked up anew.
+_UNREACHABLE = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.UnknownBrokerIdError,
+)
+
+
+def verdict_of(error: type[Exception]) -> Verdict:
+    """Classify a broker's error, or a failure to reach the broker."""
+    known = _VERDICTS.get(error)
+    if known is not None:
+        return known
+    if issubclass(error, _UNREACHABLE):
+        return Verdict.COORDINATOR_GONE
+    if issubclass(error, kafka_errors.RetriableError):
+        return Verdict.BUSY
+    return Verdict.REFUSED
+
+
+class Lane:
+    """The requests of one member beside its joins. All coroutines run on the I/O loop.
+
+    They raise what the connection raises; :func:`verdict_of` classifies that too.
+    """
+
+    def __init__(
+        self, io: GroupCoordinator, group_id: str, group_instance_id: str | None, timeout_ms: float
+    ) -> None:
+        self._io = io
+        self._group_id = group_id
+        self._group_instance_id = group_instance_id
+        self._timeout_ms = timeout_ms
+
+    async def heartbeat(self, member: Member) -> type[Exception]:
+        """Send one heartbeat; the broker's error class, ``NoError`` included."""
+        response = await self._io.send(
+            HeartbeatRequest(
+                group_id=self._group_id,
+                generation_id=member.generation,
+                member_id=member.member_id,
+                group_instance_id=self._group_instance_id,
+            ),
+            self._io.coordinator(),
+            self._timeout_ms,
+        )
+        return _error(response.error_code)
+
+    async def commit(
+        self, member: Member, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, type[Exception]]:
+        """Commit next offsets, fenced by the member's generation; the error of each partition."""
+        by_topic: dict[str, dict[int, int]] = defaultdict(dict)
+        for partition, offset in offsets.items():
+            by_topic[partition.topic][partition.partition] = offset
+        topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
+        partition_class = topic_class.OffsetCommitRequestPartition
+        response = await self._io.send(
+            OffsetCommitRequest(
+                max_version=8,
+                group_id=self._group_id,
+                generation_id_or_member_epoch=member.generation,
+                member_id=member.member_id,
+                group_instance_id=self._group_instance_id,
+                topics=[
+                    topic_class(
+                        name=topic,
+                        partitions=[
+                            partition_class(
+                                partition_index=partition,
+                                committed_offset=offset,
+                                committed_leader_epoch=-1,
+                                committed_metadata="",
+                            )
+                            for partition, offset in partitions.items()
+                        ],
+                    )
+                    for topic, partitions in by_topic.items()
+                ],
+            ),
+            self._io.coordinator(),
+            self._timeout_ms,
+        )
+        return {
+            TopicPartition(topic.name, partition.partition_index): _error(partition.error_code)
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+
+    async def leave(self, member: Member, reason: str) -> type[Exception]:
+        """Leave the group; the other members learn of it with their next heartbeat."""
+        response = await self._io.send(
+            LeaveGroupRequest(
+                group_id=self._group_id,
+                member_id=member.member_id,
+                members=[
+                    LeaveGroupRequest.MemberIdentity(
+                        member_id=member.member_id,
+                        group_instance_id=self._group_instance_id,
+                        reason=reason[:255],  # the Java client's bound
+                    )
+                ],
+            ),
+            self._io.coordinator(),
+            self._timeout_ms,
+        )
+        return _error(response.error_code)
+
+
+def _error(code: int) -> type[Exception]:
+    error: type[Exception] = kafka_errors.for_code(code)
+    return error
