@@ -287,7 +287,7 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
     coordinator = GroupCoordinator(
         consumer._client,
         consumer._subscription,
-        metrics=consumer._metrics,
+        metrics=None,  # the first coordinator has registered their names, and stays registered
         assignors=(OwnedPartitionsAssignor,),
         **consumer.config,
     )
