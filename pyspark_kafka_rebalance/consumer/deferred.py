@@ -227,6 +227,23 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """The next offset of an owned partition whose commit the broker has acknowledged."""
         return self._membership.acknowledged(partition)
 
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """The group's committed offsets, over the lane; without those that have none.
+
+        Raises KafkaTimeoutError, and what the broker refuses.
+        """
+        committed = self._coordinator.fetch_committed_offsets(list(partitions), timeout_ms)
+        return {partition: found.offset for partition, found in committed.items()}
+
+    def partitions_with_leader(
+        self, partitions: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Those whose leader the metadata knows; asking for others would wait for them."""
+        leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
+        return [p for p, leader in leaders.items() if leader is not None and leader >= 0]
+
     @property
     def generation(self) -> int:
         """The generation of the assignment in force; -1 before the first."""
@@ -385,9 +402,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def _complete(self, completed: frozenset[TopicPartition]) -> None:
         if completed:
-            self._releasing |= completed
-            self._set_assignment(self._io.owned())  # gates what a listener must not see fetched
+            # Not fetched any more, but the listener may still commit.
+            self._io.set_assignment(self._io.owned(), self._not_released() | completed)
             self._tell_listener("on_partitions_revoked", completed)
+            self._releasing |= completed
         self._release_drained()
 
     def _release_drained(self) -> None:

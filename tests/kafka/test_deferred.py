@@ -1,0 +1,527 @@
+"""DeferredRevokeConsumer on a real broker: KIP-983, the lane, and kafka-python's traps."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from pyspark_kafka_rebalance import (
+    DeferredRevokeConsumer,
+    MembershipError,
+    OptionError,
+    PartitionsLostError,
+)
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def consumers(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., DeferredRevokeConsumer]]:
+    """Make members of one group; closed at the end."""
+    with ExitStack() as stack:
+
+        def make(*topics: str, **config: Any) -> DeferredRevokeConsumer:
+            settings = {
+                "bootstrap_servers": kafka.bootstrap_servers,
+                "group_id": group_id,
+                "auto_offset_reset": "earliest",
+                "session_timeout_ms": 6_000,
+                "heartbeat_interval_ms": 500,
+                **config,
+            }
+            consumer = DeferredRevokeConsumer(*topics, **settings)
+            stack.callback(consumer.close, timeout_ms=2_000)
+            return consumer
+
+        yield make
+
+
+def poll_until(
+    done: Callable[[], bool], *members: DeferredRevokeConsumer, hold: bool = False
+) -> list[Any]:
+    """Poll the members in turn until ``done``; ``hold`` delays every revoke. The poll results."""
+    results = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, "the group did not get there"
+        for member in members:
+            result = member.poll_with_rebalance(timeout_ms=20)
+            results.append(result)
+            assert not result.lost & member.assignment(), "both lost and assigned"
+            assert not result.to_be_revoked & result.records.keys(), "a record of a revoking one"
+            if hold:
+                assert member.delay_revoke(result.to_be_revoked)
+    return results
+
+
+def owns(member: DeferredRevokeConsumer, count: int) -> Callable[[], bool]:
+    return lambda: len(member.assignment()) == count and member.is_stable
+
+
+def committed(kafka: LocalKafka, group_id: str) -> dict[TopicPartition, int]:
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        offsets = admin.list_group_offsets(group_id)[group_id]
+        return {partition: found.offset for partition, found in offsets.items()}
+    finally:
+        admin.close()
+
+
+def test_a_revoke_is_requested_in_one_poll_and_completed_later(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name)
+    poll_until(owns(first, 4), first)
+    second = consumers(topic_name)
+    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
+    held = first._revocations.revoking
+    # As long as it is delayed, nothing of it goes to the new owner, over several polls.
+    for _ in range(20):
+        assert first.poll_with_rebalance(timeout_ms=20).to_be_revoked == held
+        assert first.delay_revoke(held)
+        assert first.get_to_be_revoked_partitions() == frozenset()
+        assert second.poll_with_rebalance(timeout_ms=20).assigned == frozenset()
+    assert held <= first.assignment()
+    poll_until(owns(second, 2), first, second)
+    assert second.assignment() == held
+    assert first.assignment().isdisjoint(held)
+
+
+def test_every_record_once_while_members_join_and_leave(kafka, topic_name, consumers):
+    partitions = 6
+    kafka.create_topic(topic_name, partitions=partitions)
+    stop = threading.Event()
+    produced = [0]
+
+    def produce() -> None:
+        while not stop.is_set():
+            kafka.produce(topic_name, [b"x"] * 60)
+            produced[0] += 60
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    ledger: Counter[tuple[TopicPartition, int]] = Counter()
+    processing: dict[int, dict[TopicPartition, list[tuple[float, int]]]] = {}
+
+    def step(member: DeferredRevokeConsumer) -> None:
+        mine = processing.setdefault(id(member), {})
+        result = member.poll_with_rebalance(timeout_ms=10)
+        assert not result.lost
+        for partition, records in result.records.items():
+            ledger.update((partition, record.offset) for record in records)
+            mine.setdefault(partition, []).append((time.monotonic() + 0.3, records[-1].offset + 1))
+        done = {}
+        for partition, pending in list(mine.items()):
+            while pending and pending[0][0] <= time.monotonic():
+                done[partition] = pending.pop(0)[1]
+            if not pending:
+                del mine[partition]
+        member.commit_processed(done)
+        member.delay_revoke(p for p in result.to_be_revoked if p in mine)
+
+    def run(seconds: float, *members: DeferredRevokeConsumer) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for member in members:
+                step(member)
+
+    def drain_and_close(leaver: DeferredRevokeConsumer, *others: DeferredRevokeConsumer) -> None:
+        while processing[id(leaver)]:
+            leaver.pause(*leaver.assignment())
+            run(0.05, leaver, *others)
+        leaver.close()
+
+    try:
+        first = consumers(topic_name)
+        run(2, first)
+        second = consumers(topic_name)
+        run(3, first, second)
+        third = consumers(topic_name)
+        run(3, first, second, third)
+        drain_and_close(second, first, third)
+        run(2, first, third)
+        fourth = consumers(topic_name)
+        run(3, first, third, fourth)
+    finally:
+        stop.set()
+        producer.join()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(ledger) < produced[0]:
+        assert time.monotonic() < deadline, f"lost {produced[0] - len(ledger)}"
+        run(0.2, first, third, fourth)
+    assert {partition for partition, _ in ledger} == {
+        TopicPartition(topic_name, p) for p in range(partitions)
+    }
+    assert sum(ledger.values()) == produced[0], "duplicated"
+
+
+def test_defer_revoke_false_completes_in_the_poll_that_learned_of_it(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name, defer_revoke=False)
+    poll_until(owns(first, 4), first)
+    second = consumers(topic_name)
+    results = poll_until(owns(second, 2), first, second)
+    assert first.get_to_be_revoked_partitions() == frozenset()
+    assert all(not result.to_be_revoked for result in results)
+
+
+def test_partitions_not_drained_by_the_deadline_are_lost_and_only_those(
+    kafka, topic_name, group_id, consumers
+):
+    kafka.create_topic(topic_name, partitions=4)
+    kafka.produce(topic_name, [b"x"] * 40)
+    first = consumers(topic_name, revoke_timeout_ms=1_000)
+    poll_until(owns(first, 4), first)
+    second = consumers(topic_name)
+    lost: set[TopicPartition] = set()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(lost) < 2:
+        assert time.monotonic() < deadline
+        result = first.poll_with_rebalance(timeout_ms=20)
+        lost |= result.lost
+        asked = result.to_be_revoked
+        assert first.delay_revoke(asked) or asked & result.lost
+        second.poll_with_rebalance(timeout_ms=20)
+    kept = first.assignment()
+    assert len(kept) == 2
+    assert kept.isdisjoint(lost)
+    assert not first.delay_revoke(lost)
+    with pytest.raises(PartitionsLostError, match=topic_name):
+        first.commit_processed(dict.fromkeys(lost, 1))
+    first.commit_processed(dict.fromkeys(kept, 1))
+    assert first.drain(5_000)
+    poll_until(owns(second, 2), first, second)
+    assert second.assignment() == lost
+    assert committed(kafka, group_id).keys() == kept
+
+
+def test_a_revoke_waits_for_the_answer_to_its_commit(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    first = consumers(topic_name)
+    poll_until(owns(first, 2), first)
+    kafka.suspend()  # no commit is answered
+    try:
+        first.commit_processed(dict.fromkeys(first.assignment(), 5))
+        moving = TopicPartition(topic_name, 0)
+        first._revocations.request([moving])
+        first.poll_with_rebalance(timeout_ms=20)
+        # To the application the revoke is complete; to the group the partition is still owned.
+        assert moving not in first.assignment()
+        assert moving in first._io.owned()
+    finally:
+        kafka.resume()
+    poll_until(lambda: moving not in first._io.owned(), first)
+    assert committed(kafka, group_id)[moving] == 5
+
+
+def test_commits_and_leaving_do_not_wait_for_a_dead_member(kafka, topic_name, group_id, consumers):
+    """The lane: JoinGroup is held until the dead member's session times out."""
+    kafka.create_topic(topic_name, partitions=4)
+    kafka.produce(topic_name, [b"x"] * 40)
+    first = consumers(topic_name)
+    poll_until(owns(first, 4), first)
+    with dead_member(kafka, topic_name, group_id, session_timeout_ms=20_000) as dead:
+        poll_until(owns(first, 2), first)
+        dead.kill()
+        dead.wait()
+    third = consumers(topic_name)  # its JoinGroup is held now
+    poll_until(lambda: first._membership._joining and third._membership._joining, first, third)
+    offsets = {partition: 7 for partition in first.assignment()}
+    first.commit_processed(offsets)
+    poll_until(lambda: not first._membership.any_commit_outstanding(), first, third)
+    assert first._membership._joining, "the join was not held, so this proves nothing"
+    first.close(timeout_ms=2_000)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        found = {p: o.offset for p, o in admin.list_group_offsets(group_id)[group_id].items()}
+        members = admin.describe_groups([group_id])[group_id]["members"]
+    finally:
+        admin.close()
+    assert found == offsets
+    assert len(members) == 2  # the dead one and the third
+
+
+class dead_member:  # noqa: N801 - reads as a context manager
+    """A member in a process of its own, to be killed."""
+
+    def __init__(self, kafka: LocalKafka, topic: str, group_id: str, **config: Any) -> None:
+        self._arguments = [kafka.bootstrap_servers, topic, group_id, repr(config)]
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        script = textwrap.dedent(
+            """
+            import sys
+            from pyspark_kafka_rebalance import DeferredRevokeConsumer
+            servers, topic, group, config = sys.argv[1:]
+            consumer = DeferredRevokeConsumer(
+                topic, bootstrap_servers=servers, group_id=group, **eval(config)
+            )
+            while True:
+                result = consumer.poll_with_rebalance(timeout_ms=20)
+                if result.assigned or result.lost:
+                    print(len(result.assigned), len(result.lost), flush=True)
+            """
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", script, *self._arguments], stdout=subprocess.PIPE, text=True
+        )
+        return self._process
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def test_after_a_stall_longer_than_the_session_everything_is_lost_at_once(
+    kafka, topic_name, group_id, consumers
+):
+    """The lease: a stopped process must not go on with what it had when it resumes."""
+    kafka.create_topic(topic_name, partitions=2)
+    with dead_member(
+        kafka, topic_name, group_id, session_timeout_ms=3_000, heartbeat_interval_ms=500
+    ) as stalled:
+        assert stalled.stdout is not None
+        assert stalled.stdout.readline().split() == ["2", "0"]
+        stalled.send_signal(signal.SIGSTOP)
+        second = consumers(topic_name)
+        poll_until(owns(second, 2), second)
+        stalled.send_signal(signal.SIGCONT)
+        assert stalled.stdout.readline().split() == ["0", "2"]
+
+
+def test_an_expired_lease_loses_before_the_broker_answers(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    member = consumers(topic_name, session_timeout_ms=3_000)
+    poll_until(owns(member, 2), member)
+    kafka.suspend()
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (lost := member.poll_with_rebalance(timeout_ms=50).lost):
+            assert time.monotonic() < deadline
+        assert len(lost) == 2
+        assert not member.may_hand_out()
+        with pytest.raises(PartitionsLostError):
+            member.commit_processed(dict.fromkeys(lost, 3))
+    finally:
+        kafka.resume()
+    poll_until(owns(member, 2), member)
+
+
+def test_a_commit_outside_a_generation_is_refused_here_not_accepted_there(
+    kafka, topic_name, group_id, consumers
+):
+    kafka.create_topic(topic_name, partitions=1)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    member._membership._lose("test")
+    partition = TopicPartition(topic_name, 0)
+    with pytest.raises(PartitionsLostError):
+        member.commit_processed({partition: 3})
+    with pytest.raises(PartitionsLostError):
+        member.commit({partition: OffsetAndMetadata(3, "", -1)})
+    assert partition in poll_until(
+        lambda: bool(member.get_lost_partitions()), member
+    )[-1].lost
+    assert committed(kafka, group_id) == {}
+
+
+def test_a_commit_that_waits_when_the_membership_is_lost_is_never_sent(
+    kafka, topic_name, group_id, consumers
+):
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 20)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    kafka.suspend()
+    try:
+        member.commit_processed({TopicPartition(topic_name, 0): 1})  # in flight
+        time.sleep(0.1)
+        member.commit_processed({TopicPartition(topic_name, 0): 9})  # waits behind it
+        member._membership._lose("test")
+    finally:
+        kafka.resume()
+    poll_until(lambda: bool(member.get_lost_partitions()), member)
+    poll_until(owns(member, 1), member)
+    assert committed(kafka, group_id).get(TopicPartition(topic_name, 0), 0) <= 1
+
+
+def test_short_polls_balance(kafka, topic_name, consumers):
+    """Trap: a join that finished between two polls was thrown away and repeated."""
+    kafka.create_topic(topic_name, partitions=4)
+    first, second = consumers(topic_name), consumers(topic_name)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (len(first.assignment()) == len(second.assignment()) == 2):
+        assert time.monotonic() < deadline
+        first.poll(timeout_ms=0)
+        second.poll(timeout_ms=0)
+        time.sleep(0.2)
+
+
+def test_heartbeats_go_on_between_rare_polls(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name, session_timeout_ms=2_000, heartbeat_interval_ms=300)
+    poll_until(owns(member, 2), member)
+    time.sleep(5)
+    assert member.poll_with_rebalance(timeout_ms=20).lost == frozenset()
+    assert len(member.assignment()) == 2
+
+
+def test_no_poll_for_max_poll_interval_leaves_the_group(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    idle = consumers(topic_name, max_poll_interval_ms=1_500)
+    poll_until(owns(idle, 2), idle)
+    second = consumers(topic_name)
+    poll_until(owns(second, 2), second)
+    assert len(idle.poll_with_rebalance(timeout_ms=20).lost) == 2
+    poll_until(owns(idle, 1), idle, second)
+
+
+def test_a_fenced_static_member_stops(kafka, topic_name, consumers):
+    """Trap: a fenced static member went on consuming."""
+    kafka.create_topic(topic_name, partitions=2)
+    first = consumers(topic_name, group_instance_id="i")
+    poll_until(owns(first, 2), first)
+    second = consumers(topic_name, group_instance_id="i")
+    poll_until(owns(second, 2), second)
+
+    def refused() -> bool:
+        try:
+            result = first.poll_with_rebalance(timeout_ms=20)
+        except MembershipError as error:
+            return "FencedInstanceId" in str(error)
+        assert not result.records
+        return False
+
+    deadline = time.monotonic() + PATIENCE_S
+    while not refused():
+        assert time.monotonic() < deadline
+    assert first.assignment() == frozenset()
+
+
+def test_a_static_member_comes_back_without_a_rebalance(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name, group_instance_id="a")
+    second = consumers(topic_name, group_instance_id="b")
+    poll_until(lambda: owns(first, 2)() and owns(second, 2)(), first, second)
+    generation, mine = second.generation, second.assignment()
+    second.close()
+    again = consumers(topic_name, group_instance_id="b")
+    poll_until(owns(again, 2), first, again)
+    assert again.assignment() == mine
+    assert first.generation == again.generation == generation
+
+
+def test_a_listener_may_commit(kafka, topic_name, group_id, consumers):
+    """Trap: a synchronous rebalance listener ran on the I/O loop and could not commit."""
+    from kafka import ConsumerRebalanceListener
+
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    calls = []
+
+    class Committing(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, assigned):
+            calls.append(("assigned", len(assigned)))
+
+        def on_partitions_revoked(self, revoked):
+            first.commit({partition: OffsetAndMetadata(4, "", -1) for partition in revoked})
+            calls.append(("revoked", len(revoked)))
+
+    first = consumers(defer_revoke=False)
+    first.subscribe([topic_name], listener=Committing())
+    poll_until(owns(first, 2), first)
+    second = consumers(topic_name)
+    poll_until(owns(second, 1), first, second)
+    assert calls == [("assigned", 2), ("revoked", 1)]
+    assert list(committed(kafka, group_id).values()) == [4]
+
+
+def test_a_pattern_finds_a_new_topic_and_new_partitions(kafka, topic_name, consumers):
+    kafka.create_topic(f"{topic_name}.a", partitions=1)
+    member = consumers(metadata_max_age_ms=300)
+    member.subscribe(pattern=f"^{topic_name}")
+    poll_until(owns(member, 1), member)
+    kafka.create_topic(f"{topic_name}.b", partitions=2)
+    poll_until(owns(member, 3), member)
+
+
+def test_a_topic_deleted_in_a_deferral_is_let_go(kafka, topic_name, consumers):
+    kafka.create_topic(f"{topic_name}.a", partitions=2)
+    kafka.create_topic(f"{topic_name}.b", partitions=2)
+    first = consumers(metadata_max_age_ms=300)
+    first.subscribe(pattern=f"^{topic_name}")
+    poll_until(owns(first, 4), first)
+    second = consumers(metadata_max_age_ms=300)
+    second.subscribe(pattern=f"^{topic_name}")
+    poll_until(lambda: bool(first._revocations.revoking), first, second, hold=True)
+    kafka.delete_topic(f"{topic_name}.b")
+    poll_until(
+        lambda: {p.topic for p in first.assignment() | second.assignment()} == {f"{topic_name}.a"}
+        and len(first.assignment()) == len(second.assignment()) == 1,
+        first,
+        second,
+    )
+
+
+def test_shares_its_group_with_plain_cooperative_consumers(
+    kafka, topic_name, group_id, consumers
+):
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+
+    kafka.create_topic(topic_name, partitions=4)
+    ours = consumers(topic_name)
+    poll_until(owns(ours, 4), ours)
+    plain = KafkaConsumer(
+        topic_name,
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=group_id,
+        partition_assignment_strategy=[CooperativeStickyAssignor],
+        enable_auto_commit=False,
+        session_timeout_ms=6_000,
+        heartbeat_interval_ms=500,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(plain.assignment()) < 2:
+            assert time.monotonic() < deadline
+            plain.poll(timeout_ms=500)
+            ours.poll(timeout_ms=20)
+        assert ours.assignment().isdisjoint(plain.assignment())
+    finally:
+        plain.close()
+    poll_until(owns(ours, 4), ours)
+
+
+@pytest.mark.parametrize(
+    ("config", "option"),
+    [
+        ({"group_id": None}, "group_id"),
+        ({"group_protocol": "share"}, "group_protocol"),
+        ({"enable_auto_commit": True}, "enable_auto_commit"),
+        ({"partition_assignment_strategy": ()}, "partition_assignment_strategy"),
+        ({"revoke_timeout_ms": 0}, "revoke_timeout_ms"),
+        ({"revoke_timeout_ms": 300_001}, "revoke_timeout_ms"),
+        ({"heartbeat_interval_ms": 6_000}, "heartbeat_interval_ms"),
+    ],
+)
+def test_bad_options_are_named_before_any_network(config, option):
+    settings = {"group_id": "g", "bootstrap_servers": "127.0.0.1:1", "session_timeout_ms": 6_000}
+    with pytest.raises(OptionError, match=option) as caught:
+        DeferredRevokeConsumer("t", **{**settings, **config})
+    assert caught.value.option == option
