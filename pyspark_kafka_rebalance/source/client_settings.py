@@ -1,0 +1,366 @@
+"""The consumer settings of Kafka's Java client, told to kafka-python.
+
+Spark's users write ``kafka.<Java name>``. Every setting that Kafka 4.3's ``ConsumerConfig`` knows
+has one line below, in one of four tables, and a setting in none of them is unknown:
+
+* ``_MAPPED``: it has the same meaning in kafka-python, under another name;
+* ``SECURITY_SETTINGS``: several of them together make kafka-python's arguments;
+* ``_ONLY``: just these values mean what happens here anyway;
+* ``_REFUSED``: it would have no effect or break a promise. Why, and what instead.
+
+Nothing is ignored in silence, because a setting without its effect is found out in production.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import OptionError
+from .security_settings import LOGIN_MODULES, SECURITY_SETTINGS, map_security
+from .values import (
+    BOOLEAN,
+    INT_MAX,
+    LONG_MAX,
+    NON_EMPTY_TEXT,
+    REDACTED,
+    TEXT,
+    ValueType,
+    integer,
+    nearest,
+    one_of,
+    parse_value,
+)
+
+#: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval.
+DEFAULT_HEARTBEAT_INTERVAL_MS = 1_000
+
+#: Reader i is the static member ``<kafka.group.instance.id>-<i>``: room for the suffix.
+_INSTANCE_ID_MAX = 249 - len("-9999")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """kafka-python's arguments, by who needs them.
+
+    Attributes
+    ----------
+    client : Mapping[str, Any]
+        For every connection: ``KafkaConsumer``, ``KafkaAdminClient``, ``KafkaConnectionManager``.
+    consumer : Mapping[str, Any]
+        For ``KafkaConsumer`` only, beside ``client``; no key is in both.
+    fetch : Mapping[str, Any]
+        For the executors' fetches; only what is given, the fetcher has defaults of its own.
+    group_id : str or None
+        ``kafka.group.id``.
+    """
+
+    client: Mapping[str, Any] = field(repr=False)
+    consumer: Mapping[str, Any] = field(repr=False)
+    fetch: Mapping[str, Any] = field(repr=False)
+    group_id: str | None
+
+
+class _For(enum.Flag):
+    CLIENT = enum.auto()
+    CONSUMER = enum.auto()
+    FETCH = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    argument: str
+    value_type: ValueType
+    used_by: _For
+
+
+def _servers(text: str) -> list[str]:
+    servers = [server.strip() for server in text.split(",")]
+    for server in servers:
+        # Java, too, wants the port: kafka-python alone would take 9092.
+        match = re.fullmatch(r"(?:\w+://)?(?:[\w.-]+|\[[0-9a-fA-F:.%\w]+\]):([0-9]{1,5})", server)
+        if match is None or not 0 < int(match[1]) < 65536:
+            raise ValueError
+    return servers
+
+
+def _instance_id(text: str) -> str:
+    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{_INSTANCE_ID_MAX}}}", text) or text in (".", ".."):
+        raise ValueError
+    return text
+
+
+_SERVERS = ValueType(_servers, "host:port, several separated by commas")
+_INSTANCE_ID = ValueType(
+    _instance_id, f"1 to {_INSTANCE_ID_MAX} ASCII letters, digits, '.', '_' and '-'"
+)
+_COUNT = integer(0, INT_MAX)
+_POSITIVE = integer(1, INT_MAX)
+_LONG = integer(0, LONG_MAX)
+# -1 leaves the buffer to the operating system.
+_BUFFER = integer(-1, INT_MAX)
+_RESETS = ValueType(
+    one_of("earliest", "latest").parse,
+    "earliest or latest, where a partition starts that the group has no offset for",
+)
+
+_MAPPED = {
+    "bootstrap.servers": _Mapping("bootstrap_servers", _SERVERS, _For.CLIENT),
+    "client.dns.lookup": _Mapping(
+        "client_dns_lookup",
+        one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+        _For.CLIENT,
+    ),
+    "client.id": _Mapping("client_id", TEXT, _For.CLIENT),
+    "connections.max.idle.ms": _Mapping("connections_max_idle_ms", _POSITIVE, _For.CLIENT),
+    "metadata.max.age.ms": _Mapping("metadata_max_age_ms", _LONG, _For.CLIENT),
+    "reconnect.backoff.max.ms": _Mapping("reconnect_backoff_max_ms", _LONG, _For.CLIENT),
+    "reconnect.backoff.ms": _Mapping("reconnect_backoff_ms", _LONG, _For.CLIENT),
+    "request.timeout.ms": _Mapping("request_timeout_ms", _POSITIVE, _For.CLIENT),
+    "retry.backoff.ms": _Mapping("retry_backoff_ms", _LONG, _For.CLIENT),
+    "allow.auto.create.topics": _Mapping("allow_auto_create_topics", BOOLEAN, _For.CONSUMER),
+    # Spark forbids it, since there startingOffsets says all. Here startingOffsets=group says
+    # "where the group is", and this one says what that means for a partition without an offset.
+    "auto.offset.reset": _Mapping("auto_offset_reset", _RESETS, _For.CONSUMER),
+    "exclude.internal.topics": _Mapping("exclude_internal_topics", BOOLEAN, _For.CONSUMER),
+    "group.instance.id": _Mapping("group_instance_id", _INSTANCE_ID, _For.CONSUMER),
+    "heartbeat.interval.ms": _Mapping("heartbeat_interval_ms", _POSITIVE, _For.CONSUMER),
+    "isolation.level": _Mapping(
+        "isolation_level", one_of("read_uncommitted", "read_committed"), _For.CONSUMER
+    ),
+    "max.poll.interval.ms": _Mapping("max_poll_interval_ms", _POSITIVE, _For.CONSUMER),
+    "metrics.num.samples": _Mapping("metrics_num_samples", _POSITIVE, _For.CONSUMER),
+    "metrics.sample.window.ms": _Mapping("metrics_sample_window_ms", _LONG, _For.CONSUMER),
+    "session.timeout.ms": _Mapping("session_timeout_ms", _POSITIVE, _For.CONSUMER),
+    "client.rack": _Mapping("client_rack", TEXT, _For.CONSUMER | _For.FETCH),
+    "check.crcs": _Mapping("check_crcs", BOOLEAN, _For.FETCH),
+    "fetch.max.bytes": _Mapping("fetch_max_bytes", _COUNT, _For.FETCH),
+    "fetch.max.wait.ms": _Mapping("fetch_max_wait_ms", _COUNT, _For.FETCH),
+    "fetch.min.bytes": _Mapping("fetch_min_bytes", _COUNT, _For.FETCH),
+    "max.partition.fetch.bytes": _Mapping("max_partition_fetch_bytes", _COUNT, _For.FETCH),
+}
+
+# kafka-python 3 has arguments of these names and ignores them: they go into the socket options.
+_BUFFERS = {"receive.buffer.bytes": socket.SO_RCVBUF, "send.buffer.bytes": socket.SO_SNDBUF}
+
+_ONLY = {
+    "enable.metrics.push": ("false", "client metrics are not pushed to the broker"),
+    "group.protocol": ("classic", "the protocol 'consumer' (KIP-848) is not supported yet"),
+    "partition.assignment.strategy": (
+        "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+        "under an eager assignor every rebalance stops every partition",
+    ),
+    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "the newest that the broker has is negotiated"),
+    "ssl.protocol": ("TLSv1.3", "TLSv1.3 or, where the broker has no 1.3, TLSv1.2 is negotiated"),
+}
+
+_JAVA_CLASS = "a Java class cannot run in this Python source"
+_KERBEROS = f"Kerberos is not supported yet; kafka.sasl.mechanism={' or '.join(LOGIN_MODULES)}"
+_OAUTH = f"OAUTHBEARER is not supported yet; kafka.sasl.mechanism={' or '.join(LOGIN_MODULES)}"
+_NO_ARGUMENT = "kafka-python has no such setting"
+_PEM_FILE = "PEM text inside an option is not supported yet; put it into a file and name it with "
+
+_REFUSED = {
+    # As Spark refuses them, and for its reasons.
+    "enable.auto.commit": "offsets are committed to the group when Spark has committed the batch",
+    "auto.commit.interval.ms": "offsets are committed when Spark has committed the batch",
+    "interceptor.classes": "an interceptor could change records, so a replay would differ",
+    "key.deserializer": "keys are bytes; deserialize them with DataFrame operations",
+    "value.deserializer": "values are bytes; deserialize them with DataFrame operations",
+    # What has no counterpart.
+    "config.providers": _JAVA_CLASS,
+    "default.api.timeout.ms": "a broker's answer is waited for as kafka.request.timeout.ms says",
+    "group.remote.assignor": "it belongs to the protocol 'consumer', which is not supported yet",
+    "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to the Java client",
+    "max.poll.records": "whole offset ranges are read; maxOffsetsPerTrigger bounds a batch",
+    "metadata.recovery.rebootstrap.trigger.ms": _NO_ARGUMENT,
+    "metadata.recovery.strategy": _NO_ARGUMENT,
+    "metric.reporters": _JAVA_CLASS,
+    "metrics.recording.level": _NO_ARGUMENT,
+    "retry.backoff.max.ms": f"{_NO_ARGUMENT}; kafka.retry.backoff.ms stays as it is",
+    "share.acknowledgement.mode": "a share group is another kind of group",
+    "share.acquire.mode": "a share group is another kind of group",
+    "socket.connection.setup.timeout.max.ms": "kafka-python's consumer does not let it be set",
+    "socket.connection.setup.timeout.ms": "kafka-python's consumer does not let it be set",
+    # Security.
+    "security.providers": _JAVA_CLASS,
+    "ssl.cipher.suites": "kafka-python 3 ignores it; restrict the ciphers on the broker",
+    "ssl.engine.factory.class": _JAVA_CLASS,
+    "ssl.keymanager.algorithm": _JAVA_CLASS,
+    "ssl.keystore.certificate.chain": _PEM_FILE + "kafka.ssl.keystore.location",
+    "ssl.keystore.key": _PEM_FILE + "kafka.ssl.keystore.location",
+    "ssl.provider": _JAVA_CLASS,
+    "ssl.secure.random.implementation": _JAVA_CLASS,
+    "ssl.trustmanager.algorithm": _JAVA_CLASS,
+    "ssl.truststore.certificates": _PEM_FILE + "kafka.ssl.truststore.location",
+    "sasl.client.callback.handler.class": _JAVA_CLASS,
+    "sasl.login.callback.handler.class": _JAVA_CLASS,
+    "sasl.login.class": _JAVA_CLASS,
+    **dict.fromkeys(
+        (
+            "sasl.kerberos.kinit.cmd",
+            "sasl.kerberos.min.time.before.relogin",
+            "sasl.kerberos.service.name",
+            "sasl.kerberos.ticket.renew.jitter",
+            "sasl.kerberos.ticket.renew.window.factor",
+        ),
+        _KERBEROS,
+    ),
+    **dict.fromkeys(
+        (
+            "sasl.login.connect.timeout.ms",
+            "sasl.login.read.timeout.ms",
+            "sasl.login.refresh.buffer.seconds",
+            "sasl.login.refresh.min.period.seconds",
+            "sasl.login.refresh.window.factor",
+            "sasl.login.refresh.window.jitter",
+            "sasl.login.retry.backoff.max.ms",
+            "sasl.login.retry.backoff.ms",
+            "sasl.oauthbearer.assertion.algorithm",
+            "sasl.oauthbearer.assertion.claim.aud",
+            "sasl.oauthbearer.assertion.claim.exp.seconds",
+            "sasl.oauthbearer.assertion.claim.iss",
+            "sasl.oauthbearer.assertion.claim.jti.include",
+            "sasl.oauthbearer.assertion.claim.nbf.seconds",
+            "sasl.oauthbearer.assertion.claim.sub",
+            "sasl.oauthbearer.assertion.file",
+            "sasl.oauthbearer.assertion.private.key.file",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
+            "sasl.oauthbearer.assertion.template.file",
+            "sasl.oauthbearer.client.credentials.client.id",
+            "sasl.oauthbearer.client.credentials.client.secret",
+            "sasl.oauthbearer.clock.skew.seconds",
+            "sasl.oauthbearer.expected.audience",
+            "sasl.oauthbearer.expected.issuer",
+            "sasl.oauthbearer.header.urlencode",
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "sasl.oauthbearer.jwt.retriever.class",
+            "sasl.oauthbearer.jwt.validator.class",
+            "sasl.oauthbearer.scope",
+            "sasl.oauthbearer.scope.claim.name",
+            "sasl.oauthbearer.sub.claim.name",
+            "sasl.oauthbearer.token.endpoint.url",
+        ),
+        _OAUTH,
+    ),
+}
+
+#: Every setting that has a line here, supported or not.
+KNOWN_SETTINGS = (
+    _MAPPED.keys() | _BUFFERS.keys() | _ONLY.keys() | _REFUSED.keys() | SECURITY_SETTINGS
+) | {"group.id"}
+
+# What counts when a setting is not given: Java's defaults, told to kafka-python, whose own depend
+# on the broker's version (session timeout) or are longer (30 s until a reconnect).
+_DEFAULTS = {
+    "reconnect.backoff.max.ms": "1000",
+    "auto.offset.reset": "latest",
+    "heartbeat.interval.ms": str(DEFAULT_HEARTBEAT_INTERVAL_MS),
+    "isolation.level": "read_uncommitted",
+    "max.poll.interval.ms": "300000",
+    "session.timeout.ms": "45000",
+}
+
+
+def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
+    """Translate and check client settings; no network is touched.
+
+    Parameters
+    ----------
+    settings : Mapping[str, str]
+        Java names in lower case, without Spark's ``kafka.`` in front.
+
+    Raises
+    ------
+    OptionError
+        A setting that is unknown (the nearest is named), refused, out of range, or that
+        contradicts another one.
+    """
+    for name in sorted(settings):
+        _refuse(name, settings[name])
+    by_user = {
+        _For.CLIENT: map_security(settings) | _socket_options(settings),
+        _For.CONSUMER: {},
+        _For.FETCH: {},
+    }
+    for name, text in (_DEFAULTS | dict(settings)).items():
+        if name in _MAPPED:
+            mapping = _MAPPED[name]
+            value = parse_value(f"kafka.{name}", text, mapping.value_type)
+            for user, config in by_user.items():
+                if user in mapping.used_by:
+                    config[mapping.argument] = value
+    group_id = None
+    if "group.id" in settings:
+        group_id = parse_value("kafka.group.id", settings["group.id"], NON_EMPTY_TEXT)
+    if "bootstrap.servers" not in settings:
+        raise OptionError("kafka.bootstrap.servers", None, _SERVERS.allowed)
+    mapped = ClientSettings(
+        by_user[_For.CLIENT], by_user[_For.CONSUMER], by_user[_For.FETCH], group_id
+    )
+    _check_order(mapped, settings)
+    return mapped
+
+
+def _refuse(name: str, text: str) -> None:
+    """Raise for a setting that is unknown, refused, or has another than its only value."""
+    option = f"kafka.{name}"
+    if name not in KNOWN_SETTINGS:
+        # Redacted: a misspelt name may well hold a password.
+        raise OptionError(
+            option,
+            REDACTED,
+            f"no setting of this name; the nearest is kafka.{nearest(name, KNOWN_SETTINGS)}",
+        )
+    if name in _REFUSED:
+        raise OptionError(option, REDACTED, f"leave it out: {_REFUSED[name]}")
+    if name in _ONLY:
+        only, reason = _ONLY[name]
+        given = sorted(part.strip().lower() for part in text.split(","))
+        if given != only.lower().split(","):
+            raise OptionError(option, text, f"only {only}: {reason}")
+
+
+def _socket_options(settings: Mapping[str, str]) -> dict[str, Any]:
+    given = {
+        option: parse_value(f"kafka.{name}", settings[name], _BUFFER)
+        for name, option in _BUFFERS.items()
+        if name in settings
+    }
+    sized = [(socket.SOL_SOCKET, option, size) for option, size in given.items() if size >= 0]
+    if not sized:
+        return {}
+    # What kafka-python sets when nothing is given, since ours take its place.
+    usual = [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    ]
+    return {"socket_options": usual + sized}
+
+
+def _check_order(mapped: ClientSettings, settings: Mapping[str, str]) -> None:
+    """Check what must be smaller than what; the clients would find out much later."""
+    request = mapped.client.get("request_timeout_ms", 30_000)
+    idle = mapped.client.get("connections_max_idle_ms", 540_000)
+    wait = mapped.fetch.get("fetch_max_wait_ms", 500)
+    heartbeat = mapped.consumer["heartbeat_interval_ms"]
+    session = mapped.consumer["session_timeout_ms"]
+    for small, small_value, large, large_value in (
+        ("heartbeat.interval.ms", heartbeat, "session.timeout.ms", session),
+        ("fetch.max.wait.ms", wait, "request.timeout.ms", request),
+        ("request.timeout.ms", request, "connections.max.idle.ms", idle),
+    ):
+        if small_value >= large_value:
+            # Name the one that the user wrote.
+            if small in settings or large not in settings:
+                allowed = f"less than kafka.{large}, which is {large_value}"
+                raise OptionError(f"kafka.{small}", small_value, allowed)
+            allowed = f"more than kafka.{small}, which is {small_value}"
+            raise OptionError(f"kafka.{large}", large_value, allowed)

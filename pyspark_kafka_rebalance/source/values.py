@@ -1,0 +1,98 @@
+"""How the text of one option becomes a value: as Java parses it, with one clear error.
+
+A parser takes the stripped text and raises ``ValueError`` for what it does not accept; the phrase
+beside it says what it does accept.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import OptionError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+#: What stands in an error for a value that is, or may be, a secret. Spark's own wording.
+REDACTED = "*********(redacted)"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """A parser and the phrase that says what it accepts."""
+
+    parse: Callable[[str], Any]
+    allowed: str
+
+
+def parse_value(option: str, text: str, value_type: ValueType) -> Any:
+    """Parse one option's text, which is no secret.
+
+    Raises
+    ------
+    OptionError
+        Naming the option, its value and what is allowed.
+    """
+    try:
+        return value_type.parse(text.strip())
+    except ValueError:
+        raise OptionError(option, text, value_type.allowed) from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name most like this one, whatever the case."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    [found] = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
+    return by_lower[found]
+
+
+def integer(low: int, high: int) -> ValueType:
+    """Return the type of a whole number in decimal digits, both bounds included."""
+
+    def parse(text: str) -> int:
+        # int() alone also takes "1_000" and digits of other scripts, which Java does not.
+        # Longer than any long: refused before int() minds the length of its input.
+        if not re.fullmatch(r"[+-]?[0-9]{1,40}", text):
+            raise ValueError
+        number = int(text)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return ValueType(parse, f"a whole number from {low} to {high}")
+
+
+def one_of(*choices: str, ignore_case: bool = False) -> ValueType:
+    """Return the type of a text that is one of these; the result is spelt as here."""
+    lookup = {(choice.lower() if ignore_case else choice): choice for choice in choices}
+
+    def parse(text: str) -> str:
+        try:
+            return lookup[text.lower() if ignore_case else text]
+        except KeyError:
+            raise ValueError from None
+
+    return ValueType(parse, " or ".join(choices))
+
+
+def _boolean(text: str) -> bool:
+    # Spark's toBoolean: "yes" and "1" are errors.
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError
+    return lowered == "true"
+
+
+def _non_empty(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+BOOLEAN = ValueType(_boolean, "true or false")
+TEXT = ValueType(str, "any text")
+NON_EMPTY_TEXT = ValueType(_non_empty, "a text that is not empty")
