@@ -1,0 +1,277 @@
+"""SourceOptions: each bad option set gives one error that names the option."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafka_rebalance.errors import OptionError
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.starting_offsets import StartingOffsets
+
+GOOD = {
+    "kafka.bootstrap.servers": "localhost:9092",
+    "kafka.group.id": "g",
+    "subscribe": "orders",
+}
+
+
+def parse(**changes: str | None) -> SourceOptions:
+    return parse_all({**GOOD, **changes})
+
+
+def parse_all(options: dict[str, Any]) -> SourceOptions:
+    # Spark hands the names over in lower case.
+    given = {name.lower(): value for name, value in options.items() if value is not None}
+    return SourceOptions.parse(given, default_readers=4)
+
+
+def test_defaults() -> None:
+    options = parse()
+    assert options.topics == ("orders",)
+    assert options.pattern is None
+    assert options.group_id == "g"
+    assert options.group_protocol == "classic"
+    assert options.readers == 4
+    assert options.starting_offsets == StartingOffsets.GROUP
+    assert options.auto_offset_reset == "latest"
+    assert options.isolation_level == "read_uncommitted"
+    assert options.max_offsets_per_trigger is None
+    assert options.revoke_timeout_ms is None
+    assert options.checkpoint_location is None
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert not options.include_rebalance_events
+
+
+def test_every_option_arrives() -> None:
+    options = parse_all(
+        {
+            "kafka.bootstrap.servers": "a:1, b:2",
+            "kafka.group.id": "g",
+            "kafka.isolation.level": "read_committed",
+            "kafka.auto.offset.reset": "earliest",
+            "SUBSCRIBE": " orders, payments ,orders",
+            "readers": "2",
+            "startingOffsets": "Latest",
+            "maxOffsetsPerTrigger": "1000",
+            "includeHeaders": "TRUE",
+            "failOnDataLoss": "False",
+            "revokeTimeoutMs": "300000",
+            "includeRebalanceEvents": "true",
+            "checkpointLocation": "file:///data/check%20point",
+        }
+    )
+    assert options.topics == ("orders", "payments")
+    assert options.client_config["bootstrap_servers"] == ["a:1", "b:2"]
+    assert options.isolation_level == "read_committed"
+    assert options.auto_offset_reset == "earliest"
+    assert options.readers == 2
+    assert options.starting_offsets == StartingOffsets.LATEST
+    assert options.max_offsets_per_trigger == 1000
+    assert options.include_headers
+    assert not options.fail_on_data_loss
+    assert options.revoke_timeout_ms == 300_000
+    assert options.include_rebalance_events
+    assert options.checkpoint_location == "/data/check%20point"
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize("location", ["/data/c", "file:/data/c", "file:///data/c", "/data/x/../c"])
+def test_local_checkpoint_locations(location: str) -> None:
+    assert parse(checkpointLocation=location).checkpoint_location == "/data/c"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches", "others"),
+    [
+        ("orders", ["orders"], ["orders2", "myorders", "ORDERS"]),
+        ("a|ab", ["a", "ab"], ["abc"]),
+        ("(?i)orders-.*", ["Orders-1"], ["orders"]),
+        ("(?x)orders # all of them", ["orders"], ["orders1"]),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, matches: list[str], others: list[str]) -> None:
+    import re
+
+    anchored = parse(subscribe=None, subscribePattern=pattern).pattern
+    assert anchored is not None
+    # kafka-python compiles the text and calls match().
+    compiled = re.compile(anchored)
+    assert [name for name in matches + others if compiled.match(name)] == matches
+
+
+def test_starting_offsets_by_partition() -> None:
+    options = parse(
+        **{
+            "startingOffsets": '{"orders":{"0":23,"1":-2,"2":-1}}',
+            "kafka.auto.offset.reset": "earliest",
+        }
+    )
+    starts = [options.start_of("orders", partition) for partition in range(4)]
+    assert starts == [23, "earliest", "latest", "earliest"]
+
+
+@pytest.mark.parametrize(("word", "start"), [("group", "latest"), ("earliest", "earliest")])
+def test_starting_offsets_by_word(word: str, start: str) -> None:
+    assert parse(startingOffsets=word).start_of("orders", 0) == start
+
+
+def test_starting_offsets_of_a_topic_that_matches_the_pattern() -> None:
+    options = parse(subscribe=None, subscribePattern="o.*", startingOffsets='{"orders":{"0":5}}')
+    assert options.start_of("orders", 0) == 5
+
+
+def test_secrets_stay_out_of_the_representation() -> None:
+    options = parse(
+        **{
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
+            'required username="u" password="hunter2";',
+        }
+    )
+    assert options.client_config["sasl_plain_password"] == "hunter2"
+    assert "hunter2" not in repr(options)
+
+
+# Each changes GOOD into something bad (None takes an option away), and names the culprit.
+BAD: list[tuple[str, dict[str, str | None]]] = [
+    ("kafka.bootstrap.servers", {"kafka.bootstrap.servers": None}),
+    ("kafka.bootstrap.servers", {"kafka.bootstrap.servers": ""}),
+    ("kafka.bootstrap.servers", {"kafka.bootstrap.servers": "host"}),
+    ("kafka.bootstrap.servers", {"kafka.bootstrap.servers": "host:0"}),
+    ("kafka.bootstrap.servers", {"kafka.bootstrap.servers": "host:9092,,other:9092"}),
+    ("kafka.group.id", {"kafka.group.id": None}),
+    ("kafka.group.id", {"kafka.group.id": " "}),
+    ("subscribe", {"subscribe": None}),
+    ("subscribe", {"subscribe": ""}),
+    ("subscribe", {"subscribe": "orders,,payments"}),
+    ("subscribe", {"subscribe": "orders payments"}),
+    ("subscribe", {"subscribe": ".."}),
+    ("subscribe", {"subscribe": "ö"}),
+    ("subscribe", {"subscribe": "x" * 250}),
+    ("subscribePattern", {"subscribePattern": "orders.*"}),
+    ("subscribePattern", {"subscribe": None, "subscribePattern": " "}),
+    ("subscribePattern", {"subscribe": None, "subscribePattern": "orders("}),
+    ("subscribePattern", {"subscribe": None, "subscribePattern": "a)(b"}),
+    ("subscribePattern", {"subscribe": None, "subscribePattern": r"\p{Alpha}+"}),
+    ("subscribePattern", {"subscribe": None, "subscribePattern": "[[ab]c]"}),
+    ("assign", {"assign": '{"orders":[0]}'}),
+    ("assign", {"subscribe": None, "assign": '{"orders":[0]}'}),
+    ("readers", {"readers": "0"}),
+    ("readers", {"readers": "-1"}),
+    ("readers", {"readers": "two"}),
+    ("readers", {"readers": "1_0"}),
+    ("readers", {"readers": "1001"}),
+    ("readers", {"readers": "9" * 5000}),
+    ("startingOffsets", {"startingOffsets": "begin"}),
+    ("startingOffsets", {"startingOffsets": ""}),
+    ("startingOffsets", {"startingOffsets": "{"}),
+    ("startingOffsets", {"startingOffsets": "{}"}),
+    ("startingOffsets", {"startingOffsets": "[" * 100_000}),
+    ("startingOffsets", {"startingOffsets": '["orders"]'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":5}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"0":"5"}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"0":1.5}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"0":true}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"0":-3}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"0":9223372036854775808}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"-1":5}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"one":5}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"2147483648":5}}'}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"0":5,"0":6}}'}),
+    ("startingOffsets", {"startingOffsets": '{"payments":{"0":5}}'}),
+    (
+        "startingOffsets",
+        {
+            "subscribe": None,
+            "subscribePattern": "orders",
+            "startingOffsets": '{"orders2":{"0":5}}',
+        },
+    ),
+    ("maxOffsetsPerTrigger", {"maxOffsetsPerTrigger": "0"}),
+    ("maxOffsetsPerTrigger", {"maxOffsetsPerTrigger": "1e3"}),
+    ("maxOffsetsPerTrigger", {"maxOffsetsPerTrigger": "9223372036854775808"}),
+    ("includeHeaders", {"includeHeaders": "yes"}),
+    ("failOnDataLoss", {"failOnDataLoss": "0"}),
+    ("includeRebalanceEvents", {"includeRebalanceEvents": ""}),
+    ("revokeTimeoutMs", {"revokeTimeoutMs": "0"}),
+    ("revokeTimeoutMs", {"revokeTimeoutMs": "300001"}),
+    ("revokeTimeoutMs", {"revokeTimeoutMs": "2000", "kafka.max.poll.interval.ms": "1000"}),
+    ("checkpointLocation", {"checkpointLocation": "hdfs://n/c"}),
+    ("checkpointLocation", {"checkpointLocation": "s3a://bucket/c"}),
+    ("checkpointLocation", {"checkpointLocation": "file://host/c"}),
+    ("checkpointLocation", {"checkpointLocation": "file:c"}),
+    ("checkpointLocation", {"checkpointLocation": ""}),
+    ("path", {"path": "/tmp/x"}),
+    ("paths", {"paths": '["/tmp/x"]'}),
+    ("topic", {"topic": "orders"}),
+    ("groupIdPrefix", {"groupIdPrefix": "p"}),
+    ("endingOffsets", {"endingOffsets": "latest"}),
+    ("endingTimestamp", {"endingTimestamp": "1"}),
+    ("startingTimestamp", {"startingTimestamp": "1"}),
+    ("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": "{}"}),
+    ("minOffsetsPerTrigger", {"minOffsetsPerTrigger": "1"}),
+    ("maxTriggerDelay", {"maxTriggerDelay": "15m"}),
+    ("minPartitions", {"minPartitions": "8"}),
+    ("maxRecordsPerPartition", {"maxRecordsPerPartition": "8"}),
+    ("maxBytesPerTrigger", {"maxBytesPerTrigger": "8"}),
+    ("parallelRebalance", {"parallelRebalance": "true"}),
+    ("maxTaskIdleMs", {"maxTaskIdleMs": "0"}),
+    ("includeFetchMetadata", {"includeFetchMetadata": "true"}),
+    ("kafkaConsumer.pollTimeoutMs", {"kafkaConsumer.pollTimeoutMs": "512"}),
+    ("fetchOffset.numRetries", {"fetchOffset.numRetries": "3"}),
+    ("fetchOffset.retryIntervalMs", {"fetchOffset.retryIntervalMs": "10"}),
+    ("kafka.group.protocol", {"kafka.group.protocol": "consumer"}),
+    ("kafka.enable.auto.commit", {"kafka.enable.auto.commit": "false"}),
+    ("kafka.key.deserializer", {"kafka.key.deserializer": "x.Y"}),
+    ("kafka.session.timeout.ms", {"kafka.session.timeout.ms": "abc"}),
+    ("kafka.auto.offset.reset", {"kafka.auto.offset.reset": "none"}),
+]
+
+
+@pytest.mark.parametrize(("culprit", "changes"), BAD)
+def test_a_bad_option_is_named(culprit: str, changes: dict[str, str | None]) -> None:
+    with pytest.raises(OptionError) as raised:
+        parse(**changes)
+    assert raised.value.option == culprit
+    assert repr(culprit) in str(raised.value)
+    assert pickle.loads(pickle.dumps(raised.value)).option == culprit
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("subscribePatern", "subscribePattern"),
+        ("startingOffset", "startingOffsets"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("kafka.ssl.key.pasword", "kafka.ssl.key.password"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest_but_no_value(name: str, nearest: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        parse(**{name: "hunter2"})
+    assert raised.value.option == name.lower()
+    assert str(raised.value).endswith(f"the nearest is {nearest}")
+    assert "hunter2" not in str(raised.value)
+
+
+NAMES = st.sampled_from(sorted({name for _, changes in BAD for name in changes}))
+
+
+@given(st.dictionaries(NAMES | st.text(max_size=30), st.text(max_size=30), max_size=4))
+def test_whatever_is_given_is_parsed_or_refused_with_an_option_error(
+    changes: dict[str, str],
+) -> None:
+    try:
+        options = parse_all({**GOOD, **changes})
+    except OptionError:
+        return
+    assert options.readers >= 1
