@@ -1,0 +1,74 @@
+"""The columns, in Spark's and in Arrow's language."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.schema import arrow_schema, spark_ddl
+
+
+def options(**more: str) -> SourceOptions:
+    required = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
+    return SourceOptions.parse({**required, **more}, default_readers=1)
+
+
+PLAIN = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+OURS = ["revoking", "lost", "generation"]
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ({}, [*PLAIN, *OURS]),
+        ({"includeHeaders": "true"}, [*PLAIN, "headers", *OURS]),
+        ({"includeRebalanceEvents": "true"}, [*PLAIN, *OURS, "event"]),
+        (
+            {"includeHeaders": "true", "includeRebalanceEvents": "true"},
+            [*PLAIN, "headers", *OURS, "event"],
+        ),
+    ],
+)
+def test_the_columns_and_their_order(more: dict[str, str], names: list[str]) -> None:
+    assert arrow_schema(options(**more)).names == names
+    # The fields of a header are the only commas and names inside a type.
+    ddl = spark_ddl(options(**more)).replace("<STRUCT<`key`: STRING, `value`: BINARY>>", "")
+    assert [column.split("`")[1] for column in ddl.split(", ")] == names
+
+
+def test_arrow_types_are_those_that_spark_compares_with() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    header = types.StructType().add("key", "string").add("value", "binary")
+    spark = (
+        types.StructType()
+        .add("key", "binary")
+        .add("value", "binary")
+        .add("topic", "string")
+        .add("partition", "integer")
+        .add("offset", "long")
+        .add("timestamp", "timestamp")
+        .add("timestampType", "integer")
+        .add("headers", types.ArrayType(header))
+        .add("revoking", "boolean")
+        .add("lost", "boolean")
+        .add("generation", "integer")
+        .add("event", "string")
+    )
+    ours = arrow_schema(options(includeHeaders="true", includeRebalanceEvents="true"))
+    assert ours == to_arrow_schema(spark, timezone="UTC")
+    assert all(field.nullable for field in ours)
+    # Arrow compares lists without the name of their field; Spark's is "element".
+    assert ours.field("headers").type.value_field.name == "element"
+    assert ours.field("timestamp").type == pa.timestamp("us", tz="UTC")
+
+
+def test_the_ddl() -> None:
+    assert spark_ddl(options(includeHeaders="true", includeRebalanceEvents="true")) == (
+        "`key` BINARY, `value` BINARY, `topic` STRING, `partition` INT, `offset` BIGINT, "
+        "`timestamp` TIMESTAMP, `timestampType` INT, "
+        "`headers` ARRAY<STRUCT<`key`: STRING, `value`: BINARY>>, "
+        "`revoking` BOOLEAN, `lost` BOOLEAN, `generation` INT, `event` STRING"
+    )
