@@ -1,0 +1,246 @@
+"""StreamOffset: the source's offset in Spark's log, from which a batch can be read again.
+
+An offset says more than how far the stream has come. It names the ranges that the batch ending in
+it reads, so that planning needs neither the offset before nor the group, and what the group said of
+them, so that a replay gives the same rows. Every number that ends something is the *next* offset::
+
+    {"version": 1,
+     "ranges": {"orders": {"0": [100, 250]}},
+     "unacknowledged": {"orders": {"3": 17}},
+     "state": {"members": [{"generation": 41, "partitions": {"orders": [0]}}],
+               "revoking": {"orders": [0]}, "lost": {"orders": [4]},
+               "events": [["revoke_requested", "orders", 0, 41]],
+               "run": "kafka_deferred-1f0c", "warm_up": 3}}
+
+Spark compares offsets as text and runs a batch when it differs: there is one order of the keys, the
+one above, with topics by name, partitions by number, and empty parts of ``state`` left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError
+from ..fetch.offset_range import OffsetRange
+from .values import INT_MAX, LONG_MAX
+
+VERSION = 1
+
+
+class OffsetFormatError(KafkaRebalanceError, ValueError):
+    """An offset in the checkpoint is not one that this version wrote or can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """Which of the batch's ranges one group member owns, in order, and its generation."""
+
+    generation: int
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of ``includeEvents``."""
+
+    event: str  # assigned, revoke_requested, revoked, lost
+    topic: str
+    partition: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Where the stream stands after one batch, and what that batch reads.
+
+    Attributes
+    ----------
+    ranges : Mapping[TopicPartition, OffsetRange]
+        What the batch reads.
+    unacknowledged : Mapping[TopicPartition, int]
+        Next offsets of partitions without a range here whose batch Spark has committed, but whose
+        commit the group has not acknowledged yet; a kill would forget them otherwise.
+    members : tuple of MemberState
+        The query's members, in reader order.
+    revoking, lost : frozenset of TopicPartition
+        Whose revoke was requested, which were no longer the query's, when the batch was planned;
+        with a range here or without.
+    events : tuple of Event
+        The rows of ``includeEvents``, in the order in which they happened.
+    run : str or None
+        Prefix of the client ids of the members of the run that planned the batch.
+    warm_up : int or None
+        Not None: a batch without ranges that only opens connections. The number makes it differ.
+    """
+
+    ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
+    unacknowledged: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    members: tuple[MemberState, ...] = ()
+    revoking: frozenset[TopicPartition] = frozenset()
+    lost: frozenset[TopicPartition] = frozenset()
+    events: tuple[Event, ...] = ()
+    run: str | None = None
+    warm_up: int | None = None
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset of every partition that this offset knows of."""
+        return {**self.unacknowledged, **{p: r.end for p, r in self.ranges.items()}}
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return the offset as nested JSON values, built in the one order of keys."""
+        state: dict[str, Any] = {}
+        if self.members:
+            state["members"] = [
+                {"generation": m.generation, "partitions": _numbers(m.partitions)}
+                for m in self.members
+            ]
+        if self.revoking:
+            state["revoking"] = _numbers(self.revoking)
+        if self.lost:
+            state["lost"] = _numbers(self.lost)
+        if self.events:
+            state["events"] = [[e.event, e.topic, e.partition, e.generation] for e in self.events]
+        if self.run is not None:
+            state["run"] = self.run
+        if self.warm_up is not None:
+            state["warm_up"] = self.warm_up
+        return {
+            "version": VERSION,
+            "ranges": {
+                topic: {str(p.partition): [r.start, r.end] for p, r in items}
+                for topic, items in groupby(sorted(self.ranges.items()), lambda item: item[0].topic)
+            },
+            "unacknowledged": {
+                topic: {str(p.partition): position for p, position in items}
+                for topic, items in groupby(
+                    sorted(self.unacknowledged.items()), lambda item: item[0].topic
+                )
+            },
+            "state": state,
+        }
+
+    @classmethod
+    def parse(cls, value: Any) -> StreamOffset:
+        """Parse what :meth:`to_json_dict` returned, after any number of trips through JSON.
+
+        Raises
+        ------
+        OffsetFormatError
+            Naming the field that is not as it should be, or the version.
+        """
+        _require(isinstance(value, dict) and "version" in value, "version", value)
+        if value["version"] != VERSION:
+            raise OffsetFormatError(
+                f"the checkpoint's offset has version {value['version']!r}; this release of "
+                f"pyspark-kafka-rebalance reads version {VERSION}, a newer one wrote it"
+            )
+        _known(value, ("version", "ranges", "unacknowledged", "state"), "offset")
+        state = value.get("state")
+        _require(isinstance(state, dict), "state", state)
+        _known(state, ("members", "revoking", "lost", "events", "run", "warm_up"), "state")
+        members = state.get("members", [])
+        _require(isinstance(members, list), "state.members", members)
+        events = state.get("events", [])
+        _require(isinstance(events, list), "state.events", events)
+        run = state.get("run")
+        _require(run is None or isinstance(run, str), "state.run", run)
+        warm_up = state.get("warm_up")
+        _require(warm_up is None or _is_number(warm_up), "state.warm_up", warm_up)
+        offset = cls(
+            ranges={p: _range(p, r) for p, r in _by_partition(value, "ranges")},
+            unacknowledged=dict(_positions(value)),
+            members=tuple(_member(member) for member in members),
+            revoking=_partitions(state.get("revoking", {}), "state.revoking"),
+            lost=_partitions(state.get("lost", {}), "state.lost"),
+            events=tuple(_event(event) for event in events),
+            run=run,
+            warm_up=warm_up,
+        )
+        offset._check()
+        return offset
+
+    def _check(self) -> None:
+        both = self.ranges.keys() & self.unacknowledged.keys()
+        _require(not both, "unacknowledged", sorted(both))
+        _require(self.warm_up is None or not self.ranges, "state.warm_up", self.warm_up)
+
+
+#: What a query without a checkpoint starts from. Constant: Spark does not log it, and asks a new
+#: process for it when it replays the first batch.
+INITIAL_OFFSET = StreamOffset()
+
+
+def _numbers(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def _require(condition: bool, name: str, value: Any) -> None:
+    if not condition:
+        raise OffsetFormatError(f"the checkpoint's offset is malformed in {name!r}: {value!r:.200}")
+
+
+def _known(value: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+    unknown = sorted(value.keys() - set(names))
+    _require(not unknown, where, unknown)
+
+
+def _is_number(value: Any, highest: int = LONG_MAX) -> bool:
+    return type(value) is int and 0 <= value <= highest
+
+
+def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, Any]]:
+    by_topic: Any = value.get(name)
+    _require(isinstance(by_topic, dict), name, by_topic)
+    for topic, by_number in by_topic.items():
+        _require(isinstance(by_number, dict), f"{name}.{topic}", by_number)
+        for number, item in by_number.items():
+            valid = number.isascii() and number.isdecimal() and int(number) <= INT_MAX
+            _require(valid and str(int(number)) == number, f"{name}.{topic}", number)
+            yield TopicPartition(topic, int(number)), item
+
+
+def _range(partition: TopicPartition, bounds: Any) -> OffsetRange:
+    valid = isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_number, bounds))
+    _require(valid and bounds[0] <= bounds[1], f"ranges.{partition.topic}", bounds)
+    return OffsetRange(partition.topic, partition.partition, bounds[0], bounds[1])
+
+
+def _positions(value: Mapping[str, Any]) -> Iterable[tuple[TopicPartition, int]]:
+    for partition, position in _by_partition(value, "unacknowledged"):
+        _require(_is_number(position), f"unacknowledged.{partition.topic}", position)
+        yield partition, position
+
+
+def _partitions(by_topic: Any, name: str) -> frozenset[TopicPartition]:
+    _require(isinstance(by_topic, dict), name, by_topic)
+    for topic, numbers in by_topic.items():
+        valid = isinstance(numbers, list) and all(_is_number(n, INT_MAX) for n in numbers)
+        _require(valid, f"{name}.{topic}", numbers)
+    return frozenset(TopicPartition(t, n) for t, numbers in by_topic.items() for n in numbers)
+
+
+def _member(value: Any) -> MemberState:
+    name = "state.members"
+    _require(isinstance(value, dict) and value.keys() == {"generation", "partitions"}, name, value)
+    # -1 is the generation of a member that is not in the group, in Kafka's protocol.
+    generation = value["generation"]
+    _require(type(generation) is int and -1 <= generation <= INT_MAX, name, value)
+    return MemberState(generation, tuple(sorted(_partitions(value["partitions"], name))))
+
+
+def _event(value: Any) -> Event:
+    valid = isinstance(value, list) and len(value) == 4
+    _require(valid, "state.events", value)
+    event, topic, partition, generation = value
+    valid = isinstance(event, str) and isinstance(topic, str) and _is_number(partition, INT_MAX)
+    valid = valid and type(generation) is int and -1 <= generation <= INT_MAX
+    _require(valid, "state.events", value)
+    return Event(event, topic, partition, generation)

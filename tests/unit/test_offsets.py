@@ -1,0 +1,190 @@
+"""StreamOffset: one text for one meaning, and back again."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.offsets import (
+    INITIAL_OFFSET,
+    Event,
+    MemberState,
+    OffsetFormatError,
+    StreamOffset,
+)
+
+PARTITIONS = st.builds(
+    TopicPartition,
+    st.text("ab.-9", min_size=1, max_size=3),
+    st.integers(0, 12) | st.just(2**31 - 1),
+)
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def offsets(draw: st.DrawFn) -> StreamOffset:
+    partitions = draw(st.lists(PARTITIONS, unique=True, max_size=12))
+    cut = draw(st.integers(0, len(partitions)))
+    warm_up = draw(st.none() | st.integers(0, 5))
+    with_range = [] if warm_up is not None else partitions[:cut]
+    ranges = {}
+    for p in with_range:
+        start, end = sorted((draw(NUMBERS), draw(NUMBERS)))
+        ranges[p] = OffsetRange(p.topic, p.partition, start, end)
+    shares = draw(st.integers(0, 3))
+    return StreamOffset(
+        ranges=ranges,
+        unacknowledged={p: draw(NUMBERS) for p in partitions[cut:]},
+        members=tuple(
+            MemberState(draw(st.integers(-1, 99)), tuple(sorted(with_range[i::shares])))
+            for i in range(shares)
+        ),
+        revoking=frozenset(p for p in partitions if draw(st.booleans())),
+        lost=frozenset(p for p in partitions if draw(st.booleans())),
+        events=tuple(
+            Event("lost", p.topic, p.partition, 7) for p in partitions if draw(st.booleans())
+        ),
+        run=draw(st.none() | st.text(max_size=4)),
+        warm_up=warm_up,
+    )
+
+
+@given(offsets())
+def test_round_trip(offset: StreamOffset) -> None:
+    text = json.dumps(offset.to_json_dict())
+    parsed = StreamOffset.parse(json.loads(text))
+    assert parsed == offset
+    assert json.dumps(parsed.to_json_dict()) == text
+
+
+@given(offsets(), st.randoms(use_true_random=False))
+def test_the_text_does_not_depend_on_the_order_of_construction(
+    offset: StreamOffset, chance: random.Random
+) -> None:
+    def shuffled(mapping: Any) -> dict[Any, Any]:
+        items = list(mapping.items())
+        chance.shuffle(items)
+        return dict(items)
+
+    def reordered(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: reordered(v) for k, v in shuffled(value).items()}
+        return value
+
+    text = json.dumps(offset.to_json_dict())
+    again = StreamOffset(
+        ranges=shuffled(offset.ranges),
+        unacknowledged=shuffled(offset.unacknowledged),
+        members=tuple(
+            MemberState(m.generation, tuple(chance.sample(m.partitions, len(m.partitions))))
+            for m in offset.members
+        ),
+        revoking=frozenset(chance.sample(sorted(offset.revoking), len(offset.revoking))),
+        lost=offset.lost,
+        events=offset.events,
+        run=offset.run,
+        warm_up=offset.warm_up,
+    )
+    assert json.dumps(again.to_json_dict()) == text
+    assert json.dumps(StreamOffset.parse(reordered(json.loads(text))).to_json_dict()) == text
+
+
+def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
+    p2, p10 = TopicPartition("b", 2), TopicPartition("b", 10)
+    other = TopicPartition("a", 3)
+    offset = StreamOffset(
+        ranges={p: OffsetRange(p.topic, p.partition, 100, 250) for p in (p10, p2, other)},
+        unacknowledged={TopicPartition("c", 0): 17},
+        members=(MemberState(41, (p10, p2)), MemberState(41)),
+        revoking=frozenset({p10}),
+        lost=frozenset({other}),
+        events=(Event("revoke_requested", "b", 10, 41),),
+        run="r",
+    )
+    assert json.dumps(offset.to_json_dict(), separators=(",", ":")) == (
+        '{"version":1,'
+        '"ranges":{"a":{"3":[100,250]},"b":{"2":[100,250],"10":[100,250]}},'
+        '"unacknowledged":{"c":{"0":17}},'
+        '"state":{"members":[{"generation":41,"partitions":{"b":[2,10]}},'
+        '{"generation":41,"partitions":{}}],'
+        '"revoking":{"b":[10]},"lost":{"a":[3]},'
+        '"events":[["revoke_requested","b",10,41]],"run":"r"}}'
+    )
+    assert offset.positions() == {p2: 250, p10: 250, other: 250, TopicPartition("c", 0): 17}
+
+
+def test_the_initial_offset_is_a_constant() -> None:
+    assert json.dumps(INITIAL_OFFSET.to_json_dict()) == (
+        '{"version": 1, "ranges": {}, "unacknowledged": {}, "state": {}}'
+    )
+
+
+def test_a_newer_version_is_refused_by_number() -> None:
+    with pytest.raises(OffsetFormatError, match=r"version 2.*reads version 1"):
+        StreamOffset.parse({"version": 2, "chapters": []})
+
+
+def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
+    top, _, below = name.partition(".")
+    good: dict[str, Any] = INITIAL_OFFSET.to_json_dict()
+    return top, {**good, top: {below: value} if below else value}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", 5),
+        ("version", {}),
+        ("version", None),
+        malformed("ranges", []),
+        malformed("ranges", None),
+        malformed("ranges.t", [0]),
+        malformed("ranges.t", {"0": [1]}),
+        malformed("ranges.t", {"0": [2, 1]}),
+        malformed("ranges.t", {"0": [-1, 1]}),
+        malformed("ranges.t", {"0": [0, True]}),
+        malformed("ranges.t", {"0": ["0", 1]}),
+        malformed("ranges.t", {"x": [0, 1]}),
+        malformed("ranges.t", {"01": [0, 1]}),
+        malformed("ranges.t", {"": [0, 1]}),
+        malformed("unacknowledged", 1),
+        malformed("unacknowledged.t", {"0": None}),
+        malformed("unacknowledged.t", {"0": 2**63}),
+        malformed("state", []),
+        malformed("state.members", {}),
+        malformed("state.members", [{}]),
+        malformed("state.members", [{"generation": "1", "partitions": {}}]),
+        malformed("state.revoking", [1]),
+        malformed("state.revoking", {"t": [-1]}),
+        malformed("state.lost", {"t": 1}),
+        malformed("state.events", [["lost", "t", 0]]),
+        malformed("state.events", [["lost", "t", "0", 1]]),
+        malformed("state.run", 1),
+        malformed("state.warm_up", -1),
+        malformed("state.colour", "red"),
+    ],
+)
+def test_what_is_malformed_is_named(field: str, value: Any) -> None:
+    with pytest.raises(OffsetFormatError, match=field):
+        StreamOffset.parse(value)
+
+
+def test_a_partition_has_a_range_or_an_unacknowledged_position() -> None:
+    value = INITIAL_OFFSET.to_json_dict()
+    value |= {"ranges": {"t": {"0": [0, 1]}}, "unacknowledged": {"t": {"0": 1}}}
+    with pytest.raises(OffsetFormatError, match="unacknowledged"):
+        StreamOffset.parse(value)
+
+
+def test_a_warm_up_reads_nothing() -> None:
+    value = INITIAL_OFFSET.to_json_dict()
+    value |= {"ranges": {"t": {"0": [0, 1]}}, "state": {"warm_up": 1}}
+    with pytest.raises(OffsetFormatError, match="warm_up"):
+        StreamOffset.parse(value)
