@@ -1,0 +1,173 @@
+"""How much of which partition goes into the next batch, and which task reads it. Pure.
+
+Everything here is linear in the number of partitions, up to sorting, and follows from its arguments
+alone: a replay plans the same batch and the same tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kafka.structs import TopicPartition
+
+from ..fetch.offset_range import OffsetRange
+from .offsets import Event, StreamOffset
+
+
+def plan_batch(
+    positions: Mapping[TopicPartition, int],
+    end_offsets: Mapping[TopicPartition, int],
+    max_rows: int | None,
+) -> dict[TopicPartition, OffsetRange]:
+    """Decide how far each partition advances in the next micro-batch.
+
+    Parameters
+    ----------
+    positions : Mapping[TopicPartition, int]
+        Next offset to read, inclusive.
+    end_offsets : Mapping[TopicPartition, int]
+        High watermark, or last stable offset under read_committed; exclusive. Partitions without
+        one, and those that :func:`find_data_loss` finds, are left out.
+    max_rows : int or None
+        Offsets for the whole batch, None for all there are; shared pro rata to each backlog, at
+        least one to every partition that has one, as Spark's ``maxOffsetsPerTrigger`` does. The sum
+        exceeds it only when there are more partitions with a backlog: then each gets one.
+
+    Returns
+    -------
+    dict[TopicPartition, OffsetRange]
+        Only partitions with something to read.
+    """
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows must be at least 1, not {max_rows}")
+    backlogs = {
+        partition: end_offsets[partition] - position
+        for partition, position in sorted(positions.items())
+        if end_offsets.get(partition, position) > position
+    }
+    total, count = sum(backlogs.values()), len(backlogs)
+    if max_rows is None or total <= max_rows:
+        shares = backlogs
+    elif count >= max_rows:
+        shares = dict.fromkeys(backlogs, 1)
+    else:
+        # One for each, then the rest by what is left of the backlogs. Rounded down: a partition
+        # never loses by a greater limit, and what is left over is less than one a partition.
+        rest, left = max_rows - count, total - count
+        shares = {p: 1 + rest * (backlog - 1) // left for p, backlog in backlogs.items()}
+    return {
+        p: OffsetRange(p.topic, p.partition, positions[p], positions[p] + share)
+        for p, share in shares.items()
+    }
+
+
+class BeyondEnd(NamedTuple):
+    """A partition whose position the broker does not have (any more)."""
+
+    partition: TopicPartition
+    position: int
+    end: int
+
+
+def find_data_loss(
+    positions: Mapping[TopicPartition, int], end_offsets: Mapping[TopicPartition, int]
+) -> list[BeyondEnd]:
+    """Find partitions that end before their position: deleted and created again, or truncated.
+
+    Returns
+    -------
+    list of BeyondEnd
+        By topic and partition.
+    """
+    return [
+        BeyondEnd(partition, position, end_offsets[partition])
+        for partition, position in sorted(positions.items())
+        if end_offsets.get(partition, position) < position
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRange:
+    """A range and what its rows say of the group; the generation is None when nobody owns it."""
+
+    range: OffsetRange
+    generation: int | None
+    revoking: bool
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What one Spark task reads: ranges, then rows for events; a warm-up reads nothing."""
+
+    ranges: tuple[TaskRange, ...] = ()
+    events: tuple[Event, ...] = ()
+    warm_up: bool = False
+
+
+def group_into_tasks(offset: StreamOffset, readers: int) -> list[ReadTask]:
+    """Group the ranges of the batch that ends at an offset into tasks.
+
+    The ranges of one member make one task, so that a batch has about as many tasks as cores, not as
+    Kafka has partitions. Members beyond ``readers`` (the option was lowered since) and ranges that
+    no member owns (a replay, or just lost) go to the tasks with the fewest offsets.
+
+    Parameters
+    ----------
+    offset : StreamOffset
+        The end of the batch.
+    readers : int
+        At most so many tasks.
+
+    Returns
+    -------
+    list of ReadTask
+        Without empty tasks; all events in the first. For a warm-up: ``readers`` tasks that read
+        nothing.
+    """
+    if offset.warm_up is not None:
+        return [
+            ReadTask(events=offset.events if i == 0 else (), warm_up=True) for i in range(readers)
+        ]
+    tasks: list[list[TaskRange]] = [[] for _ in range(readers)]
+    ownerless = dict(offset.ranges)
+    crowded: list[list[TaskRange]] = []
+    for index, member in enumerate(offset.members):
+        owned = [p for p in sorted(member.partitions) if ownerless.pop(p, None) is not None]
+        ranges = [_task_range(offset, p, member.generation) for p in owned]
+        if index < readers and len(offset.members) <= readers:
+            tasks[index] = ranges
+        else:
+            crowded.append(ranges)
+    # The largest first, so that the small ones even the tasks out.
+    crowded += [[_task_range(offset, p, None)] for p in sorted(ownerless)]
+    crowded.sort(key=_size, reverse=True)
+    loads = [(_size(ranges), index) for index, ranges in enumerate(tasks)]
+    heapq.heapify(loads)
+    for ranges in crowded:
+        load, index = heapq.heappop(loads)
+        tasks[index] += ranges
+        heapq.heappush(loads, (load + _size(ranges), index))
+    planned = [ReadTask(tuple(ranges)) for ranges in tasks if ranges]
+    if offset.events:
+        first = planned[0].ranges if planned else ()
+        planned[:1] = [ReadTask(first, offset.events)]
+    return planned
+
+
+def _task_range(
+    offset: StreamOffset, partition: TopicPartition, generation: int | None
+) -> TaskRange:
+    return TaskRange(
+        offset.ranges[partition],
+        generation,
+        partition in offset.revoking,
+        partition in offset.lost,
+    )
+
+
+def _size(ranges: list[TaskRange]) -> int:
+    return sum(len(task_range.range) for task_range in ranges)
