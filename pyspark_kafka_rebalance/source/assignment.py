@@ -1,0 +1,299 @@
+"""QueryAssignment: what one query owns, and how far each partition has come. Pure.
+
+Each partition passes four marks, each at or behind the one before:
+
+    handed out    some batch's range ends here
+    proven        Spark has committed that batch
+    acknowledged  the group has accepted the commit
+
+Invariants:
+ 1. A partition gets a new range only while it is owned, its start is known, and no revoke of it
+    is requested; the range starts where the last one ended, whoever owned it in between.
+ 2. Only what is proven is committed, only while owned, and only forward.
+ 3. A revoke may complete only when all that was handed out of the partition is acknowledged, and
+    Spark has committed the batch with its ``revoke_requested`` row, if such rows are wanted.
+ 4. What is lost is not committed any more; its marks stay, for the case that it comes back.
+
+Not thread-safe: the owner holds one lock around every call, and never over I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kafka.structs import TopicPartition
+
+from ..fetch.offset_range import OffsetRange
+
+
+@dataclass
+class OwnedPartition:
+    """A partition that one of the query's members owns."""
+
+    member: int
+    generation: int
+    position: int | None = None  # next offset to hand out; None until its start is known
+    revoking: bool = False
+
+
+@dataclass(frozen=True)
+class RebalanceEvent:
+    """One row of ``includeRebalanceEvents``."""
+
+    event: str  # assigned, revoke_requested, revoked, lost
+    partition: TopicPartition
+    generation: int
+
+
+class QueryAssignment:
+    """The partitions of all members of one query.
+
+    Parameters
+    ----------
+    include_events : bool
+        Whether events are kept for rows, and hold revokes back until their batch is committed.
+    """
+
+    def __init__(self, include_events: bool = False) -> None:
+        self._include_events = include_events
+        self._owned: dict[TopicPartition, OwnedPartition] = {}
+        self._handed_out: dict[TopicPartition, int] = {}
+        self._unproven: dict[TopicPartition, OffsetRange] = {}
+        self._proven: dict[TopicPartition, int] = {}
+        self._acknowledged: dict[TopicPartition, int] = {}
+        self._events: list[RebalanceEvent] = []  # not in a batch yet
+        self._unproven_requests: set[TopicPartition] = set()  # in the batch that is under way
+        self._lost: set[TopicPartition] = set()  # since the last batch was planned
+
+    # -- what happens to the assignment -----------------------------------------------------------
+
+    def assign(self, member: int, generation: int, partitions: Iterable[TopicPartition]) -> None:
+        """The group gives partitions to a member; their start is still to be found out."""
+        for partition in partitions:
+            self._owned[partition] = OwnedPartition(member, generation)
+            self._lost.discard(partition)
+            self._record("assigned", partition, generation)
+
+    def new_generation(self, member: int, generation: int) -> None:
+        """A member joined a new generation and keeps what it has."""
+        for owned in self._owned.values():
+            if owned.member == member:
+                owned.generation = generation
+
+    def start_at(self, partition: TopicPartition, committed: int | None, otherwise: int) -> int:
+        """Set where a newly assigned partition starts.
+
+        Parameters
+        ----------
+        partition : TopicPartition
+            Owned.
+        committed : int or None
+            The group's committed offset.
+        otherwise : int
+            Where to start if neither the group nor this query knows the partition.
+
+        Returns
+        -------
+        int
+            The start: the group's committed offset or the highest end that this query ever handed
+            out, whichever is further; only its proven part is ever committed.
+        """
+        known = max(-1 if committed is None else committed, self._handed_out.get(partition, -1))
+        start = otherwise if known < 0 else known
+        self._owned[partition].position = start
+        if committed is not None:
+            self._acknowledged[partition] = committed
+            if committed >= self._proven.get(partition, -1):
+                self._proven[partition] = committed
+        elif partition not in self._proven and partition not in self._unproven:
+            # Nobody has committed anything: without this, "latest" would be another offset for
+            # the next owner, and what is produced in between would be lost.
+            self._proven[partition] = start
+        self._handed_out[partition] = start
+        return start
+
+    def request_revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """No new range from now on."""
+        for partition in partitions:
+            owned = self._owned.get(partition)
+            if owned is not None and not owned.revoking:
+                owned.revoking = True
+                self._record("revoke_requested", partition, owned.generation)
+
+    def keep(self, member: int, to_be_revoked: Collection[TopicPartition]) -> None:
+        """The group took back the revoke of what the member owns and need not give up now."""
+        for partition, owned in self._owned.items():
+            if owned.member == member and owned.revoking and partition not in to_be_revoked:
+                owned.revoking = False
+                self._record("assigned", partition, owned.generation)
+
+    def complete_revoke(self, member: int, partitions: Iterable[TopicPartition]) -> None:
+        """Released to the group."""
+        for partition, owned in self._pop_owned(member, partitions):
+            self._record("revoked", partition, owned.generation)
+
+    def lose(self, member: int, partitions: Iterable[TopicPartition]) -> None:
+        """Gone without a hand-over (invariant 4)."""
+        for partition, owned in self._pop_owned(member, partitions):
+            self._lost.add(partition)
+            self._unproven_requests.discard(partition)
+            self._record("lost", partition, owned.generation)
+
+    def move_to(self, partition: TopicPartition, position: int) -> None:
+        """Go on at another position, because what lay between is gone from Kafka."""
+        owned = self._owned.get(partition)
+        if owned is not None and owned.position is not None:
+            owned.position = position
+            self._handed_out[partition] = self._proven[partition] = position
+            self._acknowledged[partition] = -1  # the group's offset must move as well
+
+    def _pop_owned(
+        self, member: int, partitions: Iterable[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, OwnedPartition]]:
+        """Take away what this member owns; another of our members may have it by now."""
+        for partition in partitions:
+            owned = self._owned.get(partition)
+            if owned is not None and owned.member == member:
+                yield partition, self._owned.pop(partition)
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def plannable(self) -> dict[TopicPartition, int]:
+        """The positions of the partitions that may get a new range (invariant 1)."""
+        return {
+            partition: owned.position
+            for partition, owned in self._owned.items()
+            if owned.position is not None and not owned.revoking
+        }
+
+    def unpositioned(self) -> dict[int, list[TopicPartition]]:
+        """Newly assigned partitions whose start is still to be found out, by member."""
+        by_member: dict[int, list[TopicPartition]] = {}
+        for partition, owned in self._owned.items():
+            if owned.position is None:
+                by_member.setdefault(owned.member, []).append(partition)
+        return by_member
+
+    def hand_out(
+        self, planned: Mapping[TopicPartition, OffsetRange], certain: Callable[[int], bool]
+    ) -> dict[TopicPartition, OffsetRange]:
+        """Record the ranges that are still allowed now, and return just those.
+
+        The last step of planning: whatever changed during its I/O is left out.
+
+        Parameters
+        ----------
+        planned : dict
+            Ranges decided from an earlier :meth:`plannable`.
+        certain : callable
+            Whether the membership of this member is certain right now (its lease).
+        """
+        positions = self.plannable()
+        sure = {member: certain(member) for member in {o.member for o in self._owned.values()}}
+        ranges = {
+            partition: planned_range
+            for partition, planned_range in planned.items()
+            if positions.get(partition) == planned_range.start
+            and sure[self._owned[partition].member]
+        }
+        for partition, handed in ranges.items():
+            self._owned[partition].position = handed.end
+            self._handed_out[partition] = handed.end
+            self._unproven[partition] = handed
+        return ranges
+
+    def take_events(self) -> list[RebalanceEvent]:
+        """The events for the rows of the batch being planned."""
+        events, self._events = self._events, []
+        self._unproven_requests |= {
+            e.partition for e in events if e.event == "revoke_requested"
+        } & self._owned.keys()
+        return events
+
+    def has_events(self) -> bool:
+        """Whether events wait for a batch."""
+        return bool(self._events)
+
+    def take_lost(self) -> set[TopicPartition]:
+        """Lost since the last planned batch."""
+        lost, self._lost = self._lost, set()
+        return lost
+
+    # -- proof and commit -------------------------------------------------------------------------
+
+    def restore(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Positions that Spark's checkpoint proves, in a process that handed out none of them."""
+        for partition, position in positions.items():
+            self._handed_out[partition] = max(position, self._handed_out.get(partition, -1))
+            self._proven[partition] = max(position, self._proven.get(partition, -1))
+
+    def prove(self) -> None:
+        """Spark has committed the batch that was planned last."""
+        for partition, handed in self._unproven.items():
+            self._proven[partition] = max(handed.end, self._proven.get(partition, -1))
+        self._unproven.clear()
+        self._unproven_requests.clear()
+
+    def take_back(self) -> None:
+        """Spark dropped the batch that was planned last without logging it: plan it again."""
+        for partition, handed in self._unproven.items():
+            self._handed_out[partition] = handed.start
+            owned = self._owned.get(partition)
+            if owned is not None and owned.position == handed.end:
+                owned.position = handed.start
+        self._unproven.clear()
+
+    def commits(self) -> dict[int, dict[TopicPartition, int]]:
+        """By member, the offsets to commit: proven, not acknowledged, owned (invariant 2)."""
+        by_member: dict[int, dict[TopicPartition, int]] = {}
+        for partition, owned in self._owned.items():
+            proven = self._proven.get(partition, -1)
+            if owned.position is not None and proven > self._acknowledged.get(partition, -1):
+                by_member.setdefault(owned.member, {})[partition] = proven
+        return by_member
+
+    def acknowledge(self, partition: TopicPartition, offset: int) -> None:
+        """The group's committed offset of the partition is now at least ``offset``."""
+        self._acknowledged[partition] = max(offset, self._acknowledged.get(partition, -1))
+
+    def unacknowledged(self) -> dict[TopicPartition, int]:
+        """Proven positions that the group does not have yet, lost partitions included."""
+        return {
+            partition: proven
+            for partition, proven in self._proven.items()
+            if proven > self._acknowledged.get(partition, -1)
+        }
+
+    def undrained(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Of these, the partitions whose revoke must not complete yet (invariant 3)."""
+        waiting = {e.partition for e in self._events if e.event == "revoke_requested"}
+        waiting |= self._unproven_requests
+        return {
+            partition
+            for partition in partitions
+            if partition in self._unproven
+            or partition in waiting
+            or self._proven.get(partition, -1) > self._acknowledged.get(partition, -1)
+        }
+
+    def waits_for_proof(self) -> bool:
+        """Whether a revoke waits for Spark's commit of the batch under way."""
+        return any(
+            owned.revoking and (partition in self._unproven or partition in self._unproven_requests)
+            for partition, owned in self._owned.items()
+        )
+
+    # -- what there is to see ---------------------------------------------------------------------
+
+    def owned(self) -> dict[TopicPartition, OwnedPartition]:
+        """The partitions owned now; not to be changed."""
+        return self._owned
+
+    def revoking(self) -> set[TopicPartition]:
+        """The owned partitions whose revoke is requested."""
+        return {partition for partition, owned in self._owned.items() if owned.revoking}
+
+    def _record(self, event: str, partition: TopicPartition, generation: int) -> None:
+        if self._include_events:
+            self._events.append(RebalanceEvent(event, partition, generation))

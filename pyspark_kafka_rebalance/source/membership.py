@@ -1,0 +1,506 @@
+"""QueryMembership: the group members of one query, and the thread that keeps them going.
+
+    planner thread (Spark's calls)          pump thread                 coordinator
+      plan, prove            ──────►  one lock, decisions only
+                                      poll_membership, commits  ◄────►  join, heartbeat, commit
+      end offsets  ─────────────────────────────────────────────────►  (partition leaders)
+
+The pump drives coordinator and revocation lists only: the members never fetch and keep no
+positions. What it learns is applied under the lock; what the planner hands out is decided under
+the same lock, after all I/O, so that a release and a new range can never cross.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ..consumer.deferred import DeferredRevokeConsumer
+from ..errors import KafkaRebalanceError, PartitionsLostError
+from ..fetch.offset_range import OffsetRange
+from .assignment import QueryAssignment, RebalanceEvent
+from .commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: The pump looks at every member this often (1 % of a core). While something waits for an
+#: acknowledgement, which takes 3 to 8 ms, it looks as often as that.
+_TICK_S = 0.02
+_EAGER_TICK_S = 0.005
+
+#: Idle triggers come every 10 ms; end offsets older than this are asked for again.
+_END_OFFSETS_MAX_AGE_S = 0.03
+
+#: How long one look-up of committed or end offsets may take before the next tick tries again.
+_LOOKUP_TIMEOUT_MS = 5_000
+
+#: How often the group's committed offsets of lost partitions are looked at, to forget them.
+_LOST_CHECK_S = 10.0
+
+#: Spark does not wait for stop(); what it leaves undone is left to the session timeout.
+STOP_TIMEOUT_S = 3.0
+
+#: For AvailableNow and Once, whose end is fixed at the start: how long the members may take to
+#: join, and for how long nothing must have changed for the group to count as settled.
+_SETTLE_TIMEOUT_S = 60.0
+_SETTLED_FOR_S = 1.0
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """What the membership says of one batch.
+
+    Attributes
+    ----------
+    generations : tuple of int
+        The generation of each member, in the order of the readers.
+    member_of : dict
+        The member that owns each partition of the batch; what is missing is not owned any more.
+    revoking, lost : frozenset of TopicPartition
+        Being revoked now; lost since the batch before was planned.
+    unacknowledged : dict
+        Proven positions without a range in this batch that the group does not have yet.
+    """
+
+    generations: tuple[int, ...]
+    member_of: dict[TopicPartition, int]
+    revoking: frozenset[TopicPartition]
+    lost: frozenset[TopicPartition]
+    unacknowledged: dict[TopicPartition, int]
+
+
+class QueryMembership:
+    """The ``readers`` members of one query run.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        The source's options.
+    client_id : str
+        Prefix of the members' client ids.
+    """
+
+    def __init__(self, options: SourceOptions, client_id: str) -> None:
+        self._options = options
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._assignment = QueryAssignment(options.include_rebalance_events)
+        self._commit_log = (
+            CommitLog(options.checkpoint_location) if options.checkpoint_location else None
+        )
+        self._members: list[DeferredRevokeConsumer] = []
+        self._generations: list[int] = []
+        self._last_offset: dict[str, Any] | None = None  # of the batch that was planned last
+        self._failure: BaseException | None = None
+        self._pump: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._built = threading.Event()
+        self._may_join = threading.Event()
+        self._stopping = threading.Event()
+        self._stop_by = 0.0
+        self._changed_at = time.monotonic()
+        self._lost_checked_at = 0.0
+        self._end_offsets: dict[TopicPartition, int] = {}
+        self._end_offsets_at = 0.0
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Build the members in the pump; idempotent. They join when :meth:`join` allows it."""
+        if self._pump is None:
+            self._pump = threading.Thread(
+                target=self._run, name=f"membership-{self._options.group_id}", daemon=True
+            )
+            self._pump.start()
+
+    def join(self) -> None:
+        """Let the members join the group."""
+        self._may_join.set()
+        self._wake.set()
+
+    def wait_until_settled(self) -> None:
+        """Wait until every member has joined and nothing changes any more, or the time is up.
+
+        Raises what ended the membership.
+        """
+        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.raise_failure()
+            with self._lock:
+                settled = (
+                    bool(self._generations)
+                    and all(member.is_stable for member in self._members)
+                    and not self._assignment.unpositioned()
+                    and not self._assignment.revoking()
+                    and time.monotonic() - self._changed_at > _SETTLED_FOR_S
+                )
+            if settled:
+                return
+            time.sleep(_TICK_S)
+        log.warning(
+            "group %s: not settled within %.0f s; reading what is assigned so far",
+            self._options.group_id,
+            _SETTLE_TIMEOUT_S,
+        )
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``."""
+        self._stop_by = time.monotonic() + timeout_s
+        self._stopping.set()
+        self._may_join.set()
+        self._wake.set()
+        if self._pump is not None and self._pump is not threading.current_thread():
+            self._pump.join(timeout_s)
+            if self._pump.is_alive():
+                log.warning("group %s: stopped without leaving in time", self._options.group_id)
+
+    def raise_failure(self) -> None:
+        """Raise what ended the pump: background errors surface in the next planner call."""
+        if self._failure is not None:
+            raise self._failure
+
+    # -- the planner's calls ----------------------------------------------------------------------
+
+    def restore(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Positions of the offset that Spark starts this run with."""
+        with self._lock:
+            self._assignment.restore(positions)
+
+    def planned(self, offset: dict[str, Any]) -> None:
+        """This offset goes to Spark as the end of the next batch."""
+        with self._lock:
+            self._last_offset = offset
+
+    def prove(self, offset: dict[str, Any]) -> None:
+        """Spark has committed the batch that ends here; the pump commits its positions.
+
+        An offset other than the one planned last says nothing: it was proven before.
+        """
+        with self._lock:
+            if self._last_offset is None or offset != self._last_offset:
+                return
+            self._assignment.prove()
+            self._last_offset = None
+        self._wake.set()
+
+    def take_back_unlogged(self) -> None:
+        """Spark plans again from before the batch planned last: it was never logged."""
+        with self._lock:
+            if self._last_offset is not None:
+                log.warning("group %s: Spark dropped a planned batch", self._options.group_id)
+                self._assignment.take_back()
+                self._last_offset = None
+
+    def plannable(self) -> dict[TopicPartition, int]:
+        """Positions of the partitions that may get a new range."""
+        with self._lock:
+            return self._assignment.plannable()
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """End offsets, exclusive: high watermark, or last stable offset under read_committed.
+
+        One request for each broker; a few milliseconds old at most. Partitions without a known
+        leader are left out.
+        """
+        now = time.monotonic()
+        fresh = now - self._end_offsets_at <= _END_OFFSETS_MAX_AGE_S
+        if not fresh or not self._end_offsets.keys() >= set(partitions):
+            client = self._client()
+            led = client.partitions_with_leader(partitions)
+            try:
+                self._end_offsets = client.end_offsets(led, _LOOKUP_TIMEOUT_MS) if led else {}
+            except kafka_errors.KafkaTimeoutError:
+                # A leader is moving or gone: plan nothing now, ask again with the next trigger.
+                log.warning("end offsets not answered in %d ms: %s", _LOOKUP_TIMEOUT_MS, led)
+                self._end_offsets = {}
+            self._end_offsets_at = now
+        return {p: self._end_offsets[p] for p in partitions if p in self._end_offsets}
+
+    def beginning_offsets(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Log start offsets, inclusive."""
+        offsets: dict[TopicPartition, int] = self._client().beginning_offsets(
+            list(partitions), _LOOKUP_TIMEOUT_MS
+        )
+        return offsets
+
+    def all_partitions(self) -> list[TopicPartition]:
+        """Every partition of the subscribed topics, whoever owns it."""
+        client = self._client()
+        return sorted(
+            TopicPartition(topic, partition)
+            for topic in client.subscription() or ()
+            for partition in client.partitions_for_topic(topic)
+        )
+
+    def known_end_offsets(self) -> dict[TopicPartition, int]:
+        """The end offsets asked for last, without asking again."""
+        return self._end_offsets
+
+    def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on elsewhere after records were lost in Kafka (``failOnDataLoss=false``)."""
+        with self._lock:
+            for partition, position in positions.items():
+                self._assignment.move_to(partition, position)
+
+    def hand_out(
+        self, planned: Mapping[TopicPartition, OffsetRange]
+    ) -> tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState] | None:
+        """The last step of planning, under the lock: what is still certain, recorded.
+
+        Returns
+        -------
+        tuple or None
+            The ranges, the rows of events, and the state to write into the offset; None when
+            there is nothing worth a batch.
+        """
+        with self._lock:
+            ranges = self._assignment.hand_out(
+                planned, lambda member: self._members[member].may_hand_out()
+            )
+            if not ranges and not self._assignment.has_events():
+                return None
+            state = self._state(ranges, self._assignment.take_lost())
+            return ranges, self._assignment.take_events(), state
+
+    def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
+        """The state right now, for these partitions of a batch."""
+        with self._lock:
+            return self._state(ranges, ())
+
+    def unacknowledged(self) -> dict[TopicPartition, int]:
+        """Proven positions that the group has not acknowledged."""
+        with self._lock:
+            return self._assignment.unacknowledged()
+
+    def _state(
+        self, ranges: Collection[TopicPartition], lost: Collection[TopicPartition]
+    ) -> BatchState:
+        owned = self._assignment.owned()
+        return BatchState(
+            generations=tuple(self._generations),
+            member_of={p: owned[p].member for p in ranges if p in owned},
+            revoking=frozenset(self._assignment.revoking()),
+            lost=frozenset(lost),
+            unacknowledged={
+                p: o for p, o in self._assignment.unacknowledged().items() if p not in ranges
+            },
+        )
+
+    def _client(self) -> DeferredRevokeConsumer:
+        """Any member's client, for look-ups that have nothing to do with membership."""
+        self._built.wait()
+        self.raise_failure()
+        return self._members[0]
+
+    # -- the pump ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._build()
+            self._built.set()
+            self._may_join.wait()
+            while not self._stopping.is_set():
+                eager = self._tick()
+                self._wake.wait(_EAGER_TICK_S if eager else _TICK_S)
+                self._wake.clear()
+            self._commit_the_rest()
+        except BaseException as error:
+            log.exception("group %s: the membership ended", self._options.group_id)
+            self._failure = error
+        finally:
+            self._built.set()
+            for member in self._members:
+                self._close(member)
+
+    def _build(self) -> None:
+        options = self._options
+        for index in range(options.readers):
+            if self._stopping.is_set():
+                return
+            config = {**options.client_config, **options.consumer_config}
+            config["client_id"] = f"{self._client_id}-{index}"
+            if config.get("group_instance_id"):
+                config["group_instance_id"] += f"-{index}"
+            try:
+                member = DeferredRevokeConsumer(
+                    group_id=options.group_id,
+                    revoke_timeout_ms=options.revoke_timeout_ms,
+                    **config,
+                )
+            except kafka_errors.KafkaError as error:
+                raise KafkaRebalanceError(
+                    f"no broker of kafka.bootstrap.servers={config['bootstrap_servers']} can be "
+                    f"used: {error!r}"
+                ) from error
+            self._members.append(member)
+            member.subscribe(topics=list(options.topics or ()), pattern=options.pattern)
+            if index == 0:
+                self._refuse_missing_topics(member)
+        log.info(
+            "group %s: %d members built for %s",
+            options.group_id,
+            len(self._members),
+            options.pattern or ", ".join(options.topics or ()),
+        )
+
+    def _refuse_missing_topics(self, member: DeferredRevokeConsumer) -> None:
+        existing = member.topics()  # also lets a pattern find its topics
+        missing = sorted(set(self._options.topics or ()) - existing)
+        if missing:
+            raise KafkaRebalanceError(
+                f"subscribe names topics that do not exist or may not be described: "
+                f"{', '.join(missing)}"
+            )
+
+    def _tick(self) -> bool:
+        """One round; whether something waits for an acknowledgement."""
+        for index, member in enumerate(self._members):
+            self._apply(index, member)
+        self._find_starts()
+        self._probe_commit_log()
+        waiting = self._commit()
+        self._forget_lost()
+        return waiting
+
+    def _apply(self, index: int, member: DeferredRevokeConsumer) -> None:
+        """Poll one member and apply what happened to it."""
+        result = member.poll_membership()
+        assignment = self._assignment
+        with self._lock:
+            if result.lost or result.revoked or result.assigned:
+                self._changed_at = time.monotonic()
+            assignment.lose(index, result.lost)
+            assignment.complete_revoke(index, result.revoked)
+            assignment.assign(index, member.generation, result.assigned)
+            if self._generations[index : index + 1] != [member.generation]:
+                self._generations = [m.generation for m in self._members]
+                self._changed_at = time.monotonic()
+                assignment.new_generation(index, member.generation)
+            assignment.keep(index, result.to_be_revoked)
+            assignment.request_revoke(result.to_be_revoked)
+            undrained = assignment.undrained(result.to_be_revoked)
+        member.delay_revoke(undrained)
+
+    def _find_starts(self) -> None:
+        """Find out where newly assigned partitions start; a failed look-up is repeated."""
+        with self._lock:
+            wanted = self._assignment.unpositioned()
+        for index, partitions in wanted.items():
+            member = self._members[index]
+            try:
+                committed = member.committed_offsets(partitions, _LOOKUP_TIMEOUT_MS)
+                unknown = [p for p in partitions if p not in committed]
+                otherwise = self._configured_starts(member, unknown)
+            except kafka_errors.KafkaError as error:
+                if not error.retriable:
+                    raise
+                log.warning("start of %s not found yet: %r", partitions, error)
+                continue
+            with self._lock:
+                still = set(self._assignment.unpositioned().get(index, ()))
+                for partition in partitions:
+                    known = partition in committed or partition in otherwise
+                    if partition in still and known:
+                        self._assignment.start_at(
+                            partition, committed.get(partition), otherwise.get(partition, -1)
+                        )
+                self._changed_at = time.monotonic()
+
+    def _configured_starts(
+        self, member: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """``startingOffsets`` of partitions for which the group has no committed offset."""
+        rules = {p: self._options.start_of(p.topic, p.partition) for p in partitions}
+        starts = {p: rule for p, rule in rules.items() if isinstance(rule, int)}
+        for name, look_up in (
+            ("earliest", member.beginning_offsets),
+            ("latest", member.end_offsets),
+        ):
+            asked = member.partitions_with_leader([p for p, rule in rules.items() if rule == name])
+            if asked:
+                starts.update(look_up(asked, _LOOKUP_TIMEOUT_MS))
+        return starts
+
+    def _probe_commit_log(self) -> None:
+        """While a revoke waits for its batch, look for the batch in the query's commit log."""
+        with self._lock:
+            offset = self._last_offset if self._assignment.waits_for_proof() else None
+        if self._commit_log is None or offset is None:
+            return
+        if self._commit_log.is_committed(offset):
+            with self._lock:
+                if self._last_offset == offset:
+                    self._assignment.prove()
+
+    def _commit(self) -> bool:
+        """Commit what is proven and note what is acknowledged; whether something is still open."""
+        with self._lock:
+            commits = self._assignment.commits()
+        for index, offsets in commits.items():
+            member = self._members[index]
+            try:
+                member.commit_processed(offsets)
+            except PartitionsLostError as error:
+                log.info("not committed: %s", error)  # the next poll_membership tells of the loss
+                continue
+            with self._lock:
+                for partition in offsets:
+                    acknowledged = member.acknowledged(partition)
+                    if acknowledged is not None:
+                        self._assignment.acknowledge(partition, acknowledged)
+        return bool(commits)
+
+    def _forget_lost(self) -> None:
+        """Drop positions of lost partitions once the group is past them."""
+        now = time.monotonic()
+        if now - self._lost_checked_at < _LOST_CHECK_S:
+            return
+        self._lost_checked_at = now
+        with self._lock:
+            owned = self._assignment.owned().keys()
+            lost = [p for p in self._assignment.unacknowledged() if p not in owned]
+        if not lost:
+            return
+        try:
+            committed = self._members[0].committed_offsets(lost, _LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            log.info("committed offsets of lost partitions not known: %r", error)
+            return
+        with self._lock:
+            for partition, offset in committed.items():
+                self._assignment.acknowledge(partition, offset)
+
+    def _commit_the_rest(self) -> None:
+        """What stop() can still do: the last batch if the commit log has it, then drain."""
+        with self._lock:
+            offset = self._last_offset
+        if self._commit_log is not None and offset is not None:
+            committed = self._commit_log.is_committed(offset)
+            with self._lock:
+                if committed:
+                    self._assignment.prove()
+        self._commit()
+        for member in self._members:
+            # Half of what is left, so that leaving the group still has its turn.
+            left_ms = (self._stop_by - time.monotonic()) * 500
+            if not member.drain(max(0.0, left_ms)):
+                log.warning("group %s: stopped with commits open", self._options.group_id)
+
+    def _close(self, member: DeferredRevokeConsumer) -> None:
+        left_ms = max(100.0, (self._stop_by - time.monotonic()) * 1000)
+        try:
+            member.close(timeout_ms=left_ms)
+        except Exception:
+            log.exception("group %s: a member did not close cleanly", self._options.group_id)

@@ -1,0 +1,81 @@
+"""Which partitions of a logged batch have moved on, asked before the batch is replayed.
+
+A batch that was in flight when its process died is replayed by the restarted query with the
+ranges in its offset. Its partitions may be another member's by now; the rows say so (``lost``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError
+from ..fetch.offset_range import OffsetRange
+
+if TYPE_CHECKING:
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+
+def moved_on(
+    options: SourceOptions, ranges: Collection[OffsetRange], own_client_id: str | None
+) -> frozenset[TopicPartition]:
+    """The partitions of which another member may have delivered the same records.
+
+    A partition has moved on when the group's committed offset is past the start of the range, or
+    when the group's description shows it with a member that is not of the run that died: that
+    run's members stay listed until their session times out.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        The source's options.
+    ranges : collection of OffsetRange
+        The logged batch.
+    own_client_id : str or None
+        Client id prefix of the run that planned the batch.
+
+    Raises
+    ------
+    KafkaRebalanceError
+        The group cannot be asked.
+    """
+    group_id = options.group_id
+    try:
+        admin = KafkaAdminClient(**options.client_config)
+        try:
+            committed = admin.list_group_offsets({group_id: [_partition(r) for r in ranges]})
+            description = admin.describe_groups([group_id])
+        finally:
+            admin.close()
+    except kafka_errors.KafkaError as error:
+        raise KafkaRebalanceError(
+            f"group {group_id!r} cannot be asked what became of a logged batch: {error!r}"
+        ) from error
+    passed = {
+        _partition(r)
+        for r in ranges
+        if (found := committed[group_id].get(_partition(r))) is not None and found.offset > r.start
+    }
+    others = frozenset(
+        TopicPartition(topic["topic"], partition)
+        for member in description[group_id]["members"]
+        if own_client_id is None or not member["client_id"].startswith(own_client_id)
+        for topic in (member["member_assignment"] or {}).get("assigned_partitions", ())
+        for partition in topic["partitions"]
+    )
+    gone = frozenset(p for p in map(_partition, ranges) if p in passed or p in others)
+    log.info(
+        "group %s: replaying %d ranges, of which %d have moved on", group_id, len(ranges), len(gone)
+    )
+    return gone
+
+
+def _partition(offset_range: OffsetRange) -> TopicPartition:
+    return TopicPartition(offset_range.topic, offset_range.partition)

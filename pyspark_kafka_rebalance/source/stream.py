@@ -1,0 +1,250 @@
+"""KafkaDeferredStreamReader: Spark's calls onto the query's membership.
+
+An offset says what the batch that *ends* there reads: for each partition a range, whose second
+number is the next offset to read. ``partitions(start, end)`` therefore needs ``end`` alone, and a
+replay reads the same records, whoever owns the partitions by then.
+
+Spark 4.2 and later: ``latestOffset(start)`` proves that the batch ending at ``start`` is
+committed, which comes earlier than ``commit``, and on idle triggers as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kafka.structs import TopicPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ..errors import DataLossError
+from .membership import QueryMembership
+from .offsets import Event, MemberState, StreamOffset
+from .planning import ReadTask, find_data_loss, group_into_tasks, plan_batch
+from .reading import read_task
+from .replay import moved_on
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: Spark knows no limit as a ``long``; it tells an unlimited trigger from ``Once``, for which Spark
+#: asks with ReadAllAvailable whatever our default is.
+_NO_LIMIT = 2**63 - 1
+
+
+class TaskPartition(InputPartition):
+    """One Spark task's part of a batch."""
+
+    def __init__(self, task: ReadTask) -> None:
+        super().__init__(task)
+
+
+class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream of one query. Pure and picklable until the planner process first calls it.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Validated options.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._membership: QueryMembership | None = None
+        self._run = ""  # client id prefix of this run
+        self._available_now_ends: dict[TopicPartition, int] | None = None
+        self._begun = False  # the first latestOffset of this process is behind us
+        self._replayed = False
+        self._planned: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        KafkaDeferredStreamReader.__init__(self, state["options"])
+
+    # -- the driver's planner process -------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """A constant: where a partition starts is found out when the group assigns it."""
+        return StreamOffset().to_json_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxOffsetsPerTrigger``, or no limit."""
+        return ReadMaxRows(self._options.max_offsets_per_trigger or _NO_LIMIT)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of the run: what is in the subscribed topics now, whoever owns it."""
+        membership = self._started()
+        self._available_now_ends = membership.end_offsets(membership.all_partitions())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself when there is nothing for one."""
+        membership = self._started()
+        membership.raise_failure()
+        if not self._begun:
+            self._begun = True
+            begin = StreamOffset.parse(start)
+            membership.restore(begin.positions())
+            if self._available_now_ends is not None or isinstance(limit, ReadAllAvailable):
+                membership.join()
+                membership.wait_until_settled()
+            elif not self._replayed:
+                return self._warm_up(membership, begin)
+        membership.prove(start)
+        membership.take_back_unlogged()
+        membership.join()
+        return self._plan(membership, limit) or start
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end offsets known last, for ``query.lastProgress``; asks for nothing."""
+        if self._membership is None:
+            return None
+        ends: dict[str, dict[str, int]] = {}
+        for partition, end in sorted(self._membership.known_end_offsets().items()):
+            ends.setdefault(partition.topic, {})[str(partition.partition)] = end
+        return ends or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch that ends at ``end``."""
+        if start == end:
+            return []
+        offset = StreamOffset.parse(end)
+        if self._membership is not None and end == self._planned:
+            offset = self._with_flags_of_now(offset, self._membership)
+        else:
+            self._replayed = True
+            ranges = list(offset.ranges.values())
+            lost = moved_on(self._options, ranges, offset.run) if ranges else frozenset()
+            offset = replace(offset, revoking=frozenset(), lost=lost)
+        return [TaskPartition(task) for task in group_into_tasks(offset, self._options.readers)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Proves the same as ``latestOffset(start=end)``, which comes first on Spark 4.2+."""
+        if self._membership is not None:
+            self._membership.prove(end)
+
+    def stop(self) -> None:
+        """Commit what is proven, leave the group; at most 3 s, idempotent."""
+        if self._membership is not None:
+            self._membership.stop()
+
+    # -- executors --------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task; needs no membership."""
+        return read_task(partition.value, self._options)
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def _started(self) -> QueryMembership:
+        if self._membership is None:
+            prefix = self._options.client_config.get("client_id") or "kafka_deferred"
+            self._run = f"{prefix}-{secrets.token_hex(4)}"
+            self._membership = QueryMembership(self._options, self._run)
+            _stop_on_sigterm()
+            self._membership.start()
+        return self._membership
+
+    def _warm_up(self, membership: QueryMembership, begin: StreamOffset) -> dict[str, Any]:
+        """An empty first batch: the JVM and the Python workers take 4 to 8 s to start, during
+        which a member would hold partitions without reading them."""
+        offset = StreamOffset(
+            unacknowledged=membership.unacknowledged(), warm_up=(begin.warm_up or 0) + 1
+        )
+        return self._hand_to_spark(membership, offset)
+
+    def _plan(self, membership: QueryMembership, limit: ReadLimit) -> dict[str, Any] | None:
+        positions = membership.plannable()
+        ends = membership.end_offsets(positions) if positions else {}
+        if lost := find_data_loss(positions, ends):
+            self._data_loss(membership, lost)
+            return None
+        if self._available_now_ends is not None:
+            fixed = self._available_now_ends
+            ends = {p: min(end, fixed[p]) for p, end in ends.items() if p in fixed}
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
+        planned = plan_batch(positions, ends, None if max_rows == _NO_LIMIT else max_rows)
+        handed_out = membership.hand_out(planned)
+        if handed_out is None:
+            return None
+        ranges, events, state = handed_out
+        owned_by: list[list[TopicPartition]] = [[] for _ in state.generations]
+        for partition, member in state.member_of.items():
+            owned_by[member].append(partition)
+        offset = StreamOffset(
+            ranges=ranges,
+            unacknowledged=state.unacknowledged,
+            members=tuple(
+                MemberState(generation, tuple(sorted(partitions)))
+                for generation, partitions in zip(state.generations, owned_by, strict=True)
+            ),
+            revoking=state.revoking,
+            lost=state.lost,
+            events=tuple(
+                Event(e.event, e.partition.topic, e.partition.partition, e.generation)
+                for e in events
+            ),
+            run=self._run,
+        )
+        return self._hand_to_spark(membership, offset)
+
+    def _hand_to_spark(self, membership: QueryMembership, offset: StreamOffset) -> dict[str, Any]:
+        self._planned = offset.to_json_dict()
+        membership.planned(self._planned)
+        return self._planned
+
+    def _with_flags_of_now(self, offset: StreamOffset, membership: QueryMembership) -> StreamOffset:
+        """``revoking`` and ``lost`` of the batch's own partitions, as they are at this moment."""
+        state = membership.state_of(offset.ranges)
+        return replace(
+            offset,
+            revoking=state.revoking & offset.ranges.keys(),
+            lost=frozenset(offset.ranges.keys() - state.member_of.keys()),
+        )
+
+    def _data_loss(
+        self, membership: QueryMembership, lost: Sequence[tuple[TopicPartition, int, int]]
+    ) -> None:
+        """A position past the end: the topic was deleted and created anew, or truncated."""
+        text = ", ".join(
+            f"{p.topic}-{p.partition}: position {position}, end offset {end}"
+            for p, position, end in lost
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"records are gone from Kafka ({text}); to go on at the end offsets, set "
+                "failOnDataLoss=false"
+            )
+        log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
+        membership.move_to({p: end for p, _, end in lost})
+
+
+def _stop_on_sigterm() -> None:
+    """Give stop() its chance: Spark ends the planner process by SIGTERM, twice, without waiting.
+
+    Raising SystemExit makes the process call ``stop()``; ignoring the signal from then on keeps
+    the second one from ending it halfway.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def on_sigterm(signum: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, on_sigterm)

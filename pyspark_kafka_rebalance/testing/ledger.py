@@ -1,0 +1,142 @@
+"""The ledger: every (topic, partition, offset) that a reader delivered, and when.
+
+Each reader writes one file for each batch that its sink completed; reading all the files together
+proves what was lost and counts what came twice. A batch that is replayed is written again under
+another attempt, so that nothing hides.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from kafka.structs import TopicPartition
+
+#: What the sink knows of a record, beside the reader and the time.
+RECORD_COLUMNS = ("topic", "partition", "offset", "revoking", "lost", "generation")
+
+
+class LedgerWriter:
+    """One reader's side of the ledger.
+
+    Parameters
+    ----------
+    folder : Path
+        Shared by all readers.
+    reader : str
+        Name of the query or consumer.
+    """
+
+    def __init__(self, folder: Path, reader: str) -> None:
+        self._folder = folder / reader
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._reader = reader
+
+    def write(self, batch: int, records: pa.Table, began_at: float) -> None:
+        """Record a completed batch.
+
+        Parameters
+        ----------
+        batch : int
+            The reader's number of the batch.
+        records : pyarrow.Table
+            At least topic, partition, offset.
+        began_at : float
+            ``time.time()`` when the sink got the batch; completion is now.
+        """
+        rows = records.num_rows
+        columns = {
+            **{name: records[name] for name in records.column_names},
+            "reader": pa.repeat(self._reader, rows),
+            "batch": pa.repeat(batch, rows),
+            "attempt": pa.repeat(os.getpid(), rows),
+            "began_at": pa.repeat(began_at, rows),
+            "completed_at": pa.repeat(time.time(), rows),
+        }
+        name = f"{batch:06d}-{os.getpid()}.parquet"
+        unfinished = self._folder / f".{name}"
+        pq.write_table(pa.table(columns), unfinished)
+        unfinished.rename(self._folder / name)  # a reader of the ledger never sees half a file
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the ledger proves.
+
+    Attributes
+    ----------
+    records : int
+        Distinct (topic, partition, offset) delivered.
+    lost : dict of TopicPartition to list of int
+        Offsets below the end offset that nobody delivered.
+    duplicated : int
+        Deliveries beyond the first.
+    """
+
+    records: int
+    lost: dict[TopicPartition, list[int]]
+    duplicated: int
+
+
+def read_ledger(folder: Path) -> pa.Table:
+    """All rows of all readers, by completion."""
+    files = sorted(folder.glob("*/[!.]*.parquet"))
+    tables = [pq.read_table(file) for file in files]
+    filled = [table for table in tables if table.num_rows]
+    if not filled:
+        return pa.table({})
+    return pa.concat_tables(filled, promote_options="permissive").sort_by("completed_at")
+
+
+def tally(
+    ledger: pa.Table,
+    end_offsets: Mapping[TopicPartition, int],
+    beginning_offsets: Mapping[TopicPartition, int] | None = None,
+) -> Tally:
+    """Count records, losses and duplicates.
+
+    Parameters
+    ----------
+    ledger : pyarrow.Table
+        From :func:`read_ledger`; rows of events have no offset and are passed over.
+    end_offsets, beginning_offsets : mapping
+        What should have been delivered: from the beginning (default 0) to the end, exclusive.
+        Topics without gaps (no compaction, no transactions) are assumed.
+    """
+    seen: dict[TopicPartition, set[int]] = {}
+    deliveries = 0
+    if ledger.num_rows:
+        records = ledger.filter(pc.is_valid(ledger["offset"]))
+        grouped = records.group_by(["topic", "partition"]).aggregate([("offset", "list")])
+        for topic, partition, offsets in zip(
+            *(grouped[name].to_pylist() for name in ("topic", "partition", "offset_list")),
+            strict=True,
+        ):
+            seen[TopicPartition(topic, partition)] = set(offsets)
+            deliveries += len(offsets)
+    beginnings = beginning_offsets or {}
+    lost = {
+        partition: missing
+        for partition, end in end_offsets.items()
+        if (
+            missing := sorted(
+                set(range(beginnings.get(partition, 0), end)) - seen.get(partition, set())
+            )
+        )
+    }
+    records_seen = sum(map(len, seen.values()))
+    return Tally(records_seen, lost, deliveries - records_seen)
+
+
+def duplicated_rows(ledger: pa.Table) -> pa.Table:
+    """Every row whose (topic, partition, offset) was delivered more than once."""
+    keys = ["topic", "partition", "offset"]
+    counts = ledger.group_by(keys).aggregate([("reader", "count")])
+    twice = counts.filter(pc.greater(counts["reader_count"], 1)).select(keys)
+    return ledger.join(twice, keys, join_type="inner")
