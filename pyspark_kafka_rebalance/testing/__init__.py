@@ -1,1 +1,33 @@
-"""Real brokers on this machine, for the demo, the tests and users' own tests."""
+"""Real brokers on this machine, for the demo, the tests and users' own tests.
+
+The fixtures for pytest are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
+``pytest_plugins`` of a ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_PUBLIC = {
+    "KafkaCluster": "cluster",
+    "LocalKafka": "local_kafka",
+    "LocalKafkaError": "errors",
+    "kafka_from_environment": "environment",
+}
+
+__all__ = ["KafkaCluster", "LocalKafka", "LocalKafkaError", "kafka_from_environment"]
+
+if TYPE_CHECKING:
+    from .cluster import KafkaCluster as KafkaCluster
+    from .environment import kafka_from_environment as kafka_from_environment
+    from .errors import LocalKafkaError as LocalKafkaError
+    from .local_kafka import LocalKafka as LocalKafka
+
+
+def __getattr__(name: str) -> Any:
+    # On demand, so that a module of this room can be run by ``python -m`` without being
+    # imported twice.
+    if name in _PUBLIC:
+        return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

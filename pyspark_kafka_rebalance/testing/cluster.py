@@ -1,0 +1,206 @@
+"""KafkaCluster: topics and records in any cluster, for tests, the demo and the examples."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaAdminClient, KafkaProducer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class KafkaCluster:
+    """A cluster that is there already; a context manager that closes its clients.
+
+    Safe to use from several threads.
+
+    Parameters
+    ----------
+    bootstrap_servers : str
+        ``host:port``, several separated by commas.
+    **client_config
+        For kafka-python's clients, such as its security settings.
+    """
+
+    def __init__(self, bootstrap_servers: str, **client_config: Any) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
+        self._clients = threading.Lock()
+        self._administration = threading.Lock()
+        self._admin: KafkaAdminClient | None = None
+        self._producers: dict[str | None, KafkaProducer] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For every client's ``bootstrap_servers``."""
+        return self._bootstrap_servers
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Create a topic and wait until it can be used.
+
+        Parameters
+        ----------
+        name : str
+            A new topic's.
+        partitions : int
+            How many.
+        replication_factor : int, optional
+            The broker's default when left out.
+        config : mapping, optional
+            Topic settings, such as ``{"cleanup.policy": "compact"}``.
+
+        Raises
+        ------
+        kafka.errors.TopicAlreadyExistsError
+            There is one of that name.
+        """
+        options = {
+            "num_partitions": partitions,
+            "replication_factor": replication_factor or -1,
+            "configs": {key: setting(value) for key, value in (config or {}).items()},
+        }
+        with self._administration:
+            self._admin_client().create_topics({name: options})
+            self._wait_until_created(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        with self._administration:
+            self._admin_client().delete_topics([name])
+            self._wait_until_deleted(name)
+
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        *,
+        partition: int | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        headers: Iterable[Sequence[tuple[str, bytes | None]]] | None = None,
+        timestamps_ms: Iterable[int] | None = None,
+        compression: str | None = None,
+    ) -> dict[int, int]:
+        """Produce records and wait until every in-sync replica has them.
+
+        Parameters
+        ----------
+        topic : str
+            It must exist.
+        values : iterable of bytes or None
+            One record each.
+        partition : int, optional
+            For all of them. Otherwise records with keys go where their key belongs, and of those
+            without the n-th goes to partition n modulo the number of partitions.
+        keys, headers, timestamps_ms : iterable, optional
+            One for each value.
+        compression : {"gzip", "snappy", "lz4", "zstd"}, optional
+            All but gzip need the library that kafka-python asks for.
+
+        Returns
+        -------
+        dict of int to int
+            For each partition that got records, the offset after the last of them.
+
+        Raises
+        ------
+        kafka.errors.KafkaError
+            The first failure; the other records may have been written.
+        """
+        producer = self._producer(compression)
+        spread = None
+        if partition is None and keys is None:
+            spread = len(producer.partitions_for(topic))
+        ends: dict[int, int] = {}
+        failures: list[BaseException] = []
+
+        def written(metadata: Any) -> None:
+            ends[metadata.partition] = max(ends.get(metadata.partition, 0), metadata.offset + 1)
+
+        values = list(values)
+        columns: list[Iterable[Any]] = [
+            repeat(None, len(values)) if column is None else column
+            for column in (keys, headers, timestamps_ms)
+        ]
+        for n, (value, key, header, timestamp) in enumerate(zip(values, *columns, strict=True)):
+            future = producer.send(
+                topic,
+                value,
+                key=key,
+                headers=None if header is None else list(header),
+                partition=n % spread if spread else partition,
+                timestamp_ms=timestamp,
+            )
+            future.add_callback(written)
+            future.add_errback(failures.append)
+        producer.flush()
+        if failures:
+            raise failures[0]
+        return ends
+
+    def close(self) -> None:
+        """Close the clients; again is fine."""
+        self._close_clients()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _wait_until_created(self, name: str, partitions: int) -> None:
+        self._admin_client().wait_for_topics([name])
+
+    def _wait_until_deleted(self, name: str) -> None:
+        """Nothing to wait for: that the controller has done it is all a client can know."""
+
+    def _admin_client(self) -> KafkaAdminClient:
+        with self._clients:
+            if self._admin is None:
+                self._admin = KafkaAdminClient(
+                    bootstrap_servers=self.bootstrap_servers, **self._client_config
+                )
+            return self._admin
+
+    def _producer(self, compression: str | None) -> KafkaProducer:
+        with self._clients:
+            if compression not in self._producers:
+                self._producers[compression] = KafkaProducer(
+                    bootstrap_servers=self.bootstrap_servers,
+                    compression_type=compression,
+                    acks="all",
+                    linger_ms=5,
+                    batch_size=256 * 1024,
+                    **self._client_config,
+                )
+            return self._producers[compression]
+
+    def _close_clients(self) -> None:
+        with self._clients:
+            admin, self._admin = self._admin, None
+            producers, self._producers = list(self._producers.values()), {}
+        if admin is not None:
+            admin.close()
+        for producer in producers:
+            # What was produced is flushed; what failed has nobody to send it to.
+            producer.close(timeout=0)
+
+
+def setting(value: object) -> str:
+    """A setting as Kafka's properties spell it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,9 @@
+"""What can go wrong with the brokers of this room."""
+
+from __future__ import annotations
+
+from ..errors import KafkaRebalanceError
+
+
+class LocalKafkaError(KafkaRebalanceError, RuntimeError):
+    """Java or the jars are missing, or a broker did not do what it was asked."""

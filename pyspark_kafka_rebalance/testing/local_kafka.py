@@ -1,0 +1,355 @@
+"""LocalKafka: one or three real brokers (KRaft) on this machine.
+
+``python -m pyspark_kafka_rebalance.testing.local_kafka`` runs one until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .broker import Broker
+from .cluster import KafkaCluster, setting
+from .errors import LocalKafkaError
+from .kafka_jars import KAFKA_VERSION, broker_jars
+from .metadata import ask_broker
+from .ports import ReservedPort
+from .storage import format_storage, random_id
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+log = logging.getLogger(__name__)
+
+#: A broker of a test is small, and many of them start beside something else.
+DEFAULT_JAVA_OPTIONS = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+
+_UNKNOWN_TOPIC = 3
+_LOOK_EVERY_S = 0.02
+#: A broker that is told to stop hands its leaderships over first; one without a quorum cannot.
+_STOP_S = 20.0
+
+
+class LocalKafka(KafkaCluster):
+    """Real brokers on free ports of 127.0.0.1, with their data in a temporary folder.
+
+    A context manager. The brokers end with it, and also with this process, however it ends.
+
+    Parameters
+    ----------
+    brokers : {1, 3}
+        Each is a controller as well. Their ids are 1, 2 and 3.
+    broker_config : mapping of str to object, optional
+        Settings of ``server.properties`` that replace or join the ones chosen here, for example
+        ``{"message.max.bytes": 10_000_000}``.
+    java_options : sequence of str
+        For the brokers' JVM.
+    keep_data : bool
+        Stop the brokers cleanly and leave :attr:`folder` where it is.
+    folder : path, optional
+        An empty or new one to use; otherwise a temporary one.
+    timeout_s : float
+        How long a start, or the creation of a topic, may take.
+
+    Examples
+    --------
+    >>> with LocalKafka() as kafka:  # doctest: +SKIP
+    ...     kafka.create_topic("orders", partitions=12)
+    ...     kafka.produce("orders", [b"a", b"b", b"c"])
+    ...     run_my_job(kafka.bootstrap_servers)
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        broker_config: Mapping[str, object] | None = None,
+        java_options: Sequence[str] = DEFAULT_JAVA_OPTIONS,
+        keep_data: bool = False,
+        folder: str | Path | None = None,
+        timeout_s: float = 90.0,
+    ) -> None:
+        if brokers not in (1, 3):
+            raise ValueError(f"brokers={brokers}; allowed: 1 or 3, so that a majority may remain")
+        # Brokers come back sooner here than the 30 s for which clients would wait at the end.
+        super().__init__("", reconnect_backoff_max_ms=200)
+        self._count = brokers
+        self._broker_config = dict(broker_config or {})
+        self._java_options = tuple(java_options)
+        self._keep_data = keep_data
+        self._wanted_folder = folder
+        self._timeout_s = timeout_s
+        self._resources = ExitStack()
+        self._brokers: dict[int, Broker] = {}
+        self._folder: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Data, settings and log of every broker, each in a folder of its own."""
+        if self._folder is None:
+            raise LocalKafkaError("LocalKafka is not started")
+        return self._folder
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Every broker's address, whether it runs or not."""
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self._chosen(None))
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """All of them, whether they run or not."""
+        return tuple(self._brokers)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """The ids of the brokers that have a process, suspended ones too."""
+        return tuple(b.broker_id for b in self._brokers.values() if b.is_running)
+
+    def pid(self, broker_id: int = 1) -> int | None:
+        """Return the process id of a broker; None when it does not run."""
+        return self._chosen(broker_id)[0].pid
+
+    def start(self) -> Self:
+        """Start all brokers and wait until each knows all; done by ``with``.
+
+        Raises
+        ------
+        LocalKafkaError
+            Java or the jars are missing, or a broker does not come up: its log's end is quoted.
+        """
+        if self._brokers:
+            raise LocalKafkaError("LocalKafka is started already")
+        jars = broker_jars()
+        started = time.monotonic()
+        try:
+            self._lay_out(jars)
+            self._start(self._chosen(None))
+        except BaseException:
+            self.close()
+            raise
+        took = time.monotonic() - started
+        log.info("Kafka %s is up at %s (%.1f s)", KAFKA_VERSION, self.bootstrap_servers, took)
+        return self
+
+    def stop(self, broker_id: int | None = None) -> None:
+        """Stop one broker, or all, cleanly; ``restart`` brings it back with its data."""
+        chosen = self._chosen(broker_id)
+        for broker in chosen:
+            broker.send(signal.SIGCONT)
+            broker.send(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_S
+        for broker in chosen:
+            if not broker.wait_until_ended(max(0.0, deadline - time.monotonic())):
+                log.warning("broker %d does not stop; killing it", broker.broker_id)
+                self.kill(broker.broker_id)
+
+    def kill(self, broker_id: int | None = None) -> None:
+        """End one broker, or all, by SIGKILL; ``restart`` brings it back with its data."""
+        chosen = self._chosen(broker_id)
+        for broker in chosen:
+            broker.send(signal.SIGKILL)
+        for broker in chosen:
+            if not broker.wait_until_ended(_STOP_S):
+                raise LocalKafkaError(f"broker {broker.broker_id} does not end (pid {broker.pid})")
+
+    def restart(self, broker_id: int | None = None) -> None:
+        """Start one broker, or all, again on the same port and data; stop it first if it runs.
+
+        Raises
+        ------
+        LocalKafkaError
+            It does not come up: its log's end is quoted.
+        """
+        self.stop(broker_id)
+        self._start(self._chosen(broker_id))
+
+    def suspend(self, broker_id: int | None = None) -> None:
+        """Halt one broker, or all, by SIGSTOP: connections stay open and nothing is answered."""
+        for broker in self._chosen(broker_id):
+            broker.send(signal.SIGSTOP)
+
+    def resume(self, broker_id: int | None = None) -> None:
+        """Let a suspended broker, or all, go on."""
+        for broker in self._chosen(broker_id):
+            broker.send(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End all brokers and remove their data, unless it is to be kept; again is fine."""
+        super().close()
+        if self._brokers:
+            # Nothing is asked of data that nobody will read.
+            (self.stop if self._keep_data else self.kill)()
+        self._resources.close()
+        self._brokers = {}
+        self._folder = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def _lay_out(self, jars: Path) -> None:
+        """Choose ports and format the storage."""
+        if self._wanted_folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="local-kafka-"))
+        else:
+            self._folder = Path(self._wanted_folder).absolute()
+            self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._keep_data:
+            self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        ports = [(self._reserve_port(), self._reserve_port()) for _ in range(self._count)]
+        cluster_id = random_id()
+        for broker_id, (port, _) in enumerate(ports, start=1):
+            folder = self._folder / f"broker-{broker_id}"
+            settings = _settings(broker_id, ports, folder / "data")
+            settings |= {name: setting(value) for name, value in self._broker_config.items()}
+            format_storage(jars, folder / "data", cluster_id, broker_id)
+            self._brokers[broker_id] = Broker(
+                broker_id,
+                port,
+                folder,
+                settings,
+                jars,
+                self._java_options,
+                remove_when_orphaned=None if self._keep_data else self._folder,
+            )
+
+    def _reserve_port(self) -> int:
+        port = ReservedPort()
+        self._resources.callback(port.release)
+        return port.number
+
+    def _chosen(self, broker_id: int | None) -> list[Broker]:
+        if not self._brokers:
+            raise LocalKafkaError("LocalKafka is not started")
+        if broker_id is None:
+            return list(self._brokers.values())
+        if broker_id not in self._brokers:
+            raise LocalKafkaError(f"no broker {broker_id}; there are {list(self._brokers)}")
+        return [self._brokers[broker_id]]
+
+    def _start(self, chosen: Iterable[Broker]) -> None:
+        for broker in chosen:
+            broker.start()
+        expected = set(self.running)
+
+        def knows_all(metadata: Any) -> bool:
+            return expected <= {b.node_id for b in metadata.brokers} and metadata.controller_id > 0
+
+        self._wait_for("the brokers to know each other", (), knows_all)
+
+    def _wait_until_created(self, name: str, partitions: int) -> None:
+        def has_leaders(metadata: Any) -> bool:
+            (topic,) = metadata.topics
+            return (
+                topic.error_code == 0
+                and len(topic.partitions) == partitions
+                and all(p.error_code == 0 and p.leader_id > 0 for p in topic.partitions)
+            )
+
+        self._wait_for(f"the leaders of topic {name}", (name,), has_leaders)
+
+    def _wait_until_deleted(self, name: str) -> None:
+        self._wait_for(
+            f"topic {name} to disappear",
+            (name,),
+            lambda metadata: metadata.topics[0].error_code == _UNKNOWN_TOPIC,
+        )
+
+    def _wait_for(self, what: str, topics: Sequence[str], done: Callable[[Any], bool]) -> None:
+        """Wait until ``done`` holds of what every running broker answers about ``topics``.
+
+        Ends early with an error when one of them ends.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        for broker in [self._brokers[broker_id] for broker_id in self.running]:
+            while True:
+                try:
+                    if done(ask_broker(broker.port, topics)):
+                        break
+                except OSError:  # not listening yet
+                    pass
+                if not broker.is_running:
+                    raise LocalKafkaError(f"broker {broker.broker_id} ended:\n{broker.log_end()}")
+                if time.monotonic() > deadline:
+                    raise LocalKafkaError(
+                        f"waited {self._timeout_s:g} s for {what} on broker {broker.broker_id}; "
+                        f"the end of its log:\n{broker.log_end()}"
+                    )
+                time.sleep(_LOOK_EVERY_S)
+
+
+def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> dict[str, str]:
+    """The server.properties of one broker; quick where production is patient."""
+    port, controller_port = ports[broker_id - 1]
+    count = len(ports)
+    voters = ",".join(f"{n}@127.0.0.1:{control}" for n, (_, control) in enumerate(ports, start=1))
+    in_sync = 1 if count == 1 else count - 1  # one broker may be down
+    settings: dict[str, object] = {
+        "process.roles": "broker,controller",
+        "node.id": broker_id,
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": data,
+        "auto.create.topics.enable": False,
+        "default.replication.factor": count,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": count,
+        "offsets.topic.num.partitions": 3,
+        "transaction.state.log.replication.factor": count,
+        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.num.partitions": 3,
+        "share.coordinator.state.topic.replication.factor": count,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "group.initial.rebalance.delay.ms": 0,
+        # Tests of a member's death need not wait for the sessions of production.
+        "group.min.session.timeout.ms": 1_000,
+        "group.consumer.min.session.timeout.ms": 1_000,
+        "group.consumer.min.heartbeat.interval.ms": 100,
+        # How soon a broker that was killed is noticed; it is not let in again before that.
+        "broker.session.timeout.ms": 4_000,
+        "broker.heartbeat.interval.ms": 500,
+        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,  # of a small heap; default 128 MiB
+    }
+    return {name: setting(value) for name, value in settings.items()}
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(description="Run a Kafka cluster until Ctrl-C.")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
+    parser.add_argument("--keep-data", action="store_true", help="leave the data folder behind")
+    arguments = parser.parse_args()
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    try:
+        with LocalKafka(arguments.brokers, keep_data=arguments.keep_data) as kafka:
+            print(kafka.bootstrap_servers, flush=True)
+            print(f"data and logs: {kafka.folder}; Ctrl-C to stop", file=sys.stderr)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            signal.pause()
+    except KeyboardInterrupt:
+        return 0
+    except LocalKafkaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

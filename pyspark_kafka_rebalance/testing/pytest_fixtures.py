@@ -1,0 +1,43 @@
+"""Fixtures for pytest: a shared broker, three of them, and fresh names.
+
+In a ``conftest.py``::
+
+    pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
+
+Not an entry point of pytest: an environment with this package may have other tests to run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from .local_kafka import LocalKafka
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka]:
+    """One broker for the whole run. A test that stops or suspends it brings it back."""
+    with LocalKafka() as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def kafka3() -> Iterator[LocalKafka]:
+    """Three brokers for the tests of one file."""
+    with LocalKafka(3) as local:
+        yield local
+
+
+@pytest.fixture
+def topic_name() -> str:
+    """A topic that nobody else uses; not created yet."""
+    return f"topic-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def group_id() -> str:
+    """A consumer group that nobody else uses."""
+    return f"group-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,67 @@
+"""Runs one broker as its child and does not let it outlive the process that wanted it.
+
+Started by path, with nothing but the standard library, so that it is up in a moment::
+
+    python -I -S watchdog.py PARENT_PID FOLDER_TO_REMOVE COMMAND...
+
+The parent holds the other end of standard input and writes signal numbers to it, one byte each,
+which go to the broker. When that end closes, or this process has another parent than it had, the
+parent is gone, by whatever means: the broker is killed, and the folder is removed unless its name
+is empty. Both are looked at, since a process that the parent forked may hold the pipe open.
+
+Standard output: the broker's pid. Exit code: the broker's, when it ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+#: How soon at the latest a change of the parent is seen.
+_LOOK_EVERY_S = 0.25
+
+
+def _pass_signals_on(broker: subprocess.Popen[bytes], parent: int) -> None:
+    """Return when the parent is gone."""
+    while os.getppid() == parent:
+        if not select.select([0], [], [], _LOOK_EVERY_S)[0]:
+            continue
+        numbers = os.read(0, 64)
+        if not numbers:
+            return
+        for number in numbers:
+            broker.send_signal(number)
+
+
+def _main() -> None:
+    parent, folder, *command = sys.argv[1:]
+    broker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    # Whoever ends a test run by signals means the tests; what becomes of the broker follows from
+    # that. Only now: the broker would have inherited it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.write(1, f"{broker.pid}\n".encode())
+    orphaned = threading.Event()
+
+    def end_with_the_broker() -> None:
+        code = broker.wait()
+        if not orphaned.is_set():
+            os._exit(code if code >= 0 else 128 - code)
+
+    waiting = threading.Thread(target=end_with_the_broker)
+    waiting.start()
+    _pass_signals_on(broker, int(parent))
+    orphaned.set()
+    broker.kill()
+    waiting.join()
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _main()
