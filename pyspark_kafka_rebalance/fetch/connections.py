@@ -1,0 +1,328 @@
+"""Connections to the brokers of a cluster: the seam to kafka-python's network layer.
+
+The only module of this room that touches kafka-python's private names. Connections are cached for
+each cluster (that is, for each client configuration) in the worker process, since Spark runs many
+short tasks in it, and each would otherwise connect, authenticate and ask for API versions anew.
+
+What goes over a connection is sent by kafka-python's I/O thread: a response arrives while the
+caller decodes the one before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import kafka
+from kafka import errors as kafka_errors
+from kafka.future import Future
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from ..errors import KafkaRebalanceError, UnsupportedBrokerError
+
+log = logging.getLogger(__name__)
+
+SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
+
+#: A frame beyond this is not a response but, as a rule, something that is no Kafka broker: 100 MB
+#: is librdkafka's and kafka-python's own bound. A response is as large as the fetch asks for, or as
+#: its first record batch, whichever is more.
+MIN_RECEIVE_MESSAGE_MAX_BYTES = 100_000_000
+_RESPONSE_OVERHEAD = 1024 * 1024
+
+#: Clusters whose connections stay open without a fetcher that uses them.
+_IDLE_CLUSTERS = 4
+
+#: What a broker may take beyond the request timeout until its answer is given up for good, should
+#: kafka-python's own timeout fail to end it.
+_GRACE_S = 30.0
+
+
+def check_kafka_python() -> None:
+    """Refuse a kafka-python whose private names are not the ones used here.
+
+    Raises
+    ------
+    ImportError
+        Names the version found, what is supported, and what is missing.
+    """
+    version = tuple(int(part) for part in kafka.__version__.split(".")[:3] if part.isdigit())
+    missing = [
+        f"{owner.__name__}.{name}"
+        for owner, names in (
+            (KafkaConnectionManager, ("send", "call_soon", "bootstrap_async", "bootstrapped")),
+            (NetworkSelector, ("start", "stop", "close")),
+        )
+        for name in names
+        if not hasattr(owner, name)
+    ]
+    if not (3, 0, 5) <= version < (3, 1) or missing:
+        lacks = f"; it lacks {', '.join(missing)}" if missing else ""
+        raise ImportError(
+            f"kafka-python {kafka.__version__} is not supported{lacks}; "
+            f"install kafka-python{SUPPORTED_VERSIONS}"
+        )
+
+
+check_kafka_python()
+
+
+#: Nothing changes by trying again.
+_FINAL_ERRORS = (
+    kafka_errors.AuthorizationError,
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.SecurityDisabledError,
+    kafka_errors.UnsupportedVersionError,
+    kafka_errors.UnsupportedCompressionTypeError,
+    kafka_errors.InvalidTopicError,
+    kafka_errors.InvalidReceiveError,
+    kafka_errors.KafkaConfigurationError,
+)
+
+
+def explain_final(error: Exception, doing: str) -> KafkaRebalanceError | None:
+    """The error to raise for one that trying again does not mend, or None.
+
+    Parameters
+    ----------
+    error : Exception
+        What kafka-python raised.
+    doing : str
+        During what, with topic, partition and offsets.
+    """
+    if not isinstance(error, _FINAL_ERRORS):
+        return None
+    text = f"{doing}: {error!r}"
+    if isinstance(error, kafka_errors.UnsupportedVersionError):
+        return UnsupportedBrokerError(text)
+    if isinstance(error, kafka_errors.InvalidReceiveError):
+        text += (
+            "; a response this large is refused (receive_message_max_bytes): "
+            "is there a Kafka broker at that port, and is security_protocol the listener's?"
+        )
+    return KafkaRebalanceError(text)
+
+
+class PendingResponse:
+    """A request on its way."""
+
+    def __init__(self, future: Future, timeout_s: float) -> None:
+        self._future = future
+        self._deadline = time.monotonic() + timeout_s
+        self._done = threading.Event()
+        future.add_both(lambda _: self._done.set())
+
+    @classmethod
+    def failed(cls, error: Exception) -> PendingResponse:
+        """A request that could not even be sent; `wait` raises the error."""
+        return cls(Future().failure(error), 0.0)
+
+    def wait(self) -> Any:
+        """The response.
+
+        Raises
+        ------
+        kafka.errors.KafkaError or OSError
+            Why there is none.
+        """
+        if not self._done.wait(max(0.0, self._deadline - time.monotonic())):
+            raise kafka_errors.KafkaTimeoutError("the I/O thread does not answer")
+        if self._future.exception is not None:
+            raise self._future.exception
+        return self._future.value
+
+
+class ClusterConnections:
+    """Connections to the brokers of one cluster, opened as they are needed.
+
+    Parameters
+    ----------
+    client_config : Mapping[str, Any]
+        kafka-python's keyword names; those that its connections have no use for are passed over.
+    receive_message_max_bytes : int
+        The largest response.
+    """
+
+    def __init__(self, client_config: Mapping[str, Any], receive_message_max_bytes: int) -> None:
+        self.bootstrap_servers = client_config.get("bootstrap_servers")
+        self._pid = os.getpid()
+        self._net = NetworkSelector(
+            **{key: client_config[key] for key in ("client_id",) if key in client_config}
+        )
+        self._manager = KafkaConnectionManager(
+            self._net,
+            **{**client_config, "receive_message_max_bytes": receive_message_max_bytes},
+        )
+        self._timeout_s = self._manager.config["request_timeout_ms"] / 1000 + _GRACE_S
+        self._net.start()
+        self.closed = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether the I/O thread is there. A connection that is lost is opened again anyway."""
+        thread = self._net._io_thread
+        return not self.closed and thread is not None and thread.is_alive()
+
+    def bootstrap(self, timeout_s: float, again: bool = False) -> None:
+        """Find the cluster's brokers through ``bootstrap_servers``, unless that has been done.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Until when to try.
+        again : bool
+            Even if it has been: none of the brokers found then answers now.
+
+        Raises
+        ------
+        kafka.errors.KafkaError or OSError
+            None of the servers let us in.
+        """
+        if self._manager.bootstrapped and not again:
+            return
+        future = self._manager.bootstrap_async(timeout_ms=timeout_s * 1000)
+        PendingResponse(future, timeout_s + _GRACE_S).wait()
+
+    def send(self, request: Any, node_id: int | None = None) -> PendingResponse:
+        """Send a request, and return before its answer is there.
+
+        Parameters
+        ----------
+        request : kafka.protocol.api_message.ApiMessage
+            Sent in the highest version that both sides and its ``max_version`` allow.
+        node_id : int, optional
+            The broker; the one with the least to do if not given.
+        """
+        future = self._manager.call_soon(self._manager.send, request, node_id)
+        return PendingResponse(future, self._timeout_s)
+
+    def update_brokers(self, metadata: Any) -> None:
+        """Take the brokers' addresses from a MetadataResponse."""
+        future = self._manager.call_soon(self._manager.cluster.update_metadata, metadata)
+        PendingResponse(future, self._timeout_s).wait()
+
+    def close(self) -> None:
+        """Close every connection and end the I/O thread, in the process that opened them."""
+        if self.closed or self._pid != os.getpid():
+            return
+        self.closed = True
+        if self._net._io_thread is not None and self._net._io_thread.is_alive():
+            future = self._manager.call_soon(self._manager.close)
+            try:
+                PendingResponse(future, 5.0).wait()
+            except kafka_errors.KafkaError as error:
+                log.debug("closing the connections to %s: %s", self.bootstrap_servers, error)
+            self._net.stop(timeout_ms=5_000)
+        self._net.close()
+
+
+class _Cached:
+    """Connections and who uses them."""
+
+    def __init__(self, connections: ClusterConnections, config: Mapping[str, Any]) -> None:
+        self.connections = connections
+        # Keeps alive what an identity in the key stands for.
+        self.config = config
+        self.users = 0
+
+
+# Invariants of the cache:
+#  1. An entry is only ever touched by the process that made it. After a fork the child has copies
+#     of the sockets and shares the selector with its parent: closing or collecting them would cut
+#     the parent off. Entries of another process therefore stay where they are.
+#  2. An entry with users is closed at the process's end only.
+_cache: dict[tuple[int, Hashable], _Cached] = {}
+_lock = threading.Lock()
+
+
+def _new_lock() -> None:
+    """The child of a fork must not wait for a lock that a thread of its parent held."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
+def acquire(client_config: Mapping[str, Any], fetch_max_bytes: int) -> ClusterConnections:
+    """Connections for a client configuration, kept from an earlier use if there are any.
+
+    Parameters
+    ----------
+    client_config : Mapping[str, Any]
+        kafka-python's keyword names.
+    fetch_max_bytes : int
+        What the largest fetch asks for.
+
+    Returns
+    -------
+    ClusterConnections
+        To be given back to `release`.
+    """
+    receive_max = max(
+        MIN_RECEIVE_MESSAGE_MAX_BYTES,
+        fetch_max_bytes + _RESPONSE_OVERHEAD,
+        client_config.get("receive_message_max_bytes", 0),
+    )
+    key = (os.getpid(), (receive_max, _identity(client_config)))
+    with _lock:
+        cached = _cache.pop(key, None)
+        if cached is None or not cached.connections.usable:
+            connections = ClusterConnections(client_config, receive_max)
+            cached = _Cached(connections, dict(client_config))
+        # At the end: the entry used last.
+        _cache[key] = cached
+        cached.users += 1
+        return cached.connections
+
+
+def release(connections: ClusterConnections) -> None:
+    """Give connections back. They stay open for the next use."""
+    with _lock:
+        own = [(key, cached) for key, cached in _cache.items() if key[0] == os.getpid()]
+        for _, cached in own:
+            if cached.connections is connections:
+                cached.users -= 1
+                break
+        else:
+            # Replaced meanwhile, since its I/O thread had ended.
+            connections.close()
+        idle = [key for key, cached in own if cached.users <= 0]
+        surplus = [_cache.pop(key) for key in idle[: max(0, len(idle) - _IDLE_CLUSTERS)]]
+    for cached in surplus:
+        cached.connections.close()
+
+
+def close_all() -> None:
+    """Close the connections of this process, whoever uses them."""
+    with _lock:
+        own = [_cache.pop(key) for key in list(_cache) if key[0] == os.getpid()]
+    for cached in own:
+        cached.connections.close()
+
+
+atexit.register(close_all)
+
+
+def _identity(value: Any) -> Hashable:
+    """What makes two configurations the same."""
+    if value is None or isinstance(value, (str, bytes, int, float)):
+        return (type(value), value)
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(key), _identity(item)) for key, item in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(_identity(item) for item in value)
+    try:
+        # A token provider that came with a task: a new object each time, but the same provider.
+        return pickle.dumps(value)
+    except Exception:
+        return id(value)

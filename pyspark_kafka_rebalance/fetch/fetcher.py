@@ -1,0 +1,198 @@
+"""RangeFetcher: exact offset ranges, from the partitions' leaders, as Arrow record batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from kafka import errors as kafka_errors
+
+from ..errors import OptionError
+from . import connections
+from .columns import record_schema
+from .connections import ClusterConnections
+from .leaders import PartitionLeaders
+from .offset_range import OffsetRange
+from .range_reader import FetchSettings, RangeReader, give_up
+from .record_batch import DecoderSettings, PythonRecordDecoder, RecordDecoder
+
+log = logging.getLogger(__name__)
+
+__all__ = ["RangeFetcher", "record_schema"]
+
+_ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+
+
+class RangeFetcher:
+    """Reads offset ranges. Belongs to no consumer group and keeps no state but connections.
+
+    The next fetch is on its way while one is decoded. Memory is bounded by the fetch size and the
+    batch size, not by the ranges; one record batch that is larger still arrives.
+
+    Parameters
+    ----------
+    client_config : Mapping[str, Any]
+        kafka-python's keyword names: ``bootstrap_servers``, ``security_protocol``, ``ssl_*``,
+        ``sasl_*``, ``client_id``, ``request_timeout_ms``, … Fetchers with the same configuration
+        in one process share their connections, also one after another.
+    isolation_level : str
+        ``read_uncommitted`` (default), or ``read_committed``: records of aborted transactions are
+        left out, and a range whose end lies past an open transaction waits for its end, up to
+        ``retry_timeout_ms``.
+    fail_on_data_loss : bool
+        Whether records of a range that are no longer there (deleted, a topic that is missing or
+        was created again) are an error (default), or a warning, with what is there read.
+    include_headers : bool
+        Whether there is a column ``headers``. Costs time for every record that has any.
+    fetch_max_bytes, max_partition_fetch_bytes : int
+        A fetch asks for at most the smaller of the two (4 MiB). Larger ones cost memory, several
+        times their size; smaller ones a round trip more often.
+    fetch_min_bytes, fetch_max_wait_ms : int
+        How long a broker may hold back an answer that is smaller than ``fetch_min_bytes``. The
+        default never waits for data that exists.
+    batch_rows, batch_bytes : int
+        A record batch is handed out once it has about so many rows, or rows of about this size.
+    check_crcs : bool
+        Whether checksums are compared.
+    retry_timeout_ms : int
+        For how long no progress is borne: leader elections, lost connections, open transactions.
+    client_rack : str
+        Without effect yet: leaders are read.
+
+    Raises
+    ------
+    OptionError
+        ``isolation_level`` is not one of the two, or a size is not positive.
+    """
+
+    def __init__(
+        self,
+        client_config: Mapping[str, Any],
+        *,
+        isolation_level: str = "read_uncommitted",
+        fail_on_data_loss: bool = True,
+        include_headers: bool = False,
+        fetch_max_bytes: int = 50 * 1024 * 1024,
+        max_partition_fetch_bytes: int = 4 * 1024 * 1024,
+        fetch_min_bytes: int = 1,
+        fetch_max_wait_ms: int = 500,
+        batch_rows: int = 16_384,
+        batch_bytes: int = 16 * 1024 * 1024,
+        check_crcs: bool = True,
+        retry_timeout_ms: int = 60_000,
+        client_rack: str = "",
+    ) -> None:
+        if isolation_level not in _ISOLATION_LEVELS:
+            raise OptionError("isolation_level", isolation_level, " or ".join(_ISOLATION_LEVELS))
+        for name, size in (("batch_rows", batch_rows), ("batch_bytes", batch_bytes)):
+            if size <= 0:
+                raise OptionError(name, size, "a positive number")
+        if client_rack:
+            log.info("client_rack=%s has no effect yet: partition leaders are read", client_rack)
+        self._client_config = dict(client_config)
+        read_committed = isolation_level == "read_committed"
+        self._fetch_settings = FetchSettings(
+            read_committed=read_committed,
+            fail_on_data_loss=fail_on_data_loss,
+            fetch_bytes=min(fetch_max_bytes, max_partition_fetch_bytes),
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            retry_timeout_s=retry_timeout_ms / 1000,
+        )
+        self._decoder_settings = DecoderSettings(
+            include_headers=include_headers,
+            read_committed=read_committed,
+            check_crcs=check_crcs,
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+        )
+        self._bytes_per_offset: dict[str, float] = {}
+        self._connections: ClusterConnections | None = None
+
+    def connect(self) -> None:
+        """Find the cluster's brokers, so that `read` does not have to.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            None of ``bootstrap_servers`` could be reached within ``retry_timeout_ms``, or they
+            do not let us in.
+        """
+        self._connected()
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
+        """Read ranges, one after another.
+
+        Parameters
+        ----------
+        ranges : Sequence[OffsetRange]
+            What to read. Offsets without a record (compaction, transaction markers) are passed
+            over.
+
+        Yields
+        ------
+        OffsetRange, pyarrow.RecordBatch
+            Of which range, and rows of it: several batches for a range, in offset order, with the
+            columns of `record_schema`; none for a range without records.
+
+        Raises
+        ------
+        DataLossError
+            Records of a range are gone, and ``fail_on_data_loss`` is on.
+        CorruptRecordError
+            A record batch is damaged.
+        KafkaRebalanceError
+            No progress for ``retry_timeout_ms``, or none possible.
+        """
+        cluster = self._connected()
+        leaders = PartitionLeaders(cluster, [offset_range.topic for offset_range in ranges])
+        readers = (
+            RangeReader(
+                offset_range, cluster, leaders, self._fetch_settings, self._bytes_per_offset
+            )
+            for offset_range in ranges
+            if len(offset_range)
+        )
+        reader = next(readers, None)
+        if reader is not None:
+            reader.depart()
+            decoder = self._decoder(reader.range)
+        while reader is not None:
+            fetched = reader.arrive()
+            following = next(readers, None) if reader.finished else reader
+            if following is not None:
+                following.depart()
+            if fetched is not None:
+                for batch in decoder.decode(fetched.records, fetched.position, fetched.aborted):
+                    yield reader.range, batch
+            if following is not reader:
+                for batch in decoder.finish():
+                    yield reader.range, batch
+                if following is not None:
+                    decoder = self._decoder(following.range)
+            reader = following
+
+    def close(self) -> None:
+        """Give the connections back. They stay open for the next fetcher of this process."""
+        if self._connections is not None:
+            connections.release(self._connections)
+            self._connections = None
+
+    def _decoder(self, offset_range: OffsetRange) -> RecordDecoder:
+        return PythonRecordDecoder(offset_range, self._decoder_settings)
+
+    def _connected(self) -> ClusterConnections:
+        if self._connections is not None and not self._connections.usable:
+            self.close()
+        if self._connections is None:
+            self._connections = connections.acquire(
+                self._client_config, self._fetch_settings.fetch_bytes
+            )
+        timeout_s = self._fetch_settings.retry_timeout_s
+        try:
+            self._connections.bootstrap(timeout_s)
+        except (kafka_errors.KafkaError, OSError) as error:
+            give_up(error, self._connections.bootstrap_servers, timeout_s)
+        return self._connections

@@ -1,0 +1,142 @@
+"""Which broker leads a partition, and what its log holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetSpec
+from kafka.protocol.metadata import MetadataRequest
+
+from .connections import ClusterConnections
+
+#: A broker before 2.4 may report a leader epoch of the past (KAFKA-9212): fetches that name it
+#: would be refused for ever. Java's client trusts them from this version on, too.
+_EPOCH_RELIABLE_FROM = 9
+
+#: After so many failures in a row the brokers known are given up, and the bootstrap servers asked.
+_FAILURES_BEFORE_BOOTSTRAP = 3
+_BOOTSTRAP_TIMEOUT_S = 5.0
+
+_NO_EPOCH = -1
+
+
+class Leader(NamedTuple):
+    """The broker that leads a partition, and since which election."""
+
+    node_id: int
+    epoch: int
+
+
+class PartitionLeaders:
+    """The leaders of some topics' partitions, asked for when unknown.
+
+    Parameters
+    ----------
+    connections : ClusterConnections
+        Bootstrapped connections.
+    topics : Collection[str]
+        What to ask for. A topic that does not exist is not created.
+    """
+
+    def __init__(self, connections: ClusterConnections, topics: Collection[str]) -> None:
+        self._connections = connections
+        self._topics = sorted(set(topics))
+        self._leaders: dict[tuple[str, int], Leader] = {}
+        self._failures = 0
+
+    def locate(self, topic: str, partition: int) -> Leader:
+        """The leader; from memory, unless it was forgotten.
+
+        Raises
+        ------
+        kafka.errors.KafkaError or OSError
+            It is unknown: UnknownTopicOrPartitionError if there is no such partition.
+        """
+        leader = self._leaders.get((topic, partition))
+        if leader is not None:
+            return leader
+        self._refresh(topic, partition)
+        return self._leaders[topic, partition]
+
+    def forget(self, topic: str, partition: int) -> None:
+        """Ask the cluster again: a broker says it is not the leader, or does not answer."""
+        self._leaders.pop((topic, partition), None)
+
+    def list_offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:
+        """The offset at an end of the partition's log, as its leader knows it.
+
+        Parameters
+        ----------
+        topic, partition : str, int
+            Which.
+        spec : OffsetSpec
+            ``LATEST`` is the high watermark, which after an election is only answered once it
+            has caught up (KIP-207); ``EARLIEST`` the log start; ``EARLIEST_LOCAL`` where tiered
+            storage ends.
+
+        Raises
+        ------
+        kafka.errors.KafkaError or OSError
+            As the broker says.
+        """
+        leader = self.locate(topic, partition)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=0,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                            partition_index=partition,
+                            current_leader_epoch=leader.epoch,
+                            timestamp=int(spec),
+                        )
+                    ],
+                )
+            ],
+            min_version=max(1, ListOffsetsRequest.min_version_for_timestamp(spec)),
+        )
+        response = self._connections.send(request, leader.node_id).wait()
+        answer = response.topics[0].partitions[0]
+        raise_for(answer.error_code)
+        return int(answer.offset)
+
+    def _refresh(self, topic: str, partition: int) -> None:
+        if self._failures >= _FAILURES_BEFORE_BOOTSTRAP:
+            self._connections.bootstrap(_BOOTSTRAP_TIMEOUT_S, again=True)
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in self._topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+            min_version=4,
+        )
+        self._failures += 1
+        response = self._connections.send(request).wait()
+        self._failures = 0
+        self._connections.update_brokers(response)
+        error: type[Exception] = kafka_errors.UnknownTopicOrPartitionError
+        for answer in response.topics:
+            if answer.error_code and answer.name == topic:
+                error = kafka_errors.for_code(answer.error_code)
+            for described in answer.partitions:
+                found = (answer.name, described.partition_index)
+                if described.leader_id < 0:
+                    self._leaders.pop(found, None)
+                    if found == (topic, partition):
+                        error = kafka_errors.LeaderNotAvailableError
+                    continue
+                reliable = response.API_VERSION >= _EPOCH_RELIABLE_FROM
+                epoch = described.leader_epoch if reliable else _NO_EPOCH
+                self._leaders[found] = Leader(described.leader_id, epoch)
+        if (topic, partition) not in self._leaders:
+            raise error(f"{topic}-{partition}")
+
+
+def raise_for(error_code: int) -> None:
+    """Raise the error that a broker's answer names, if it does."""
+    if error_code:
+        raise kafka_errors.for_code(error_code)()

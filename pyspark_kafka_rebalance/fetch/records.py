@@ -1,0 +1,179 @@
+"""The records inside a record batch of format 2: varints, keys, values, headers.
+
+Record => Length, Attributes int8, TimestampDelta, OffsetDelta, Key, Value, Headers
+          (each length, delta and count a zigzag varint; length -1 is null)
+"""
+
+from __future__ import annotations
+
+from .columns import Headers, RecordColumns
+
+# Milliseconds that are still microseconds in 64 bits, whatever a delta of two bytes adds.
+MAX_TIMESTAMP_MS = (2**63 - 1) // 1000 - 2**13
+
+
+class MalformedError(Exception):
+    """What is wrong with a batch; becomes a CorruptRecordError that says where it is."""
+
+
+def _varint(buffer: bytes, position: int) -> tuple[int, int]:
+    """A zigzag varint of any length up to 10 bytes, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+        if shift >= 70:
+            raise MalformedError("a varint of more than 10 bytes")
+
+
+def control_type(payload: bytes, position: int, limit: int) -> int:
+    """What the marker in a control batch says: 0 abort, 1 commit. Its key is version and type."""
+    try:
+        _, position = _varint(payload, position)
+        _, position = _varint(payload, position + 1)
+        _, position = _varint(payload, position)
+        size, position = _varint(payload, position)
+    except IndexError:
+        raise MalformedError("a control record without a key") from None
+    if size < 4 or position + size > limit:
+        raise MalformedError(f"a control record with a key of {size} bytes")
+    return int.from_bytes(payload[position + 2 : position + 4], "big", signed=True)
+
+
+def append_records(
+    columns: RecordColumns,
+    payload: bytes,
+    position: int,
+    limit: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    same_timestamp: bool,
+    start: int,
+    end: int,
+    include_headers: bool,
+) -> None:
+    """Append those of a batch's records whose offset is in [start, end).
+
+    The hot loop: varints of one and two bytes are read in place, as lengths and deltas nearly
+    always are, and a record's bounds are checked once, at its end: lengths only ever move the
+    position on, so one that is too long leaves it beyond. An IndexError means the same.
+    """
+    add_key = columns.keys.append
+    add_value = columns.values.append
+    add_offset = columns.offsets.append
+    add_timestamp = columns.timestamps.append
+    add_headers = columns.headers.append
+    base_timestamp_us = base_timestamp * 1000
+    for _ in range(count):
+        # Length
+        byte = payload[position]
+        if byte < 0x80:
+            record_end = position + 1 + ((byte >> 1) ^ -(byte & 1))
+            position += 1
+        else:
+            length, position = _varint(payload, position)
+            record_end = position + length
+        if record_end > limit:
+            raise MalformedError(f"a record reaches {record_end - limit} bytes past its batch")
+        # Attributes: none are defined
+        position += 1
+        # Timestamp delta
+        byte = payload[position]
+        if byte < 0x80:
+            delta = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        elif (high := payload[position + 1]) < 0x80:
+            delta = (byte & 0x7F) | (high << 7)
+            delta = (delta >> 1) ^ -(delta & 1)
+            position += 2
+        else:
+            delta, position = _varint(payload, position)
+            if (
+                not same_timestamp
+                and not -MAX_TIMESTAMP_MS <= base_timestamp + delta <= MAX_TIMESTAMP_MS
+            ):
+                raise MalformedError(f"timestamp {base_timestamp} + {delta} ms does not fit")
+        timestamp = base_timestamp_us if same_timestamp else base_timestamp_us + delta * 1000
+        # Offset delta
+        byte = payload[position]
+        if byte < 0x80:
+            offset = base_offset + ((byte >> 1) ^ -(byte & 1))
+            position += 1
+        else:
+            delta, position = _varint(payload, position)
+            offset = base_offset + delta
+        # Key
+        byte = payload[position]
+        if byte < 0x80:
+            position += 1
+            size = (byte >> 1) ^ -(byte & 1)
+        else:
+            size, position = _varint(payload, position)
+        if size < 0:
+            key = None
+        else:
+            key = payload[position : position + size]
+            position += size
+        # Value
+        byte = payload[position]
+        if byte < 0x80:
+            position += 1
+            size = (byte >> 1) ^ -(byte & 1)
+        elif (high := payload[position + 1]) < 0x80:
+            size = (byte & 0x7F) | (high << 7)
+            size = (size >> 1) ^ -(size & 1)
+            position += 2
+        else:
+            size, position = _varint(payload, position)
+        if size < 0:
+            value = None
+        else:
+            value = payload[position : position + size]
+            position += size
+        # Headers
+        headers: Headers | None = None
+        byte = payload[position]
+        if byte == 0:
+            position += 1
+        else:
+            headers, position = _headers(payload, position, record_end)
+        if position != record_end:
+            raise MalformedError(f"a record of {position - record_end:+} bytes beside its length")
+        if start <= offset < end:
+            add_key(key)
+            add_value(value)
+            add_offset(offset)
+            add_timestamp(timestamp)
+            if include_headers:
+                add_headers(headers)
+    if position != limit:
+        raise MalformedError(f"{limit - position} bytes after its {count} records")
+
+
+def _headers(payload: bytes, position: int, record_end: int) -> tuple[Headers, int]:
+    count, position = _varint(payload, position)
+    # The shortest header is an empty key and a null value, of a byte each.
+    if not 0 < count <= (record_end - position) // 2:
+        raise MalformedError(f"{count} headers in {record_end - position} bytes")
+    headers: Headers = []
+    for _ in range(count):
+        size, position = _varint(payload, position)
+        if not 0 <= size <= record_end - position:
+            raise MalformedError(f"a header key of {size} bytes")
+        # As Java does it: a key that is not UTF-8 keeps what is.
+        key = payload[position : position + size].decode("utf-8", "replace")
+        position += size
+        size, position = _varint(payload, position)
+        if size > record_end - position:
+            raise MalformedError(f"a header value of {size} bytes")
+        value = None
+        if size >= 0:
+            value = payload[position : position + size]
+            position += size
+        headers.append((key, value))
+    return headers, position

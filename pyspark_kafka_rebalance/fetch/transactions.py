@@ -1,0 +1,44 @@
+"""Which records belong to aborted transactions (KIP-98).
+
+The log holds the records of aborted transactions like any others. Under read_committed a fetch
+response lists the aborted transactions that reach into what it answers, each with its producer and
+first offset, and the reader leaves their records out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that ended in an abort marker, from the fetch response."""
+
+    first_offset: int
+    producer_id: int
+
+
+class AbortedTransactions:
+    """Whose records are to be left out, while batches are walked in offset order.
+
+    A producer's transaction counts as aborted from its first offset on, until that producer's
+    abort marker; the same producer may have committed before and after.
+    """
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._upcoming = sorted(aborted, reverse=True)
+        self._open: set[int] = set()
+
+    def advance(self, last_offset: int) -> None:
+        """Open the transactions that begin up to ``last_offset``."""
+        upcoming = self._upcoming
+        while upcoming and upcoming[-1].first_offset <= last_offset:
+            self._open.add(upcoming.pop().producer_id)
+
+    def covers(self, producer_id: int) -> bool:
+        """Whether the producer's records here belong to an aborted transaction."""
+        return producer_id in self._open
+
+    def end(self, producer_id: int) -> None:
+        """The producer's abort marker."""
+        self._open.discard(producer_id)
