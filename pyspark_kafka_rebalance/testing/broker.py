@@ -96,7 +96,7 @@ class Broker:
         self._collect()
         command: list[str] = [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid())]
         command += [str(self._remove_when_orphaned or "")]
-        command += [str(find_java()), *self._java_options, "-cp", f"{self._jars}/*"]
+        command += [str(find_java().executable), *self._java_options, "-cp", f"{self._jars}/*"]
         command += ["kafka.Kafka", str(self.folder / "server.properties")]
         with open(self.log_file, "ab") as output:
             self._watchdog = subprocess.Popen(

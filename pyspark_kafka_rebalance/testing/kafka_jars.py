@@ -149,7 +149,7 @@ def _resolve(coordinates: Sequence[Coordinate], folder: Path, *, dependencies: b
 
 
 def _run_ivy(work: Path) -> None:
-    command: list[str | Path] = [find_java(), *_proxy_properties()]
+    command: list[str | Path] = [find_java().executable, *_proxy_properties()]
     command += ["-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-ivy", work / "ivy.xml"]
     if settings := os.environ.get("PYSPARK_KAFKA_REBALANCE_IVY_SETTINGS"):
         command += ["-settings", settings]

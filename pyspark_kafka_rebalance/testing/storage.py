@@ -54,7 +54,12 @@ def _write_checkpoint(jars: Path, checkpoint: Path) -> None:
             "controller.quorum.voters=1@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
             f"listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1\nlog.dirs={data}\n"
         )
-        command: list[str | Path] = [find_java(), "-cp", f"{jars}/*", "kafka.tools.StorageTool"]
+        command: list[str | Path] = [
+            find_java().executable,
+            "-cp",
+            f"{jars}/*",
+            "kafka.tools.StorageTool",
+        ]
         command += ["format", "-t", random_id(), "-c", properties]
         tool = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if tool.returncode != 0 or not (data / _CHECKPOINT).exists():

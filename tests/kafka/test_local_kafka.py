@@ -1,0 +1,243 @@
+"""LocalKafka keeps its promises: data stays over a restart, and no process stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.testing import (
+    KafkaCluster,
+    LocalKafka,
+    LocalKafkaError,
+    kafka_from_environment,
+)
+from pyspark_kafka_rebalance.testing.broker import Broker
+
+PATIENCE_S = 30.0
+
+
+def read_all(servers: str, topic: str) -> list[Any]:
+    """Everything in the topic, in order within each partition."""
+    consumer = KafkaConsumer(bootstrap_servers=servers)
+    with contextlib.closing(consumer):
+        partitions = [TopicPartition(topic, n) for n in consumer.partitions_for_topic(topic)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        consumer.seek_to_beginning(*partitions)
+        records: list[Any] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            assert time.monotonic() < deadline, "the records did not come"
+            for some in consumer.poll(timeout_ms=200).values():
+                records += some
+        return records
+
+
+def exists(pid: int) -> bool:
+    """Whether the process exists; one that ended and was not collected does not."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_until(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def test_records_come_back_as_they_were_produced(kafka: LocalKafka, topic_name: str) -> None:
+    kafka.create_topic(topic_name, partitions=3, config={"retention.ms": -1})
+    ends = kafka.produce(topic_name, [b"a", b"b", b"c", b""])
+    assert ends == {0: 2, 1: 1, 2: 1}  # one after the other
+    ends = kafka.produce(
+        topic_name,
+        [b"d", None],
+        partition=2,
+        keys=[b"k", b"l"],
+        headers=[[("h", b"1"), ("h", b"")], []],
+        timestamps_ms=[1_000, 2_000],
+        compression="gzip",
+    )
+    assert ends == {2: 3}
+    records = read_all(kafka.bootstrap_servers, topic_name)
+    assert Counter((r.partition, r.value) for r in records) == Counter(
+        [(0, b"a"), (1, b"b"), (2, b"c"), (0, b""), (2, b"d"), (2, None)]
+    )
+    keyed = next(r for r in records if r.value == b"d")
+    assert (keyed.key, keyed.timestamp) == (b"k", 1_000)
+    assert list(keyed.headers) == [("h", b"1"), ("h", b"")]
+
+
+def test_columns_of_different_length_are_refused(kafka: LocalKafka, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    with pytest.raises(ValueError, match="zip"):
+        kafka.produce(topic_name, [b"a", b"b"], keys=[b"k"])
+
+
+def test_a_topic_exists_when_create_returns_and_is_gone_when_delete_returns(
+    kafka: LocalKafka, topic_name: str
+) -> None:
+    for _ in range(3):
+        kafka.create_topic(topic_name, partitions=2)
+        with pytest.raises(TopicAlreadyExistsError):
+            kafka.create_topic(topic_name)
+        kafka.delete_topic(topic_name)
+
+
+def test_nothing_stays_behind_after_close() -> None:
+    with LocalKafka() as kafka:
+        pid, folder, servers = kafka.pid(), kafka.folder, kafka.bootstrap_servers
+        assert pid is not None
+        assert exists(pid)
+        assert folder.is_dir()
+    assert not exists(pid)
+    assert not folder.exists()
+    host, port = servers.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+    kafka.close()  # again
+    with pytest.raises(LocalKafkaError, match="not started"):
+        _ = kafka.bootstrap_servers
+
+
+def test_data_survives_kill_and_stop_and_two_clusters_do_not_collide(tmp_path: Path) -> None:
+    with (
+        LocalKafka(keep_data=True, folder=tmp_path / "a") as one,
+        LocalKafka(broker_config={"message.max.bytes": 1_000}) as other,
+    ):
+        assert one.bootstrap_servers != other.bootstrap_servers
+        other.create_topic("t")
+        with pytest.raises(MessageSizeTooLargeError):  # the setting came through
+            other.produce("t", [b"x" * 2_000])
+        servers = one.bootstrap_servers
+        one.create_topic("t", partitions=2)
+        one.produce("t", [b"1", b"2"])
+        one.kill(1)
+        assert one.running == ()
+        assert other.running == (1,)
+        one.restart(1)
+        assert one.bootstrap_servers == servers
+        one.produce("t", [b"3", b"4"])
+        one.stop(1)
+        assert one.running == ()
+        one.restart()
+        values = sorted(record.value for record in read_all(servers, "t"))
+        assert values == [b"1", b"2", b"3", b"4"]
+        one.stop()
+    assert (tmp_path / "a" / "broker-1" / "data" / "meta.properties").exists()
+
+
+def test_a_suspended_broker_is_silent_and_comes_back() -> None:
+    with LocalKafka() as kafka:
+        host, port = kafka.bootstrap_servers.split(":")
+        kafka.suspend(1)
+        with socket.create_connection((host, int(port)), timeout=0.5) as connection:
+            connection.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))  # ApiVersions
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            kafka.resume(1)
+            connection.settimeout(PATIENCE_S)
+            assert connection.recv(1)
+        kafka.suspend(1)
+        kafka.stop(1)  # suspended, it would not hear a SIGTERM
+        assert kafka.running == ()
+
+
+PARENT = """
+import os, time
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+with LocalKafka() as kafka:
+    fork = os.fork() if {forks} else 0
+    if fork or not {forks}:
+        print(kafka.pid(), kafka.folder, fork, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "forks"),
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        (signal.SIGKILL, False),
+        (signal.SIGKILL, True),  # the fork holds the watchdog's pipe open
+    ],
+)
+def test_no_broker_outlives_its_parent(how: signal.Signals, forks: bool) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT.format(forks=forks)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout is not None
+        pid, folder, fork = parent.stdout.readline().split()
+        assert exists(int(pid))
+        parent.send_signal(how)
+        parent.wait(PATIENCE_S)
+        wait_until(lambda: not exists(int(pid)), "the broker to end")
+        wait_until(lambda: not Path(folder).exists(), "its folder to be removed")
+        if forks:
+            assert exists(int(fork))
+            os.kill(int(fork), signal.SIGKILL)
+
+
+def test_a_broker_that_does_not_come_up_is_quoted() -> None:
+    with (
+        pytest.raises(LocalKafkaError, match=r"(?s)broker 1 ended.*num\.io\.threads"),
+        LocalKafka(broker_config={"num.io.threads": "many"}),
+    ):
+        pass
+
+
+def test_three_brokers_replicate_and_one_may_die(kafka3: LocalKafka, topic_name: str) -> None:
+    kafka3.create_topic(topic_name, partitions=6)
+    kafka3.produce(topic_name, [b"before"] * 60)
+    kafka3.kill(2)
+    assert kafka3.running == (1, 3)
+    kafka3.produce(topic_name, [b"during"] * 60)
+    found = Counter(r.value for r in read_all(kafka3.bootstrap_servers, topic_name))
+    assert found == {b"before": 60, b"during": 60}
+    kafka3.restart(2)
+    assert kafka3.running == (1, 2, 3)
+    kafka3.create_topic(f"{topic_name}-after", partitions=3)  # known on all three
+
+
+def test_two_brokers_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 or 3"):
+        LocalKafka(2)
+
+
+def test_the_users_own_cluster_is_taken_from_the_environment(
+    kafka: LocalKafka, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
+    with kafka_from_environment() as cluster:
+        assert type(cluster) is KafkaCluster
+        cluster.create_topic(topic_name, partitions=2)
+        assert cluster.produce(topic_name, [b"x"] * 4) == {0: 2, 1: 2}
+        cluster.delete_topic(topic_name)
+
+
+def test_a_broker_runs_once(kafka: LocalKafka) -> None:
+    broker: Broker = kafka._brokers[1]
+    with pytest.raises(LocalKafkaError, match="is running"):
+        broker.start()

@@ -1,0 +1,84 @@
+"""What importing the package may bring along, and what it must do without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def run(code: str) -> str:
+    """Run the code in a fresh interpreter; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+FORBID_PYSPARK = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Forbid(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Forbid())
+"""
+
+
+@pytest.mark.parametrize("room", ["consumer", "fetch", "testing"])
+def test_every_module_of_the_room_imports_without_pyspark(room: str) -> None:
+    imported = run(
+        FORBID_PYSPARK
+        + f"""
+import importlib, pkgutil
+room = importlib.import_module("pyspark_kafka_rebalance.{room}")
+for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
+    importlib.import_module(module.name)
+    print(module.name)
+"""
+    )
+    assert imported.split(), "the room is empty"
+
+
+def test_the_top_level_imports_nothing_heavy() -> None:
+    run(
+        """
+        import sys
+        import pyspark_kafka_rebalance
+        assert pyspark_kafka_rebalance.__version__
+        dir(pyspark_kafka_rebalance)
+        heavy = {name.partition(".")[0] for name in sys.modules} & {"kafka", "pyarrow", "pyspark"}
+        assert not heavy, heavy
+        """
+    )
+
+
+def test_without_pyspark_there_is_no_default_source_and_no_other_error() -> None:
+    run(
+        FORBID_PYSPARK
+        + """
+import pyspark_kafka_rebalance
+try:
+    pyspark_kafka_rebalance.DefaultSource
+except AttributeError as error:
+    assert "spark" in str(error), error
+else:
+    raise AssertionError("a DefaultSource without Spark")
+# Spark's own look-up.
+assert not hasattr(pyspark_kafka_rebalance, "DefaultSource")
+from pyspark_kafka_rebalance import DeferredRevokeConsumer, RangeFetcher
+"""
+    )
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    import pyspark_kafka_rebalance
+
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchThing'"):
+        pyspark_kafka_rebalance.NoSuchThing  # noqa: B018
