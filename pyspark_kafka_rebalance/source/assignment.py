@@ -11,7 +11,8 @@ Invariants:
     is requested; the range starts where the last one ended, whoever owned it in between.
  2. Only what is proven is committed, only while owned, and only forward.
  3. A revoke may complete only when all that was handed out of the partition is acknowledged, and
-    Spark has committed the batch with its ``revoke_requested`` row, if such rows are wanted.
+    Spark has committed the batch with its ``revoke_requested`` row, if such rows are wanted and
+    anything was read since the assignment.
  4. What is lost is not committed any more; its marks stay, for the case that it comes back.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
@@ -35,6 +36,7 @@ class OwnedPartition:
     generation: int
     position: int | None = None  # next offset to hand out; None until its start is known
     revoking: bool = False
+    read: bool = False  # something was handed out since it was assigned
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,7 @@ class QueryAssignment:
         }
         for partition, handed in ranges.items():
             self._owned[partition].position = handed.end
+            self._owned[partition].read = True
             self._handed_out[partition] = handed.end
             self._unproven[partition] = handed
         return ranges
@@ -267,8 +270,10 @@ class QueryAssignment:
 
     def undrained(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Of these, the partitions whose revoke must not complete yet (invariant 3)."""
-        waiting = {e.partition for e in self._events if e.event == "revoke_requested"}
-        waiting |= self._unproven_requests
+        requests = {e.partition for e in self._events if e.event == "revoke_requested"}
+        requests |= self._unproven_requests
+        # Of what was never read there is nothing to flush.
+        waiting = {p for p in requests & self._owned.keys() if self._owned[p].read}
         return {
             partition
             for partition in partitions

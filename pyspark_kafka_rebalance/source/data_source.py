@@ -54,9 +54,9 @@ class KafkaDeferredDataSource(DataSource):
         return spark_ddl(self._parsed)
 
     def __getstate__(self) -> dict[str, Any]:
-        # load() pickles the source right after it asked for the schema, and does not ask when the
+        # Spark pickles the source right after it asked for the schema, and does not ask when the
         # user gave one. As with Spark's own Kafka source the schema is fixed; streamReader() could
-        # compare the two, but what it raises reaches the user garbled, and not at load().
+        # compare the two, but what it raises reaches the user garbled.
         if not self._schema_asked:
             raise OptionError(
                 "schema", "user-specified", f"none: it is fixed ({spark_ddl(self._parsed)})"

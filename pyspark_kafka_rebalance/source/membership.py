@@ -330,6 +330,9 @@ class QueryMembership:
             if self._stopping.is_set():
                 return
             config = {**options.client_config, **options.consumer_config}
+            config["bootstrap_timeout_ms"] = config.get(
+                "request_timeout_ms", DeferredRevokeConsumer.DEFAULT_CONFIG["request_timeout_ms"]
+            )
             config["client_id"] = f"{self._client_id}-{index}"
             if config.get("group_instance_id"):
                 config["group_instance_id"] += f"-{index}"

@@ -1,0 +1,285 @@
+"""One query on a real broker and real Spark: options, columns, offsets, errors."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pyarrow.compute as pc
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.structs import OffsetAndMetadata, TopicPartition
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+PATIENCE_S = 60.0
+
+
+def wait_until(done, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def offsets_of(table):
+    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def test_available_now_reads_what_is_there_once_and_commits_it(
+    kafka, topic_name, stream, committed
+):
+    kafka.create_topic(topic_name, partitions=3)
+    kafka.produce(topic_name, [b"%d" % n for n in range(300)])
+    query = stream()
+    first = query.run()
+    assert offsets_of(first) == [(p, o) for p in range(3) for o in range(100)]
+    assert sorted(first["value"].to_pylist()) == sorted(b"%d" % n for n in range(300))
+    assert committed() == {TopicPartition(topic_name, p): 100 for p in range(3)}
+    kafka.produce(topic_name, [b"more"] * 30)
+    second = query.run()
+    assert offsets_of(second) == [(p, o) for p in range(3) for o in range(100, 110)]
+    assert query.run().num_rows == 0
+    assert committed() == {TopicPartition(topic_name, p): 110 for p in range(3)}
+
+
+def test_columns_are_those_of_sparks_source_and_the_state_of_the_group(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=1)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    producer.send(
+        topic_name, key=b"k", value=b"v", timestamp_ms=1_700_000_000_123, headers=[("h", b"1")]
+    )
+    producer.send(topic_name, key=None, value=b"", timestamp_ms=1_700_000_000_456)
+    producer.send(topic_name, key=b"", value=None, timestamp_ms=1_700_000_000_789)
+    producer.close()
+    query = stream(includeHeaders="true")
+    rows = query.run().to_pylist()
+    assert [row["key"] for row in rows] == [b"k", None, b""]
+    assert [row["value"] for row in rows] == [b"v", b"", None]
+    assert [row["headers"] for row in rows] == [[{"key": "h", "value": b"1"}], None, None]
+    assert [int(row["timestamp"].timestamp() * 1000) for row in rows] == [
+        1_700_000_000_123,
+        1_700_000_000_456,
+        1_700_000_000_789,
+    ]
+    assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {
+        (topic_name, 0, 0)
+    }
+    assert {(row["revoking"], row["lost"]) for row in rows} == {(False, False)}
+    assert all(row["generation"] >= 1 for row in rows)
+    assert list(rows[0]) == [
+        *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+        *("headers", "revoking", "lost", "generation"),
+    ]
+
+
+def test_once_reads_what_is_there(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    assert stream(maxOffsetsPerTrigger="5").run(once=True).num_rows == 20
+
+
+def test_max_offsets_per_trigger_bounds_every_batch(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=3)
+    kafka.produce(topic_name, [b"x"] * 300)
+    query = stream(maxOffsetsPerTrigger="100")
+    assert query.run().num_rows == 300
+    sizes = [table.num_rows for table in query.batches.values()]
+    assert max(sizes) <= 100
+    assert len([size for size in sizes if size]) >= 3
+
+
+def test_each_reader_is_a_member_and_commits_follow_every_batch(
+    kafka, topic_name, group_id, stream, committed
+):
+    kafka.create_topic(topic_name, partitions=12)
+    kafka.produce(topic_name, [b"x"] * 120)
+    query = stream(readers="4")
+    query.start(processingTime="0 seconds")
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+
+        def shares():
+            group = admin.describe_groups([group_id])[group_id]
+            return sorted(
+                sum(
+                    len(topic["partitions"])
+                    for topic in (member["member_assignment"] or {}).get("assigned_partitions", ())
+                )
+                for member in group["members"]
+            )
+
+        wait_until(lambda: shares() == [3, 3, 3, 3], "four members with three partitions each")
+        for end in (10, 20):
+            wait_until(
+                lambda end=end: committed()
+                == {TopicPartition(topic_name, p): end for p in range(12)},
+                f"all committed at {end}",
+            )
+            if end < 20:
+                kafka.produce(topic_name, [b"x"] * 120)
+    finally:
+        admin.close()
+    assert offsets_of(query.rows()) == [(p, o) for p in range(12) for o in range(20)]
+
+
+def test_a_restart_goes_on_where_the_checkpoint_is(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    query = stream()
+    running = query.start(processingTime="0 seconds")
+    wait_until(lambda: query.rows().num_rows == 20, "the first 20")
+    running.stop()
+    kafka.produce(topic_name, [b"x"] * 20)
+    running = query.start(processingTime="0 seconds")
+    wait_until(lambda: query.rows().num_rows >= 40, "the next 20")
+    running.stop()
+    assert offsets_of(query.rows()) == [(p, o) for p in range(2) for o in range(20)]
+
+
+def test_a_new_query_of_the_group_starts_at_its_committed_offsets(
+    kafka, topic_name, group_id, stream
+):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id=group_id)
+    consumer.commit({TopicPartition(topic_name, 1): OffsetAndMetadata(7, "", -1)})
+    consumer.close()
+    rows = stream(startingOffsets="group", kafka__auto__offset__reset="earliest").run()
+    assert offsets_of(rows) == [(0, o) for o in range(10)] + [(1, o) for o in range(7, 10)]
+
+
+def test_starting_offsets_by_partition(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=3)
+    kafka.produce(topic_name, [b"x"] * 30)
+    starts = json.dumps({topic_name: {"0": 4, "1": -2, "2": -1}})
+    rows = stream(startingOffsets=starts).run()
+    assert offsets_of(rows) == [(0, o) for o in range(4, 10)] + [(1, o) for o in range(10)]
+
+
+def test_latest_is_committed_at_once_so_that_the_next_owner_loses_nothing(
+    kafka, topic_name, stream, committed
+):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"old"] * 10)
+    assert stream("first", startingOffsets="latest").run().num_rows == 0
+    assert committed() == {TopicPartition(topic_name, p): 5 for p in range(2)}
+    kafka.produce(topic_name, [b"new"] * 10)
+    rows = stream("second", startingOffsets="latest").run()
+    assert rows["value"].to_pylist() == [b"new"] * 10
+
+
+def test_a_pattern_finds_topics_that_come_later(kafka, topic_name, stream):
+    kafka.create_topic(f"{topic_name}.a", partitions=1)
+    kafka.produce(f"{topic_name}.a", [b"a"] * 3)
+    query = stream(
+        subscribe="", subscribePattern=f"{topic_name}.*", kafka__metadata__max__age__ms="300"
+    )
+    query.start(processingTime="0 seconds")
+    wait_until(lambda: query.rows().num_rows == 3, "the first topic")
+    kafka.create_topic(f"{topic_name}.b", partitions=2)
+    kafka.produce(f"{topic_name}.b", [b"b"] * 4)
+    wait_until(lambda: query.rows().num_rows == 7, "the second topic")
+    assert pc.unique(query.rows()["topic"]).to_pylist() == [f"{topic_name}.a", f"{topic_name}.b"]
+
+
+def test_rebalance_events_are_rows_without_key_and_value(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 4)
+    rows = stream(includeRebalanceEvents="true").run().to_pylist()
+    events = [row for row in rows if row["event"] is not None]
+    assert {(row["event"], row["partition"]) for row in events} >= {
+        ("assigned", 0),
+        ("assigned", 1),
+    }
+    assert all(row["key"] is None and row["value"] is None for row in events)
+    assert len(rows) - len(events) == 4
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_records_deleted_before_they_were_read(kafka, topic_name, stream, fail):
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query = stream(failOnDataLoss=fail)
+    query.run()
+    kafka.produce(topic_name, [b"y"] * 10)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.delete_records({TopicPartition(topic_name, 0): 15})
+    admin.close()
+    if fail == "true":
+        with pytest.raises(StreamingQueryException) as caught:
+            query.run()
+        assert "DataLossError" in str(caught.value)
+        assert f"{topic_name}-0" in str(caught.value)
+        assert "15" in str(caught.value)
+    else:
+        assert offsets_of(query.run()) == [(0, o) for o in range(15, 20)]
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_that_was_created_anew(kafka, topic_name, stream, fail):
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query = stream(failOnDataLoss=fail)
+    query.run()
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"y"] * 4)
+    if fail == "true":
+        with pytest.raises(StreamingQueryException) as caught:
+            query.run()
+        assert "DataLossError" in str(caught.value)
+        assert f"{topic_name}-0: position 10, end offset 4" in str(caught.value)
+    else:
+        running = query.start(processingTime="0 seconds")
+        wait_until(lambda: running.lastProgress is not None, "a batch")
+        wait_until(lambda: running.exception() is None and len(query.batches) >= 2, "a batch")
+        running.stop()
+
+
+def test_a_missing_topic_is_named(topic_name, stream):
+    with pytest.raises(StreamingQueryException, match=f"do not exist.*{topic_name}"):
+        stream().run()
+
+
+def test_an_unreachable_broker_is_named(stream):
+    query = stream(kafka__bootstrap__servers="127.0.0.1:1", kafka__request__timeout__ms="3000")
+    with pytest.raises(StreamingQueryException, match=r"127\.0\.0\.1:1"):
+        query.run()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"subscribe": ""}, ["'subscribe'", "subscribePattern"]),
+        ({"subscribePattern": "a.*"}, ["exactly one"]),
+        ({"assign": '{"t":[0]}'}, ["'assign'"]),
+        ({"kafka__group__id": ""}, ["'kafka.group.id'", "is missing"]),
+        ({"kafka__bootstrap__servers": ""}, ["'kafka.bootstrap.servers'", "is missing"]),
+        ({"startingOfsets": "earliest"}, ["startingofsets", "startingOffsets"]),
+        ({"startingOffsets": '{"t":'}, ["'startingOffsets'"]),
+        ({"kafka__enable__auto__commit": "true"}, ["'kafka.enable.auto.commit'"]),
+        ({"kafka__no__such__setting": "1"}, ["'kafka.no.such.setting'"]),
+        ({"readers": "none"}, ["'readers'", "'none'"]),
+    ],
+)
+def test_bad_options_are_named_at_load(spark, stream, change, named):
+    query = stream(**change)
+    with pytest.raises(AnalysisException) as caught:
+        spark.readStream.format("kafka_deferred").options(**query.options).load()
+    message = str(caught.value)
+    assert "OptionError" in message
+    for text in named:
+        assert text in message
+
+
+def test_a_schema_of_the_users_own_is_refused(spark, stream, tmp_path):
+    # Spark does not ask the source at load() when the user gives the schema.
+    frame = (
+        spark.readStream.format("kafka_deferred")
+        .options(**stream().options)
+        .schema("value STRING")
+        .load()
+    )
+    with pytest.raises(Exception, match="schema.*it is fixed"):
+        frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start(
+        ).awaitTermination()
