@@ -6,7 +6,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_rebalance.fetch import compression
@@ -29,6 +29,7 @@ def xerial(*blocks: bytes) -> bytes:
 
 
 @given(data=st.binary(max_size=5000), repeats=st.integers(1, 50))
+@settings(deadline=None)
 @pytest.mark.parametrize("codec", NAMES)
 def test_every_codec_gives_back_what_was_compressed(codec: int, data: bytes, repeats: int) -> None:
     plain = data * repeats
@@ -36,6 +37,7 @@ def test_every_codec_gives_back_what_was_compressed(codec: int, data: bytes, rep
 
 
 @given(blocks=st.lists(st.binary(max_size=2000), max_size=5))
+@settings(deadline=None)
 def test_the_framing_of_java_snappy_is_unwrapped(blocks: list[bytes]) -> None:
     assert compression.decompress(SNAPPY, xerial(*blocks)) == b"".join(blocks)
 
@@ -97,6 +99,7 @@ def test_members_of_a_gzip_stream_are_all_read() -> None:
 
 
 @given(data=st.binary(max_size=300))
+@settings(deadline=None)
 @pytest.mark.parametrize("codec", NAMES)
 @pytest.mark.parametrize("prefix", [b"", XERIAL_HEADER], ids=["", "xerial"])
 def test_any_bytes_decompress_or_are_refused(codec: int, prefix: bytes, data: bytes) -> None:
@@ -105,6 +108,7 @@ def test_any_bytes_decompress_or_are_refused(codec: int, prefix: bytes, data: by
 
 
 @given(data=st.binary(min_size=1, max_size=2000), position=st.floats(0, 1), bit=st.integers(0, 7))
+@settings(deadline=None)
 @pytest.mark.parametrize("codec", NAMES)
 def test_damaged_bytes_decompress_or_are_refused(
     codec: int, data: bytes, position: float, bit: int

@@ -110,12 +110,13 @@ def record_batches(draw: st.DrawFn) -> bytes:
 
 
 @given(records=record_batches())
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_rows_are_those_of_kafka_python(records: bytes) -> None:
     assert decode(records) == rows_of_kafka_python(records)
 
 
 @given(records=record_batches(), data=st.data())
+@settings(deadline=None)
 def test_only_rows_of_the_range_and_from_the_position_on(
     records: bytes, data: st.DataObject
 ) -> None:
@@ -130,6 +131,7 @@ def test_only_rows_of_the_range_and_from_the_position_on(
 
 
 @given(records=record_batches(), rows=st.integers(1, 9), size=st.integers(1, 600))
+@settings(deadline=None)
 def test_batches_of_any_size_hold_the_same_rows(records: bytes, rows: int, size: int) -> None:
     parts = list(batches(records, batch_rows=rows, batch_bytes=size))
     assert rows_of(parts) == rows_of_kafka_python(records)
@@ -283,7 +285,7 @@ def test_a_marker_without_a_type_is_corrupt(key: bytes) -> None:
 
 
 @given(records=record_batches(), place=st.floats(0, 1), bit=st.integers(0, 7))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_a_flipped_bit_is_found_or_changes_nothing(records: bytes, place: float, bit: int) -> None:
     at = min(int(place * len(records)), len(records) - 1)
     damaged = bytearray(records)
@@ -317,19 +319,21 @@ def _walk(records: bytes, position: int) -> Iterator[int]:
 
 
 @given(records=record_batches(), place=st.floats(0, 1))
+@settings(deadline=None)
 def test_a_cut_off_buffer_gives_the_whole_batches(records: bytes, place: float) -> None:
     rows = decode(records[: int(place * len(records))])
     assert rows == rows_of_kafka_python(records)[: len(rows)]
 
 
 @given(payload=st.binary(max_size=200), count=st.integers(-1, 40), flags=st.sampled_from(range(64)))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_hostile_records_under_a_right_crc(payload: bytes, count: int, flags: int) -> None:
     with contextlib.suppress(CorruptRecordError):
         assert len(decode(with_payload(payload, count, flags), read_committed=True)) <= count
 
 
 @given(records=st.binary(max_size=400), position=st.integers(0, 2**63 - 1))
+@settings(deadline=None)
 def test_any_bytes_at_all(records: bytes, position: int) -> None:
     for read in (lambda: decode(records), lambda: next_position(records, position, EVERYTHING)):
         with contextlib.suppress(CorruptRecordError):
@@ -422,6 +426,7 @@ def test_older_formats_through_kafka_python(magic: int, codec: int) -> None:
 
 
 @given(place=st.floats(0, 1), bit=st.integers(0, 7))
+@settings(deadline=None)
 @pytest.mark.parametrize(("magic", "codec"), [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_damaged_older_formats(magic: int, codec: int, place: float, bit: int) -> None:
     records = bytearray(legacy(magic, codec))
