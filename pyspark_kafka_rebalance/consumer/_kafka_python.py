@@ -240,7 +240,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     def _handle_metadata_update(self, cluster: Any) -> None:
         super()._handle_metadata_update(cluster)
-        self.membership.on_metadata_update()
+        if hasattr(self, "membership"):  # the I/O loop runs before the membership is put behind us
+            self.membership.on_metadata_update()
 
     def _handle_find_coordinator_response(self, response: Any) -> str:
         join_node: str = super()._handle_find_coordinator_response(response)

@@ -361,6 +361,42 @@ def test_a_commit_that_waits_when_the_membership_is_lost_is_never_sent(
     assert committed(kafka, group_id).get(TopicPartition(topic_name, 0), 0) <= 1
 
 
+def test_members_hurry_after_a_generation_change(kafka, topic_name, consumers):
+    """The others learn of the next rebalance at their next heartbeat: it must come soon."""
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name, heartbeat_interval_ms=60_000, session_timeout_ms=180_000)
+    beats = []
+    lane = member._membership._lane
+    heartbeat = lane.heartbeat
+
+    async def counted(who):
+        beats.append(who.generation)
+        return await heartbeat(who)
+
+    lane.heartbeat = counted
+    poll_until(lambda: len(beats) >= 5, member)  # its patience is half of one interval
+
+
+def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
+    """A leader that joins before it knows the topic's metadata would assign nothing."""
+    kafka.create_topic(topic_name, partitions=3)
+    member = consumers(topic_name)
+    results = poll_until(lambda: member.generation >= 1, member)
+    assert len(results[-1].assigned) == 3
+
+
+def test_membership_without_fetching(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    member = consumers(topic_name)
+    deadline = time.monotonic() + PATIENCE_S
+    while not owns(member, 2)():
+        assert time.monotonic() < deadline
+        assert member.poll_membership().records == {}
+    assert member._subscription.fetchable_partitions() == []
+    assert not member._fetcher.in_flight_fetches()
+
+
 def test_short_polls_balance(kafka, topic_name, consumers):
     """Trap: a join that finished between two polls was thrown away and repeated."""
     kafka.create_topic(topic_name, partitions=4)

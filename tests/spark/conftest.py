@@ -1,21 +1,25 @@
-"""One Spark session for the tests whose queries need no process of their own."""
+"""Queries of one shared Spark session, and queries in processes of their own."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
+from pyspark_kafka_rebalance.testing.query_process import QueryProcess
 
 # Spark starts its Python workers by this name, and they must find this package.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -120,3 +124,96 @@ def committed(kafka: LocalKafka, group_id: str) -> Callable[[], dict[TopicPartit
             admin.close()
 
     return ask
+
+
+class SteadyProducer:
+    """Records to every partition at a steady rate, from a thread of its own."""
+
+    def __init__(self, kafka: LocalKafka, topic: str, partitions: int, per_second: int) -> None:
+        self._producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=5)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(topic, partitions, per_second))
+
+    def _run(self, topic: str, partitions: int, per_second: int) -> None:
+        sent, began_at = 0, time.monotonic()
+        while not self._stopping.is_set():
+            due = int((time.monotonic() - began_at) * per_second)
+            for number in range(sent, due):
+                self._producer.send(topic, b"%099d" % number, partition=number % partitions)
+            sent = max(sent, due)
+            time.sleep(0.01)
+
+    def __enter__(self) -> SteadyProducer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop and flush; idempotent."""
+        self._stopping.set()
+        self._thread.join()
+        self._producer.close()
+
+
+class Queries:
+    """Queries of one group, each in its own process, and their ledger."""
+
+    def __init__(self, kafka: LocalKafka, topic: str, group_id: str, work: Path) -> None:
+        self._kafka = kafka
+        self._work = work
+        self._options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": group_id,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "readers": "2",
+            "kafka.session.timeout.ms": "10000",
+        }
+        self._topic = topic
+        self._made: list[QueryProcess] = []
+
+    def start(self, name: str, batch_s: float = 0.3, **options: str) -> QueryProcess:
+        given = {key.replace("__", "."): value for key, value in options.items()}
+        query = QueryProcess(
+            name,
+            {**self._options, **given},
+            ledger=self._work / "ledger",
+            work=self._work,
+            batch_s=batch_s,
+        )
+        self._made.append(query)
+        return query.start()
+
+    def ledger(self) -> pa.Table:
+        return read_ledger(self._work / "ledger")
+
+    def tally(self) -> Tally:
+        consumer = KafkaConsumer(bootstrap_servers=self._kafka.bootstrap_servers)
+        try:
+            partitions = consumer.partitions_for_topic(self._topic)
+            ends = consumer.end_offsets([TopicPartition(self._topic, p) for p in partitions])
+        finally:
+            consumer.close()
+        return tally(self.ledger(), ends)
+
+    def wait_until_all_is_read(self, patience_s: float = 60.0) -> Tally:
+        deadline = time.monotonic() + patience_s
+        while (result := self.tally()).lost and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return result
+
+    def kill_all(self) -> None:
+        for query in self._made:
+            query.kill()
+
+
+@pytest.fixture
+def queries(
+    kafka: LocalKafka, topic_name: str, group_id: str, tmp_path: Path
+) -> Iterator[Queries]:
+    """Make queries in processes of their own; killed at the end."""
+    made = Queries(kafka, topic_name, group_id, tmp_path)
+    yield made
+    made.kill_all()
