@@ -72,7 +72,7 @@ def test_what_kafka_python_produced(
         pytest.importorskip({"zstd": "zstandard"}.get(codec, codec))
     sent = values(5_000)
     keys = [None if n % 3 == 0 else b"k%d" % n for n in range(len(sent))]
-    headers = [[("n", b"%d" % n), ("n", None)] if n % 2 else [] for n in range(len(sent))]
+    headers = [[("n", b"%d" % n), ("n", b"")] if n % 2 else [] for n in range(len(sent))]
     stamps = [1_600_000_000_000 + n for n in range(len(sent))]
     kafka.produce(
         topic_name,
@@ -106,10 +106,13 @@ def test_what_librdkafka_produced(
     )
     sent = values(5_000)
     for value in sent:
-        producer.produce(topic_name, value, partition=0)
+        producer.produce(topic_name, value, partition=0, headers=[("n", None), ("n", b"1")])
     producer.flush()
-    read = rows_of(fetcher(), OffsetRange(topic_name, 0, 0, len(sent)))
+    read = rows_of(fetcher(include_headers=True), OffsetRange(topic_name, 0, 0, len(sent)))
     assert [row["value"] for row in read] == sent
+    assert all(
+        row["headers"] == [{"key": "n", "value": None}, {"key": "n", "value": b"1"}] for row in read
+    )
     assert {row["timestampType"] for row in read} == {1}
 
 
