@@ -1,0 +1,285 @@
+"""What the ledger says of rates, pauses and hand-overs; pure.
+
+All times are those of the sinks' clocks (``time.time()``, one machine). A *delivery* is what one
+batch of one reader brought of one partition; its records are delivered when the batch completes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from kafka.structs import TopicPartition
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What one batch brought of one partition."""
+
+    reader: str
+    batch: int
+    partition: TopicPartition
+    began_at: float
+    completed_at: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """One partition on its way from one reader to another.
+
+    Attributes
+    ----------
+    last_at : float
+        The old owner completed its last batch with records of the partition.
+    first_at : float
+        The new owner completed its first.
+    """
+
+    partition: TopicPartition
+    old: str
+    new: str
+    last_at: float
+    first_at: float
+
+    @property
+    def seconds(self) -> float:
+        """From the old owner's last record to the new owner's first."""
+        return self.first_at - self.last_at
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time."""
+
+    since: float
+    until: float
+
+    def __contains__(self, at: float) -> bool:
+        return self.since < at <= self.until
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """What the scenario knows of a change of the group.
+
+    Attributes
+    ----------
+    name : str
+        Such as "B joins".
+    at : float
+        When the group saw it begin.
+    before, during : Window
+        A calm stretch before it, and from its beginning until everything has moved.
+    """
+
+    name: str
+    at: float
+    before: Window
+    during: Window
+
+
+@dataclass(frozen=True)
+class RebalanceFigures:
+    """What one rebalance cost.
+
+    Attributes
+    ----------
+    kept : int
+        Partitions that stayed with their owner.
+    pause_before, pause_during : float or None
+        The longest time without a completed batch of any one of them; None without any.
+    rate_ratio : float or None
+        Their rows per second during the rebalance ÷ before.
+    hand_overs : list of HandOver
+        The partitions that moved.
+    """
+
+    rebalance: Rebalance
+    kept: int
+    pause_before: float | None
+    pause_during: float | None
+    rate_ratio: float | None
+    hand_overs: list[HandOver]
+
+    @property
+    def median_hand_over(self) -> float | None:
+        """In seconds."""
+        return median(h.seconds for h in self.hand_overs) if self.hand_overs else None
+
+    @property
+    def longest_hand_over(self) -> float | None:
+        """In seconds."""
+        return max((h.seconds for h in self.hand_overs), default=None)
+
+
+def deliveries_of(ledger: pa.Table) -> list[Delivery]:
+    """Reduce the ledger's rows to deliveries, by completion."""
+    if not ledger.num_rows:
+        return []
+    keys = ["reader", "batch", "attempt", "topic", "partition"]
+    records = ledger.filter(pc.is_valid(ledger["offset"]))
+    grouped = records.group_by(keys).aggregate(
+        [("began_at", "min"), ("completed_at", "max"), ("offset", "count")]
+    )
+    found = [
+        Delivery(
+            row["reader"],
+            row["batch"],
+            TopicPartition(row["topic"], row["partition"]),
+            row["began_at_min"],
+            row["completed_at_max"],
+            row["offset_count"],
+        )
+        for row in grouped.to_pylist()
+    ]
+    return sorted(found, key=lambda d: (d.completed_at, d.reader, d.partition))
+
+
+def spans(deliveries: Sequence[Delivery]) -> dict[Delivery, Window]:
+    """The time over which each delivery's rows came in.
+
+    A batch is under way from the completion of the reader's batch before it, as long as the reader
+    is as quick as usual to go on. Longer idleness is idleness: rows that waited meanwhile are not
+    spread over it, so that a stall shows as one.
+    """
+    batches: dict[str, dict[float, float]] = defaultdict(dict)  # by reader: completed, began
+    for d in deliveries:
+        batches[d.reader][d.completed_at] = d.began_at
+    starts: dict[tuple[str, float], float] = {}
+    for reader, began_by_completion in batches.items():
+        ordered = sorted(began_by_completion.items())
+        gaps = [began - done for (done, _), (_, began) in pairwise(ordered)]
+        usual = max(0.0, median(gaps)) if gaps else 0.0
+        before = float("-inf")
+        for completed, began in ordered:
+            starts[reader, completed] = max(before, began - usual)
+            before = completed
+    return {d: Window(starts[d.reader, d.completed_at], d.completed_at) for d in deliveries}
+
+
+def rates(deliveries: Sequence[Delivery], edges: Sequence[float]) -> dict[str, list[float]]:
+    """Rows per second of each reader in each bin between two edges."""
+    found: dict[str, list[float]] = {}
+    for delivery, span in spans(deliveries).items():
+        bins = found.setdefault(delivery.reader, [0.0] * (len(edges) - 1))
+        length = max(span.until - span.since, 1e-9)
+        for n, (left, right) in enumerate(pairwise(edges)):
+            overlap = min(right, span.until) - max(left, span.since)
+            if overlap > 0:
+                bins[n] += delivery.rows * overlap / length / (right - left)
+    return found
+
+
+def counter_rates(counts: Sequence[tuple[float, int]], edges: Sequence[float]) -> list[float]:
+    """Rates in each bin from readings (time, count so far) of a growing counter."""
+
+    def count_at(at: float) -> float:
+        if not counts or at <= counts[0][0]:
+            return counts[0][1] if counts else 0.0
+        for (left, low), (right, high) in pairwise(counts):
+            if left <= at <= right:
+                return low + (high - low) * (at - left) / max(right - left, 1e-9)
+        return counts[-1][1]
+
+    readings = [count_at(edge) for edge in edges]
+    return [
+        (high - low) / (right - left)
+        for (left, right), (low, high) in zip(pairwise(edges), pairwise(readings), strict=True)
+    ]
+
+
+def smooth(values: Sequence[float], width: int) -> list[float]:
+    """Centred moving average over ``width`` bins (odd), shorter at the ends."""
+    half = width // 2
+    return [
+        sum(part) / len(part)
+        for n in range(len(values))
+        if (part := values[max(0, n - half) : n + half + 1])
+    ]
+
+
+def hand_overs(deliveries: Sequence[Delivery]) -> list[HandOver]:
+    """Every change of a partition's reader, by the new reader's first record."""
+    found = []
+    for partition, of_partition in _by_partition(deliveries).items():
+        for old, new in pairwise(of_partition):
+            if old.reader != new.reader:
+                found.append(
+                    HandOver(partition, old.reader, new.reader, old.completed_at, new.completed_at)
+                )
+    return sorted(found, key=lambda h: h.first_at)
+
+
+def kept_partitions(deliveries: Sequence[Delivery], window: Window) -> set[TopicPartition]:
+    """Partitions with the same reader from the window's beginning to its end."""
+    return {
+        partition
+        for partition, of_partition in _by_partition(deliveries).items()
+        if len({d.reader for d in of_partition if d.completed_at in window}) == 1
+    }
+
+
+def longest_pause(
+    deliveries: Sequence[Delivery], partitions: Collection[TopicPartition], window: Window
+) -> float | None:
+    """The longest time between two completed batches with records of one of the partitions.
+
+    A pause belongs to the window in which it ends, however early it began.
+    """
+    pauses = [
+        later.completed_at - earlier.completed_at
+        for partition, of_partition in _by_partition(deliveries).items()
+        if partition in partitions
+        for earlier, later in pairwise(of_partition)
+        if later.completed_at in window
+    ]
+    return max(pauses, default=None)
+
+
+def rows_per_second(
+    deliveries: Sequence[Delivery], partitions: Collection[TopicPartition], window: Window
+) -> float:
+    """The partitions' rate in the window; deliveries at its edges count by their share."""
+    rows = 0.0
+    for delivery, span in spans(deliveries).items():
+        if delivery.partition in partitions:
+            overlap = min(window.until, span.until) - max(window.since, span.since)
+            rows += delivery.rows * max(0.0, overlap) / max(span.until - span.since, 1e-9)
+    return rows / (window.until - window.since)
+
+
+def figures_of(
+    deliveries: Sequence[Delivery], rebalances: Iterable[Rebalance]
+) -> list[RebalanceFigures]:
+    """What each rebalance cost."""
+    moved = hand_overs(deliveries)
+    found = []
+    for rebalance in rebalances:
+        before, during = rebalance.before, rebalance.during
+        kept = kept_partitions(deliveries, Window(before.since, during.until))
+        rate = rows_per_second(deliveries, kept, before)
+        found.append(
+            RebalanceFigures(
+                rebalance,
+                len(kept),
+                longest_pause(deliveries, kept, before),
+                longest_pause(deliveries, kept, during),
+                rows_per_second(deliveries, kept, during) / rate if rate else None,
+                [h for h in moved if h.first_at in during],
+            )
+        )
+    return found
+
+
+def _by_partition(deliveries: Iterable[Delivery]) -> Mapping[TopicPartition, list[Delivery]]:
+    """By partition, and there by completion."""
+    found: dict[TopicPartition, list[Delivery]] = defaultdict(list)
+    for delivery in deliveries:
+        found[delivery.partition].append(delivery)
+    return {p: sorted(of, key=lambda d: d.completed_at) for p, of in sorted(found.items())}

@@ -1,0 +1,178 @@
+"""The group as its broker describes it: who owns what, what is committed, how much is left."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaAdminClient
+from kafka.admin import OffsetSpec
+from kafka.errors import KafkaError
+from kafka.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True)
+class View:
+    """One look at the group.
+
+    Attributes
+    ----------
+    at : float
+        When; ``time.time()``.
+    state : str
+        The broker's word: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead.
+    members : frozenset of str
+        Readers with a member in the group.
+    owned : dict of str to frozenset of TopicPartition
+        By reader, as of the last stable state: while a join is under way the broker does not say.
+    revoking : dict of str to frozenset of TopicPartition
+        Taken from a reader that has not released them yet.
+    committed, ends : dict of TopicPartition to int
+        The group's next offsets, and the partitions' end offsets.
+    """
+
+    at: float = 0.0
+    state: str = "Dead"
+    members: frozenset[str] = frozenset()
+    owned: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    revoking: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def lag(self, partitions: Collection[TopicPartition]) -> int:
+        """Records of these that are not committed yet."""
+        return sum(max(0, self.ends.get(p, 0) - self.committed.get(p, 0)) for p in partitions)
+
+    def is_shared_by(self, readers: Collection[str]) -> bool:
+        """Whether just these readers share all partitions evenly, and nothing is on its way."""
+        shares = [len(self.owned.get(reader, ())) for reader in readers]
+        return (
+            self.state == "Stable"
+            and self.members == frozenset(readers)
+            and sum(shares) == len(self.ends) > 0
+            and max(shares) - min(shares) <= 1
+        )
+
+
+class GroupWatch:
+    """Looks at the group again and again, on a thread of its own.
+
+    Parameters
+    ----------
+    bootstrap_servers, group_id : str
+        The group.
+    partitions : collection of TopicPartition
+        Everything that it reads.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, group_id: str, partitions: Collection[TopicPartition]
+    ) -> None:
+        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+        self._group_id = group_id
+        self._partitions = list(partitions)
+        self._view = View()
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(5)
+        self._admin.close()
+
+    @property
+    def view(self) -> View:
+        """The last look."""
+        return self._view
+
+    def wait_until(self, is_so: Callable[[View], bool], what: str, timeout_s: float = 60.0) -> View:
+        """Wait for a look at which it is so; TimeoutError says what was waited for."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: is_so(self._view), timeout_s):
+                raise TimeoutError(f"not within {timeout_s:g} s: {what}; last seen: {self._view}")
+            return self._view
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_EVERY_S):
+            try:
+                view = self._look()
+            except KafkaError as error:
+                log.info("the group cannot be seen: %r", error)
+                continue
+            with self._changed:
+                self._view = view
+                self._changed.notify_all()
+
+    def _look(self) -> View:
+        at = time.time()
+        group = self._admin.describe_groups([self._group_id])[self._group_id]
+        ends = self._admin.list_partition_offsets(
+            dict.fromkeys(self._partitions, OffsetSpec.LATEST)
+        )
+        committed = self._admin.list_group_offsets(self._group_id)[self._group_id]
+        return next_view(
+            self._view,
+            at,
+            group,
+            {p: found.offset for p, found in committed.items()},
+            {p: found.offset for p, found in ends.items()},
+        )
+
+
+def next_view(
+    previous: View,
+    at: float,
+    group: Mapping[str, Any],
+    committed: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> View:
+    """The view after ``previous``, given the broker's description of the group.
+
+    A reader's members have its name before the first "-" of their client id.
+    """
+    state = group["group_state"]
+    members = group["members"]
+    readers = frozenset(member["client_id"].partition("-")[0] for member in members)
+    if state not in ("Stable", "Empty"):
+        return View(at, state, readers, previous.owned, previous.revoking, committed, ends)
+    owned: dict[str, set[TopicPartition]] = {reader: set() for reader in readers}
+    for member in members:
+        for topic in (member["member_assignment"] or {}).get("assigned_partitions", ()):
+            owned[member["client_id"].partition("-")[0]] |= {
+                TopicPartition(topic["topic"], partition) for partition in topic["partitions"]
+            }
+    # In a cooperative rebalance a partition that moves belongs to nobody until its owner, which
+    # knows by then, has released it.
+    nobodys = ends.keys() - set().union(*owned.values())
+    revoking = {
+        reader: frozenset(
+            nobodys
+            & (previous.owned.get(reader, frozenset()) | previous.revoking.get(reader, frozenset()))
+        )
+        for reader in readers
+    }
+    return View(
+        at, state, readers, {r: frozenset(o) for r, o in owned.items()}, revoking, committed, ends
+    )

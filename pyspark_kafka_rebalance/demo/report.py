@@ -1,0 +1,66 @@
+"""The verdict at the end: what the ledger proves, and what each rebalance cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from ..testing.ledger import Tally
+from .figures import RebalanceFigures
+
+
+def print_report(
+    console: Console, title: str, produced: int, tally: Tally, figures: Sequence[RebalanceFigures]
+) -> None:
+    """Print both tables and how to read them."""
+    lost = sum(map(len, tally.lost.values()))
+    verdict = Table(title=f"The ledger: {title}", title_justify="left", title_style="bold")
+    for name in ("produced", "delivered", "lost", "duplicated"):
+        verdict.add_column(name, justify="right", min_width=10)
+    verdict.add_row(
+        f"{produced:,}",
+        f"{tally.records:,}",
+        _judged(lost),
+        _judged(tally.duplicated),
+    )
+    console.print(verdict)
+    costs = Table(title="The rebalances", title_justify="left", title_style="bold")
+    costs.add_column("")
+    for name in (
+        "partitions\nthat stay",
+        "longest pause\nbefore",
+        "longest pause\nduring",
+        "rows/s\nduring ÷ before",
+        "partitions\nthat move",
+        "hand-over\nmedian",
+        "hand-over\nlongest",
+    ):
+        costs.add_column(name, justify="right")
+    for one in figures:
+        costs.add_row(
+            one.rebalance.name,
+            str(one.kept),
+            _seconds(one.pause_before),
+            _seconds(one.pause_during),
+            "-" if one.rate_ratio is None else f"{one.rate_ratio:.2f}",
+            str(len(one.hand_overs)),
+            _seconds(one.median_hand_over),
+            _seconds(one.longest_hand_over),
+        )
+    console.print(costs)
+    console.print(
+        "A pause: between two finished batches with records of the same partition. A hand-over: "
+        "from the old owner's last finished batch to the new owner's first, its processing "
+        "included.",
+        style="dim",
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _judged(count: int) -> str:
+    return f"[bold red]{count:,}[/]" if count else "[green]0[/]"

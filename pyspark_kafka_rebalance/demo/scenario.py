@@ -1,0 +1,328 @@
+"""The demo's course: A runs, B joins, C joins, B leaves, the rest ends; under a steady load."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from ..testing.child_process import ChildProcess
+from ..testing.query_process import QueryProcess
+from .blocking import BlockingConsumerProcess
+from .figures import Rebalance, Window
+from .group_watch import GroupWatch
+from .screen import Line, Screen
+
+READERS = ("A", "B", "C")
+
+#: Batches that are under way when the group says that all has moved still belong to it.
+_SETTLE_S = 3.0
+
+#: The live table's rates are means over this long.
+_RATE_OVER_S = 3.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the demo is asked for.
+
+    Attributes
+    ----------
+    peer : str
+        "deferred" for queries with ``kafka_deferred``; "blocking" for consumers that drain inside
+        their rebalance listener.
+    seconds_per_phase : float
+        Calm seconds before each change of the group.
+    rate : int
+        Records per second in total.
+    batch_s : float
+        How long a batch is processed.
+    """
+
+    peer: str = "deferred"
+    seconds_per_phase: float = 6.0
+    rate: int = 4_000
+    partitions: int = 12
+    batch_s: float = 0.5
+    value_bytes: int = 100
+
+    @property
+    def reader(self) -> str:
+        """What one reader is called."""
+        return "query" if self.peer == "deferred" else "consumer"
+
+
+@dataclass
+class Course:
+    """What happened, for the report and the picture.
+
+    Attributes
+    ----------
+    produced : list of (time, records so far)
+    rebalances : list of Rebalance
+    end_offsets : dict of TopicPartition to int
+        What should have been delivered.
+    """
+
+    produced: list[tuple[float, int]] = field(default_factory=list)
+    rebalances: list[Rebalance] = field(default_factory=list)
+    end_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    stopping_at: float = 0.0
+
+
+class Scenario:
+    """One run of the demo.
+
+    Parameters
+    ----------
+    settings : Settings
+        What is asked for.
+    bootstrap_servers, topic, group_id : str
+        An existing empty topic, and a group that nobody else uses.
+    work : Path
+        Folder for checkpoints, logs and the ledger.
+    """
+
+    def __init__(
+        self, settings: Settings, bootstrap_servers: str, topic: str, group_id: str, work: Path
+    ) -> None:
+        self._settings = settings
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._group_id = group_id
+        self._work = work
+        self._partitions = [TopicPartition(topic, n) for n in range(settings.partitions)]
+        self.ledger = work / "ledger"
+        self.course = Course()
+        self._lock = threading.Lock()
+        self._states = dict.fromkeys(READERS, "")
+        self._batches: dict[str, deque[tuple[float, int]]] = {name: deque() for name in READERS}
+        self._lost = dict.fromkeys(READERS, 0)
+        self._watch: GroupWatch | None = None
+
+    # -- the course -------------------------------------------------------------------------------
+
+    def run(self, screen: Screen) -> Course:
+        """Run it to its end; no process is left, however it ends."""
+        with ExitStack() as stack:
+            self._watch = stack.enter_context(
+                GroupWatch(self._bootstrap_servers, self._group_id, self._partitions)
+            )
+            load = self._load()
+            stack.callback(load.kill)
+            readers = {name: self._reader(name) for name in READERS}
+            for reader in readers.values():
+                stack.callback(reader.kill)
+            self._launch(screen, readers.values())
+            self._start_first(screen, readers["A"], load)
+            self._join(screen, readers["B"], ("A", "B"))
+            self._join(screen, readers["C"], READERS)
+            self._leave(screen, readers["B"], ("A", "C"))
+            self._finish(screen, load, (readers["A"], readers["C"]))
+        return self.course
+
+    def _start_first(self, screen: Screen, reader: ChildProcess, load: ChildProcess) -> None:
+        self._release(reader)
+        screen.say(f"{self._settings.reader} {reader.name} joins the group alone")
+        self._wait_until_shared_by((reader.name,))
+        load.start()
+        load.wait_for("produced")
+        reader.wait_for("batch")
+        screen.say(f"the producer sends {self._settings.rate:,} records/s to {self._topic}")
+        self._states[reader.name] = "running"
+
+    def _join(self, screen: Screen, reader: ChildProcess, everybody: Collection[str]) -> None:
+        """Let a newcomer join between two measuring windows."""
+        before = self._calm(screen)
+        with self._rebalance(f"{reader.name} joins", before) as begin:
+            screen.say(f"{self._settings.reader} {reader.name} warms up and joins")
+            self._states[reader.name] = "warming up"
+            self._release(reader)
+            assert self._watch is not None
+            self._watch.wait_until(
+                lambda view: reader.name in view.members, f"{reader.name} is a member"
+            )
+            begin()
+            self._states[reader.name] = "joining"
+            self._wait_until_shared_by(everybody)
+            screen.say(f"shared by {', '.join(sorted(everybody))}")
+            self._states[reader.name] = "running"
+
+    def _leave(self, screen: Screen, reader: ChildProcess, rest: Collection[str]) -> None:
+        before = self._calm(screen)
+        with self._rebalance(f"{reader.name} stops", before) as begin:
+            screen.say(f"{self._settings.reader} {reader.name} stops gracefully")
+            self._states[reader.name] = "stopping"
+            begin()
+            reader.stop()
+            self._states[reader.name] = "stopped"
+            self._wait_until_shared_by(rest)
+            screen.say(f"shared by {', '.join(sorted(rest))}")
+
+    def _finish(
+        self, screen: Screen, load: ChildProcess, readers: Collection[ChildProcess]
+    ) -> None:
+        self._calm(screen, measure=False)
+        screen.say("the producer stops; the rest is read to its end")
+        self.course.stopping_at = time.time()
+        sent = load.stop()["records"]
+        assert self._watch is not None
+        view = self._watch.wait_until(
+            lambda view: sum(view.ends.values()) == sent and view.lag(self._partitions) == 0,
+            "everything is read and committed",
+        )
+        self.course.end_offsets = dict(view.ends)
+        screen.say(f"{self._settings.reader}s {' and '.join(r.name for r in readers)} stop")
+        for reader in readers:
+            self._states[reader.name] = "stopping"
+            reader.stop()
+            self._states[reader.name] = "stopped"
+
+    def _launch(self, screen: Screen, readers: Collection[ChildProcess]) -> None:
+        """Start the processes; they do not touch the group yet.
+
+        All at once and before anything is measured: a JVM that starts takes a core for seconds,
+        and that is not what a rebalance costs.
+        """
+        what = "Spark for the queries" if self._settings.peer == "deferred" else "the consumers"
+        names = ", ".join(reader.name for reader in readers)
+        screen.say(f"starting {what} {names}, each in a process of its own")
+        for reader in readers:
+            self._states[reader.name] = "starting"
+            reader.start()
+        for reader in readers:
+            reader.wait_for("ready")
+            self._states[reader.name] = "ready"
+
+    def _calm(self, screen: Screen, *, measure: bool = True) -> Window:
+        seconds = self._settings.seconds_per_phase
+        screen.say(f"{seconds:g} s of calm" + (", to compare with" if measure else ""))
+        since = time.time()
+        time.sleep(seconds)
+        return Window(since, time.time())
+
+    @contextmanager
+    def _rebalance(self, name: str, before: Window) -> Iterator[Any]:
+        began: list[float] = []
+        yield lambda: began.append(time.time())
+        time.sleep(_SETTLE_S)
+        during = Window(began[0], time.time())
+        self.course.rebalances.append(Rebalance(name, began[0], before, during))
+
+    def _wait_until_shared_by(self, readers: Collection[str]) -> None:
+        assert self._watch is not None
+        self._watch.wait_until(
+            lambda view: view.is_shared_by(readers),
+            f"the partitions are shared by {', '.join(sorted(readers))}",
+        )
+
+    # -- the processes ----------------------------------------------------------------------------
+
+    def _load(self) -> ChildProcess:
+        settings = self._settings
+
+        def note(event: dict[str, Any]) -> None:
+            if "records" in event:
+                with self._lock:
+                    self.course.produced.append((event["at"], event["records"]))
+
+        return ChildProcess(
+            "load",
+            f"{__package__}.load",
+            {
+                "bootstrap_servers": self._bootstrap_servers,
+                "topic": self._topic,
+                "partitions": settings.partitions,
+                "rate": settings.rate,
+                "value_bytes": settings.value_bytes,
+            },
+            work=self._work,
+            on_event=note,
+        )
+
+    def _reader(self, name: str) -> ChildProcess:
+        def note(event: dict[str, Any]) -> None:
+            if event["event"] == "batch":
+                with self._lock:
+                    self._batches[name].append((event["at"], event["rows"]))
+                    self._lost[name] += event["lost"]
+
+        if self._settings.peer == "blocking":
+            return BlockingConsumerProcess(
+                name,
+                {
+                    "bootstrap_servers": self._bootstrap_servers,
+                    "group_id": self._group_id,
+                    # That of kafka_deferred, not the 3 s by default: a hand-over takes about one.
+                    "heartbeat_interval_ms": 1_000,
+                },
+                topic=self._topic,
+                ledger=self.ledger,
+                work=self._work,
+                batch_s=self._settings.batch_s,
+                on_event=note,
+            )
+        return QueryProcess(
+            name,
+            {
+                "kafka.bootstrap.servers": self._bootstrap_servers,
+                "kafka.group.id": self._group_id,
+                "kafka.client.id": name,
+                "subscribe": self._topic,
+                "startingOffsets": "earliest",
+                "readers": "1",
+            },
+            ledger=self.ledger,
+            work=self._work,
+            batch_s=self._settings.batch_s,
+            hold=True,
+            on_event=note,
+        )
+
+    def _release(self, reader: ChildProcess) -> None:
+        assert isinstance(reader, (QueryProcess, BlockingConsumerProcess))
+        reader.release()
+
+    # -- what there is to see ---------------------------------------------------------------------
+
+    def lines(self) -> tuple[list[Line], float]:
+        """The readers right now, and the produced records per second."""
+        now = time.time()
+        with self._lock:
+            rows = {}
+            for name, batches in self._batches.items():
+                while batches and batches[0][0] < now - _RATE_OVER_S:
+                    batches.popleft()
+                rows[name] = sum(n for _, n in batches)
+            recent = [reading for reading in self.course.produced if reading[0] > now - 2.0]
+        produced = 0.0
+        if len(recent) > 1:
+            produced = (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+        if self._watch is None:
+            return [], produced
+        view = self._watch.view
+        found = []
+        for name in READERS:
+            revoking = view.revoking.get(name, frozenset())
+            # The broker says what a reader shall have; until it is released it has more.
+            owned = view.owned.get(name, frozenset()) | revoking
+            found.append(
+                Line(
+                    name,
+                    self._states[name],
+                    len(owned),
+                    rows[name] / _RATE_OVER_S,
+                    len(revoking),
+                    self._lost[name],
+                    view.lag(owned),
+                    sum(view.committed.get(p, 0) for p in owned),
+                )
+            )
+        return found, produced

@@ -1,0 +1,194 @@
+"""A child process that prints JSON lines and takes orders on standard input.
+
+The tests' readers, the demo's load and the benchmarks' peers are such children. A child that loses
+its standard input has lost its parent, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: A JVM, a Spark session and Python workers on a busy machine.
+START_TIMEOUT_S = 120.0
+
+
+class ChildProcess:
+    """Start a module of this package in its own process and follow what it tells.
+
+    Parameters
+    ----------
+    name : str
+        For messages, and the name of the log file.
+    module : str
+        Run by ``python -m`` with the settings as its one argument, a JSON object.
+    settings : mapping
+        What the module's main function wants.
+    work : Path
+        Folder of the log, ``<name>.log``.
+    on_event : callable, optional
+        Called with every event as it comes, on a thread of its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        settings: Mapping[str, Any],
+        *,
+        work: Path,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._module = module
+        self._settings = dict(settings)
+        self._log = work / f"{name}.log"
+        self._on_event = on_event
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.events: list[dict[str, Any]] = []
+
+    def start(self) -> Self:
+        """Start the process; again after it ended, with the same settings."""
+        self.events = []
+        self._lines = queue.Queue()
+        with self._log.open("a") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._module, json.dumps(self._settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                text=True,
+                # Its own group, so that a kill reaches JVM, planner and workers, and only them.
+                start_new_session=True,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            )
+        threading.Thread(
+            target=self._follow, args=(self._process, self._lines), daemon=True
+        ).start()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is that of its process group as well."""
+        assert self._process is not None
+        return self._process.pid
+
+    def descendants(self, command: str) -> list[int]:
+        """Process ids in this process's group whose command line contains ``command``."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                in_group = os.getpgid(int(entry.name)) == self.pid
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (ProcessLookupError, FileNotFoundError):
+                continue
+            if in_group and command in line:
+                found.append(int(entry.name))
+        return sorted(found)
+
+    def wait_for(
+        self, event: str, timeout_s: float = START_TIMEOUT_S, **match: Any
+    ) -> dict[str, Any]:
+        """The next event of this name whose fields match; raises with the log's end."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise TimeoutError(f"{self.name}: no {event} {match}\n{self.log_end()}") from None
+            if line is None:
+                self._lines.put(None)
+                raise RuntimeError(f"{self.name} ended before {event} {match}\n{self.log_end()}")
+            self.events.append(line)
+            if line["event"] == event and all(line.get(k) == v for k, v in match.items()):
+                return line
+
+    def order(self, line: str) -> None:
+        """Write a line to its standard input."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+
+    def stop(self, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Order it to stop and wait for its end; the event that it stopped with."""
+        self.order("stop")
+        stopped = self.wait_for("stopped", timeout_s)
+        self.wait_until_ended(timeout_s)
+        return stopped
+
+    def wait_until_ended(self, timeout_s: float = 120.0) -> int:
+        """Wait until the process ends by itself; its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9 of the whole group: for a query JVM, planner and workers."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):  # an order that it never read
+                    stream.close()
+        self._process = None
+
+    def log_end(self, characters: int = 4_000) -> str:
+        """The end of what the process logged."""
+        return self._log.read_text(errors="replace")[-characters:]
+
+    def _follow(
+        self, process: subprocess.Popen[str], lines: queue.Queue[dict[str, Any] | None]
+    ) -> None:
+        assert process.stdout is not None
+        with suppress(ValueError):  # closed by kill() in mid-read
+            for text in process.stdout:
+                if text.startswith("{"):
+                    line = json.loads(text)
+                    if self._on_event is not None:
+                        self._on_event(line)
+                    lines.put(line)
+        lines.put(None)
+
+
+def tell(event: str, **fields: Any) -> None:
+    """The child's side: one line on standard output."""
+    print(json.dumps({"event": event, "at": time.time(), **fields}), flush=True)
+
+
+def orders() -> Iterator[str]:
+    """The child's side: lines from standard input, "stop" for ever once that has ended."""
+    for line in sys.stdin:
+        yield line.strip()
+    while True:
+        yield "stop"
