@@ -103,6 +103,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for batch in batches:
         index = batch.schema.get_field_index("timestamp")
-        plain = batch.set_column(index, "timestamp", batch.column(index).cast(pa.int64()))
-        rows.extend(plain.to_pylist())
+        plain = batch.column(index).cast(pa.int64())
+        table = pa.Table.from_batches([batch]).set_column(index, "timestamp", plain)
+        rows.extend(table.to_pylist())
     return rows
