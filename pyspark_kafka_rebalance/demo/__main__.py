@@ -21,9 +21,14 @@ from ..testing import LocalKafkaError, kafka_from_environment
 from ..testing.ledger import read_ledger, tally
 from .figures import deliveries_of, figures_of
 from .picture import save_picture
-from .report import print_report
+from .report import print_report, summary
 from .scenario import Scenario, Settings
 from .screen import Screen
+
+_TITLES = {
+    "deferred": "One consumer group, three Spark queries that come and go",
+    "blocking": "The same with consumers that drain inside their rebalance listener",
+}
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -119,21 +124,16 @@ def _run(console: Console, settings: Settings, picture: Path, keep: bool) -> int
         kafka.create_topic(name, partitions=settings.partitions)
         stack.callback(kafka.delete_topic, name)
         scenario = Scenario(settings, kafka.bootstrap_servers, name, name, work)
-        title = f"group {name} at {kafka.bootstrap_servers}"
-        with Screen(console, title, scenario.lines) as screen:
+        where = f"group {name} at {kafka.bootstrap_servers}"
+        with Screen(console, where, scenario.lines) as screen:
             course = scenario.run(screen)
         ledger = read_ledger(scenario.ledger)
     deliveries = deliveries_of(ledger)
     found = tally(ledger, course.end_offsets)
-    what = "Spark queries, deferred revoke" if settings.peer == "deferred" else "blocking consumers"
-    print_report(
-        console,
-        what,
-        sum(course.end_offsets.values()),
-        found,
-        figures_of(deliveries, course.rebalances),
-    )
-    save_picture(picture, settings, course, deliveries)
+    figures = figures_of(deliveries, course.rebalances)
+    title = _TITLES[settings.peer]
+    print_report(console, title, sum(course.end_offsets.values()), found, figures)
+    save_picture(picture, title, summary(found, figures), course, deliveries)
     console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
     console.print(f"took {time.monotonic() - began:.0f} s", highlight=False)
     return 1 if settings.peer == "deferred" and (found.lost or found.duplicated) else 0

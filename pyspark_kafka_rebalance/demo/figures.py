@@ -16,15 +16,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kafka.structs import TopicPartition
 
+#: A reader that goes on so much later than it usually does was idle.
+_SLACK_S = 0.25
+
 
 @dataclass(frozen=True)
 class Delivery:
-    """What one batch brought of one partition."""
+    """What one batch brought of one partition.
+
+    Attributes
+    ----------
+    began_at, received_at, completed_at : float
+        The sink got the batch, had its records, and was done with them.
+    """
 
     reader: str
     batch: int
     partition: TopicPartition
     began_at: float
+    received_at: float
     completed_at: float
     rows: int
 
@@ -38,7 +48,7 @@ class HandOver:
     last_at : float
         The old owner completed its last batch with records of the partition.
     first_at : float
-        The new owner completed its first.
+        The new owner had its first record in hand, not processed yet.
     """
 
     partition: TopicPartition
@@ -125,7 +135,8 @@ def deliveries_of(ledger: pa.Table) -> list[Delivery]:
     keys = ["reader", "batch", "attempt", "topic", "partition"]
     records = ledger.filter(pc.is_valid(ledger["offset"]))
     grouped = records.group_by(keys).aggregate(
-        [("began_at", "min"), ("completed_at", "max"), ("offset", "count")]
+        [(f"{name}_at", "min") for name in ("began", "received", "completed")]
+        + [("offset", "count")]
     )
     found = [
         Delivery(
@@ -133,7 +144,8 @@ def deliveries_of(ledger: pa.Table) -> list[Delivery]:
             row["batch"],
             TopicPartition(row["topic"], row["partition"]),
             row["began_at_min"],
-            row["completed_at_max"],
+            row["received_at_min"],
+            row["completed_at_min"],
             row["offset_count"],
         )
         for row in grouped.to_pylist()
@@ -144,9 +156,9 @@ def deliveries_of(ledger: pa.Table) -> list[Delivery]:
 def spans(deliveries: Sequence[Delivery]) -> dict[Delivery, Window]:
     """The time over which each delivery's rows came in.
 
-    A batch is under way from the completion of the reader's batch before it, as long as the reader
-    is as quick as usual to go on. Longer idleness is idleness: rows that waited meanwhile are not
-    spread over it, so that a stall shows as one.
+    A batch is under way from the completion of the reader's batch before it, if the reader went on
+    about as quickly as it usually does. Longer idleness is idleness: rows that waited meanwhile are
+    not spread over it, so that a stall shows as one.
     """
     batches: dict[str, dict[float, float]] = defaultdict(dict)  # by reader: completed, began
     for d in deliveries:
@@ -155,10 +167,10 @@ def spans(deliveries: Sequence[Delivery]) -> dict[Delivery, Window]:
     for reader, began_by_completion in batches.items():
         ordered = sorted(began_by_completion.items())
         gaps = [began - done for (done, _), (_, began) in pairwise(ordered)]
-        usual = max(0.0, median(gaps)) if gaps else 0.0
+        usual = median(gaps) + _SLACK_S if gaps else 0.0
         before = float("-inf")
         for completed, began in ordered:
-            starts[reader, completed] = max(before, began - usual)
+            starts[reader, completed] = before if began - before <= usual else began
             before = completed
     return {d: Window(starts[d.reader, d.completed_at], d.completed_at) for d in deliveries}
 
@@ -211,7 +223,7 @@ def hand_overs(deliveries: Sequence[Delivery]) -> list[HandOver]:
         for old, new in pairwise(of_partition):
             if old.reader != new.reader:
                 found.append(
-                    HandOver(partition, old.reader, new.reader, old.completed_at, new.completed_at)
+                    HandOver(partition, old.reader, new.reader, old.completed_at, new.received_at)
                 )
     return sorted(found, key=lambda h: h.first_at)
 

@@ -14,8 +14,8 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from .figures import Delivery, Rebalance, counter_rates, rates, smooth, spans
-from .scenario import Course, Settings
+from .figures import Delivery, Rebalance, Window, counter_rates, rates, smooth, spans
+from .scenario import Course
 from .screen import COLOURS
 
 _BIN_S = 0.1
@@ -24,16 +24,32 @@ _INK = "#33383d"
 
 
 def save_picture(
-    path: Path, settings: Settings, course: Course, deliveries: Sequence[Delivery]
+    path: Path,
+    title: str,
+    subtitle: str,
+    course: Course,
+    deliveries: Sequence[Delivery],
 ) -> None:
-    """Draw it and save it as PNG."""
-    began = course.produced[0][0]
+    """Draw it and save it as PNG.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder is made.
+    title, subtitle : str
+        What was run, and what came of it.
+    course : Course
+        When what happened.
+    deliveries : sequence of Delivery
+        From the ledger.
+    """
+    began = course.began_at
     until = course.stopping_at
     edges = [began + n * _BIN_S for n in range(int((until - began) / _BIN_S) + 1)]
-    figure = Figure(figsize=(10, 5.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10, 6), dpi=150, layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_rates(top, deliveries, course, edges)
-    _draw_owners(bottom, deliveries, began)
+    _draw_owners(bottom, [d for d in deliveries if d.completed_at > began], began)
     for axes in (top, bottom):
         for rebalance in course.rebalances:
             axes.axvline(rebalance.at - began, color=_INK, linewidth=1.1, zorder=5)
@@ -41,16 +57,13 @@ def save_picture(
         axes.tick_params(colors=_INK, labelsize=9)
         axes.set_xlim(0, until - began)
     _mark(top, course.rebalances, began)
-    bottom.set_xlabel("seconds since the producer started", color=_INK)
-    figure.suptitle(_title(settings), x=0.01, ha="left", fontsize=13, color=_INK, weight="bold")
+    bottom.set_xlabel("seconds", color=_INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=14, color=_INK, weight="bold")
+    top.set_title(subtitle, loc="left", fontsize=10, color=_INK, pad=24)
+    handles, labels = top.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
-
-
-def _title(settings: Settings) -> str:
-    if settings.peer == "blocking":
-        return "One consumer group, consumers that drain inside their rebalance listener"
-    return "One consumer group, Spark queries that come and go: what stays is never interrupted"
 
 
 def _draw_rates(
@@ -67,29 +80,48 @@ def _draw_rates(
         labels=[f"read by {reader}" for reader in by_reader],
         edgecolor="white",
         linewidth=0.6,
-        alpha=0.9,
     )
     produced = smooth(counter_rates(course.produced, edges), width)
-    axes.plot(middles, produced, "--", color=_INK, linewidth=1.3, label="produced", zorder=6)
+    axes.plot(
+        middles,
+        produced,
+        "--",
+        color=_INK,
+        linewidth=1.3,
+        label="produced, all partitions",
+        zorder=6,
+    )
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("rows/s (mean over 1 s)", color=_INK)
+    axes.set_ylabel("rows per second, stacked\n(mean over 1 s)", color=_INK)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.grid(axis="y", color="white", linewidth=0.6, alpha=0.5)
-    axes.legend(loc="lower right", ncols=4, fontsize=9, framealpha=0.9, edgecolor="none")
 
 
 def _draw_owners(axes: Any, deliveries: Sequence[Delivery], began: float) -> None:
+    """A bar while a partition's records are under way; white where they wait."""
     numbers = sorted({d.partition.partition for d in deliveries})
-    for delivery, span in spans(deliveries).items():
+    for (reader, partition), windows in _merged(deliveries).items():
         axes.broken_barh(
-            [(span.since - began, span.until - span.since)],
-            (delivery.partition.partition - 0.4, 0.8),
-            color=COLOURS[delivery.reader],
+            [(window.since - began, window.until - window.since) for window in windows],
+            (partition - 0.4, 0.8),
+            color=COLOURS[reader],
             linewidth=0,
         )
     axes.set_ylim(numbers[-1] + 0.6, -0.6)
     axes.yaxis.set_major_locator(MultipleLocator(max(1, len(numbers) // 6)))
-    axes.set_ylabel("partition", color=_INK)
+    axes.set_ylabel("partition\n(white: waits)", color=_INK)
+
+
+def _merged(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], list[Window]]:
+    """By reader and partition, stretches without a break; seams would look like breaks."""
+    found: dict[tuple[str, int], list[Window]] = {}
+    for delivery, span in spans(deliveries).items():
+        windows = found.setdefault((delivery.reader, delivery.partition.partition), [])
+        if windows and span.since <= windows[-1].until:
+            windows[-1] = Window(windows[-1].since, span.until)
+        else:
+            windows.append(span)
+    return found
 
 
 def _mark(axes: Any, rebalances: Sequence[Rebalance], began: float) -> None:

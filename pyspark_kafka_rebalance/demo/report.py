@@ -11,13 +11,27 @@ from ..testing.ledger import Tally
 from .figures import RebalanceFigures
 
 
+def summary(tally: Tally, figures: Sequence[RebalanceFigures]) -> str:
+    """Say the same in one line."""
+    lost = sum(map(len, tally.lost.values()))
+    before = [one.pause_before for one in figures if one.pause_before is not None]
+    during = [one.pause_during for one in figures if one.pause_during is not None]
+    text = f"{tally.records:,} records, {lost:,} lost, {tally.duplicated:,} duplicated"
+    if before and during:
+        text += (
+            f"; longest pause of a partition that stays: {max(during):.2f} s during the "
+            f"rebalances, {max(before):.2f} s before"
+        )
+    return text
+
+
 def print_report(
     console: Console, title: str, produced: int, tally: Tally, figures: Sequence[RebalanceFigures]
 ) -> None:
     """Print both tables and how to read them."""
     lost = sum(map(len, tally.lost.values()))
-    verdict = Table(title=f"The ledger: {title}", title_justify="left", title_style="bold")
-    for name in ("produced", "delivered", "lost", "duplicated"):
+    verdict = Table(title=title, title_justify="left", title_style="bold")
+    for name in ("records produced", "delivered", "lost", "duplicated"):
         verdict.add_column(name, justify="right", min_width=10)
     verdict.add_row(
         f"{produced:,}",
@@ -52,8 +66,7 @@ def print_report(
     console.print(costs)
     console.print(
         "A pause: between two finished batches with records of the same partition. A hand-over: "
-        "from the old owner's last finished batch to the new owner's first, its processing "
-        "included.",
+        "from the end of the old owner's last batch to the new owner's first record in hand.",
         style="dim",
     )
 

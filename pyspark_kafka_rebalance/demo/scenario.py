@@ -58,6 +58,11 @@ class Settings:
         """What one reader is called."""
         return "query" if self.peer == "deferred" else "consumer"
 
+    @property
+    def readers(self) -> str:
+        """What several are called."""
+        return "queries" if self.peer == "deferred" else "consumers"
+
 
 @dataclass
 class Course:
@@ -69,11 +74,14 @@ class Course:
     rebalances : list of Rebalance
     end_offsets : dict of TopicPartition to int
         What should have been delivered.
+    began_at, stopping_at : float
+        The first reader had found its pace; the producer was stopped.
     """
 
     produced: list[tuple[float, int]] = field(default_factory=list)
     rebalances: list[Rebalance] = field(default_factory=list)
     end_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    began_at: float = 0.0
     stopping_at: float = 0.0
 
 
@@ -134,9 +142,11 @@ class Scenario:
         self._wait_until_shared_by((reader.name,))
         load.start()
         load.wait_for("produced")
-        reader.wait_for("batch")
         screen.say(f"the producer sends {self._settings.rate:,} records/s to {self._topic}")
+        for _ in range(3):  # the first ones are slow: everything is new to the JVM
+            reader.wait_for("batch")
         self._states[reader.name] = "running"
+        self.course.began_at = time.time()
 
     def _join(self, screen: Screen, reader: ChildProcess, everybody: Collection[str]) -> None:
         """Let a newcomer join between two measuring windows."""
@@ -179,7 +189,7 @@ class Scenario:
             "everything is read and committed",
         )
         self.course.end_offsets = dict(view.ends)
-        screen.say(f"{self._settings.reader}s {' and '.join(r.name for r in readers)} stop")
+        screen.say(f"{self._settings.readers} {' and '.join(r.name for r in readers)} stop")
         for reader in readers:
             self._states[reader.name] = "stopping"
             reader.stop()

@@ -38,7 +38,9 @@ class LedgerWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._reader = reader
 
-    def write(self, batch: int, records: pa.Table, began_at: float) -> None:
+    def write(
+        self, batch: int, records: pa.Table, began_at: float, received_at: float | None = None
+    ) -> None:
         """Record a completed batch.
 
         Parameters
@@ -49,6 +51,8 @@ class LedgerWriter:
             At least topic, partition, offset.
         began_at : float
             ``time.time()`` when the sink got the batch; completion is now.
+        received_at : float, optional
+            When the records were read and in the sink's hands; default ``began_at``.
         """
         rows = records.num_rows
         columns = {
@@ -57,6 +61,7 @@ class LedgerWriter:
             "batch": pa.repeat(batch, rows),
             "attempt": pa.repeat(os.getpid(), rows),
             "began_at": pa.repeat(began_at, rows),
+            "received_at": pa.repeat(began_at if received_at is None else received_at, rows),
             "completed_at": pa.repeat(time.time(), rows),
         }
         name = f"{batch:06d}-{os.getpid()}.parquet"

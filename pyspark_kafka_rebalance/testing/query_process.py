@@ -139,10 +139,11 @@ def main(settings: dict[str, Any]) -> None:
     def sink(batch: DataFrame, batch_id: int) -> None:
         began_at = time.time()
         records = batch.select(*columns).toArrow()
+        received_at = time.time()
         tell("began", batch=batch_id, rows=records.num_rows)
         if records.num_rows:
             time.sleep(max(0.0, settings["batch_s"] - (time.time() - began_at)))
-        writer.write(batch_id, records, began_at)
+        writer.write(batch_id, records, began_at, received_at)
         lost = pc.sum(records["lost"]).as_py() if "lost" in columns else None
         tell("batch", batch=batch_id, rows=records.num_rows, lost=lost or 0)
 

@@ -1,0 +1,84 @@
+"""The demo itself, short."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def demo(folder: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pyspark_kafka_rebalance.demo", *options],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def started_by(pid: int) -> set[int]:
+    """Process ids of all that this process started, directly or not."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            children.setdefault(int(status[1]), []).append(int(entry.name))
+    found: set[int] = set()
+    ahead = [pid]
+    while ahead:
+        new = children.get(ahead.pop(), [])
+        found.update(new)
+        ahead.extend(new)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_nothing_is_lost_or_duplicated_and_the_picture_is_drawn(tmp_path):
+    process = demo(tmp_path, "--seconds-per-phase", "1.5", "--rate", "1000")
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, printed
+    cells = re.search(r"│\s*([\d,]+) │\s*([\d,]+) │\s*([\d,]+) │\s*([\d,]+) │", printed)
+    assert cells, printed
+    produced, delivered, lost, duplicated = (int(cell.replace(",", "")) for cell in cells.groups())
+    assert produced == delivered > 0
+    assert (lost, duplicated) == (0, 0)
+    for row, kept, moved in (("B joins", 6, 6), ("C joins", 8, 4), ("B stops", 8, 4)):
+        (line,) = (line for line in printed.splitlines() if line.startswith(f"│ {row}"))
+        values = [value.strip() for value in line.strip("│").split("│")]
+        assert (values[1], values[5]) == (str(kept), str(moved)), printed
+    picture = (tmp_path / "artifacts" / "rebalance.png").read_bytes()
+    assert picture.startswith(PNG)
+    assert len(picture) > 20_000
+
+
+def test_ctrl_c_leaves_no_process_behind(tmp_path):
+    process = demo(tmp_path, "--peer", "blocking", "--seconds-per-phase", "1", "--rate", "500")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "B warms up" in line:
+            break
+    children = started_by(process.pid)
+    assert len(children) >= 6  # broker and watchdog, producer, three consumers
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    deadline = time.monotonic() + 5
+    while left := [pid for pid in children if is_alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
