@@ -1,0 +1,830 @@
+"""QueryMembership with members that need no broker.
+
+The pump runs as it does in a query. A test changes what the fake members will tell, waits for
+whole rounds of the pump (never for a time), and looks at what was released and committed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.progress import OffsetCommits
+from pyspark_kafka_rebalance.consumer.revocation import Revocations
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError, PartitionsLostError
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source import membership as membership_module
+from pyspark_kafka_rebalance.source.membership import QueryMembership
+from pyspark_kafka_rebalance.source.options import SourceOptions
+
+PARTITIONS = [TopicPartition("t", n) for n in range(4)]
+P, Q, R, _ = PARTITIONS
+
+#: A wait that is this long has failed.
+_PATIENCE_S = 20
+
+
+class Group:
+    """What the members share: the broker's side, and the lock for all of it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.members: list[FakeMember] = []
+        self.committed: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 1_000)
+        self.topics = {"t"}
+        self.accepts_commits = True
+        self.build_error: Exception | None = None
+        self.lookup_error: Exception | None = None
+        self.lookups = 0
+
+    def build(self, **config: Any) -> FakeMember:
+        if self.build_error is not None:
+            raise self.build_error
+        member = FakeMember(self, config)
+        self.members.append(member)
+        return member
+
+
+class FakeMember:
+    """A DeferredRevokeConsumer whose group is a few dictionaries; its lists are the real ones."""
+
+    def __init__(self, group: Group, config: dict[str, Any]) -> None:
+        self.group = group
+        self.config = config
+        self.generation = -1
+        self.is_stable = True
+        self.lease_holds = True
+        self.owned: set[TopicPartition] = set()
+        self.revocations = Revocations()
+        self.commits = OffsetCommits()
+        self.delayed: set[TopicPartition] = set()  # in the last call
+        self.released: set[TopicPartition] = set()
+        self.polls = 0
+        self.poll_error: BaseException | None = None
+        self.while_planning: Callable[[], None] = lambda: None
+        self.closed = 0
+        self.drained = 0
+        self.may_poll = threading.Event()
+        self.may_poll.set()
+        self.hangs = threading.Event()
+        self._to_assign: list[tuple[int, set[TopicPartition]]] = []
+        self._to_revoke: set[TopicPartition] = set()
+        self._to_lose: set[TopicPartition] = set()
+        self._to_keep: set[TopicPartition] = set()
+
+    # What a test makes happen.
+
+    def assign(self, *partitions: TopicPartition, generation: int = 1) -> None:
+        with self.group.changed:
+            self._to_assign.append((generation, set(partitions)))
+
+    def revoke(self, *partitions: TopicPartition) -> None:
+        with self.group.changed:
+            self._to_revoke |= set(partitions)
+
+    def take_revoke_back(self, *partitions: TopicPartition) -> None:
+        with self.group.changed:
+            self._to_keep |= set(partitions)
+
+    def lose(self, *partitions: TopicPartition) -> None:
+        with self.group.changed:
+            self._to_lose |= set(partitions)
+
+    # What the membership calls.
+
+    def subscribe(self, topics: list[str], pattern: str | None) -> None:
+        self.subscribed = (topics, pattern)
+
+    def subscription(self) -> set[str]:
+        return {"t"}
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {p.partition for p in PARTITIONS}
+
+    def topics(self) -> set[str]:
+        return self.group.topics
+
+    def poll_membership(self) -> PollResult:
+        if not self.may_poll.is_set():
+            self.hangs.set()
+            self.may_poll.wait(_PATIENCE_S)
+        with self.group.changed:
+            self.polls += 1
+            self.group.changed.notify_all()
+            if self.poll_error is not None:
+                raise self.poll_error
+            lost = self._to_lose & self.owned
+            completed = self.revocations.begin_poll(lost)
+            self.owned -= lost | completed
+            self.commits.drop(lost | completed)
+            self.released |= completed
+            self.revocations.take_back(self._to_keep)
+            self.revocations.request((self._to_revoke & self.owned) - self.revocations.revoking)
+            assigned: set[TopicPartition] = set()
+            if not lost:  # as the real one: an assignment waits for the poll after a loss
+                for generation, partitions in self._to_assign:
+                    self.generation = generation
+                    assigned |= partitions - self.owned
+                self._to_assign = []
+                self.owned |= assigned
+            self._to_lose, self._to_revoke, self._to_keep = set(), set(), set()
+            if self.group.accepts_commits:
+                sent = self.commits.take()
+                self.group.committed |= sent
+                self.commits.acknowledge(sent)
+            return PollResult(
+                {}, self.revocations.to_be_revoked, frozenset(lost), frozenset(assigned), completed
+            )
+
+    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
+        with self.group.changed:
+            self.delayed = set(partitions)
+            self.revocations.delay(self.delayed)
+            return self.delayed <= self.owned
+
+    def may_hand_out(self) -> bool:
+        self.while_planning()
+        return self.lease_holds
+
+    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        with self.group.changed:
+            if offsets.keys() - self.owned:
+                raise PartitionsLostError(str(offsets))
+            self.commits.add(offsets)
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        with self.group.changed:
+            return self.commits.acknowledged(partition)
+
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        with self.group.changed:
+            self.group.lookups += 1
+            if self.group.lookup_error is not None:
+                raise self.group.lookup_error
+            return {p: self.group.committed[p] for p in partitions if p in self.group.committed}
+
+    def partitions_with_leader(
+        self, partitions: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        return [p for p in partitions if p in self.group.ends]
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        return {p: self.group.ends[p] for p in partitions}
+
+    def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def drain(self, timeout_ms: float) -> bool:
+        with self.group.changed:
+            self.drained += 1
+            if self.group.accepts_commits:
+                while sent := self.commits.take():
+                    self.group.committed |= sent
+                    self.commits.acknowledge(sent)
+            return not self.commits.any_outstanding()
+
+    def close(self, timeout_ms: float) -> None:
+        with self.group.changed:
+            self.closed += 1
+
+
+class Query:
+    """A membership with its fake members, as a planner would use it."""
+
+    def __init__(self, group: Group, membership: QueryMembership) -> None:
+        self.group = group
+        self.membership = membership
+
+    def start(self) -> None:
+        self.membership.start()
+        self.membership.join()
+        self.rounds(1)
+
+    def rounds(self, count: int = 2) -> None:
+        """Wait until the pump has gone through so many whole rounds, or has ended."""
+        pump = self.membership._pump
+        assert pump is not None
+        with self.group.changed:
+
+            def polls() -> int:
+                built = len(self.group.members) == self.membership._options.readers
+                return min(m.polls for m in self.group.members) if built else -1
+
+            goal = max(0, polls()) + count + 1  # one may be under way; the last must have ended
+            # Nobody tells when the pump has ended: looked at now and then.
+            patience = iter(range(_PATIENCE_S * 20))
+            while polls() < goal and pump.is_alive():
+                assert next(patience, None) is not None, "the pump does not go round"
+                self.group.changed.wait(0.05)
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> dict[str, Any]:
+        """Plan a batch; what its offset might be."""
+        planned = {partition: a_range(partition, start, end)}
+        handed_out = self.membership.hand_out(planned)
+        assert handed_out is not None
+        assert handed_out[0] == planned
+        offset = {"ends": {str(partition.partition): end}}
+        self.membership.planned(offset)
+        return offset
+
+
+def a_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
+    return OffsetRange(partition.topic, partition.partition, start, end)
+
+
+class Checkpoint:
+    """The query's commit log, and how often it was looked at."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.probes = 0
+        real = membership_module.CommitLog.is_committed
+
+        def counted(log: membership_module.CommitLog, offset: dict[str, Any]) -> bool:
+            self.probes += 1
+            return real(log, offset)
+
+        monkeypatch.setattr(membership_module.CommitLog, "is_committed", counted)
+
+    def write(self, offset: dict[str, Any], *, committed: bool) -> None:
+        for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1\n{}")):
+            (self.root / log).mkdir(parents=True, exist_ok=True)
+            if log == "offsets" or committed:
+                (self.root / log / "0").write_text(text, "utf-8")
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
+    return Checkpoint(tmp_path / "checkpoint", monkeypatch)
+
+
+@pytest.fixture
+def make(group: Group, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
+    made: list[Query] = []
+
+    class Fake:
+        DEFAULT_CONFIG: ClassVar = {"request_timeout_ms": 30_000}
+
+        def __new__(cls, **config: Any) -> Any:
+            return group.build(**config)
+
+    monkeypatch.setattr(membership_module, "DeferredRevokeConsumer", Fake)
+
+    def make(**options: str) -> Query:
+        parsed = SourceOptions.parse(
+            {
+                "subscribe": "t",
+                "kafka.bootstrap.servers": "127.0.0.1:1",
+                "kafka.group.id": "g",
+                **options,
+            },
+            default_readers=1,
+        )
+        made.append(Query(group, QueryMembership(parsed, "run")))
+        return made[-1]
+
+    yield make
+    for query in made:
+        for member in group.members:
+            member.may_poll.set()
+        query.membership.stop()
+        pump = query.membership._pump
+        assert pump is None or not pump.is_alive()
+
+
+@pytest.fixture
+def query(make: Callable[..., Query], group: Group) -> Query:
+    """One member, which has P; the group has committed 100 of it."""
+    group.committed[P] = 100
+    query = make()
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    assert query.membership.plannable() == {P: 100}
+    return query
+
+
+# -- members and their start ----------------------------------------------------------------------
+
+
+def test_the_members_are_built_at_once_and_join_when_they_may(
+    make: Callable[..., Query], group: Group
+) -> None:
+    query = make(readers="3", **{"kafka.group.instance.id": "static"})
+    query.membership.start()
+    query.membership.start()
+    assert query.membership.all_partitions() == PARTITIONS  # waits until they are built
+    assert query.membership._built.wait(_PATIENCE_S)
+    assert [m.polls for m in group.members] == [0, 0, 0], "joined before it was allowed"
+    assert [m.config["client_id"] for m in group.members] == ["run-0", "run-1", "run-2"]
+    instances = [m.config["group_instance_id"] for m in group.members]
+    assert instances == ["static-0", "static-1", "static-2"]
+    assert [m.subscribed for m in group.members] == [(["t"], None)] * 3
+    query.membership.join()
+    query.rounds(1)
+
+
+def test_a_missing_topic_is_named(make: Callable[..., Query], group: Group) -> None:
+    query = make(subscribe="t,absent,gone")
+    query.membership.start()
+    with pytest.raises(KafkaRebalanceError, match="absent, gone"):
+        query.membership.all_partitions()
+    with pytest.raises(KafkaRebalanceError, match="absent, gone"):
+        query.membership.raise_failure()
+
+
+def test_an_unreachable_broker_is_named(make: Callable[..., Query], group: Group) -> None:
+    group.build_error = kafka_errors.KafkaTimeoutError("no bootstrap")
+    query = make()
+    query.membership.start()
+    with pytest.raises(KafkaRebalanceError, match=r"127\.0\.0\.1:1"):
+        query.membership.end_offsets([P])
+
+
+@pytest.mark.parametrize(
+    ("starting", "start"), [("earliest", 0), ("latest", 1_000), ('{"t":{"0":7}}', 7)]
+)
+def test_a_start_that_the_group_does_not_know_is_committed_at_once(
+    make: Callable[..., Query], group: Group, starting: str, start: int
+) -> None:
+    query = make(startingOffsets=starting)
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: start}
+    assert group.committed == {P: start}
+    assert query.membership.unacknowledged() == {}
+
+
+def test_a_failed_look_up_of_the_start_is_repeated(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed[P] = 100
+    group.lookup_error = kafka_errors.KafkaTimeoutError()
+    query = make()
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    assert query.membership.plannable() == {}
+    group.lookup_error = None
+    query.rounds()
+    assert query.membership.plannable() == {P: 100}
+
+
+def test_a_refused_look_up_of_the_start_ends_the_membership(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.lookup_error = kafka_errors.GroupAuthorizationFailedError()
+    query = make()
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    with pytest.raises(kafka_errors.GroupAuthorizationFailedError):
+        query.membership.raise_failure()
+
+
+def test_settled_when_every_member_is_and_nothing_changes(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "_SETTLED_FOR_S", 0.0)
+    query = make(readers="2")
+    query.start()
+    group.members[1].is_stable = False
+    waited = threading.Thread(target=query.membership.wait_until_settled)
+    waited.start()
+    query.rounds(3)
+    assert waited.is_alive(), "a member has not joined"
+    group.members[1].is_stable = True
+    waited.join(_PATIENCE_S)
+    assert not waited.is_alive()
+
+
+def test_settling_is_given_up_in_the_end(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership_module, "_SETTLE_TIMEOUT_S", 0.05)
+    query.group.members[0].is_stable = False
+    query.membership.wait_until_settled()  # returns
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [RuntimeError("in the pump"), SystemExit(3)])
+def test_an_error_of_the_pump_is_raised_by_the_next_call(
+    query: Query, error: BaseException
+) -> None:
+    query.membership.raise_failure()  # nothing yet
+    query.group.members[0].poll_error = error
+    query.rounds()
+    for _ in range(2):
+        with pytest.raises(type(error)) as raised:
+            query.membership.raise_failure()
+        assert raised.value is error
+    with pytest.raises(type(error)):
+        query.membership.end_offsets([P, Q, R])
+    with pytest.raises(type(error)):
+        query.membership.wait_until_settled()
+    assert query.group.members[0].closed == 1, "a failed membership does not stay in the group"
+
+
+# -- planning -------------------------------------------------------------------------------------
+
+
+def test_what_is_handed_out_and_its_state(make: Callable[..., Query], group: Group) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make(readers="2")
+    query.start()
+    group.members[0].assign(P, generation=41)
+    group.members[1].assign(Q, generation=42)
+    query.rounds()
+    group.members[1].revoke(Q)
+    query.rounds(1)
+    handed_out = query.membership.hand_out({P: a_range(P, 100, 150)})
+    assert handed_out is not None
+    ranges, events, state = handed_out
+    assert ranges == {P: a_range(P, 100, 150)}
+    assert events == []
+    assert state.generations == (41, 42)
+    assert state.member_of == {P: 0}
+    assert state.lost == frozenset()
+
+
+def test_a_lease_that_does_not_hold_leaves_its_partitions_out(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make(readers="2")
+    query.start()
+    group.members[0].assign(P)
+    group.members[1].assign(Q)
+    query.rounds()
+    planned = {P: a_range(P, 100, 150), Q: a_range(Q, 200, 250)}
+    group.members[0].lease_holds = False
+    handed_out = query.membership.hand_out(planned)
+    assert handed_out is not None
+    assert handed_out[0] == {Q: planned[Q]}
+    assert query.membership.hand_out({P: planned[P]}) is None
+    group.members[0].lease_holds = True
+    handed_out = query.membership.hand_out({P: planned[P]})
+    assert handed_out is not None
+    assert handed_out[0] == {P: planned[P]}
+
+
+def test_a_revoke_requested_during_planning_leaves_the_partition_out(query: Query) -> None:
+    planned = {P: a_range(P, 100, 150)}
+    assert query.membership.plannable() == {P: 100}
+    query.membership.end_offsets([P])
+    query.group.members[0].revoke(P)
+    query.rounds()
+    assert query.membership.hand_out(planned) is None
+    query.rounds()
+    assert query.group.members[0].released == {P}
+
+
+def test_a_loss_during_planning_leaves_the_partition_out(query: Query) -> None:
+    planned = {P: a_range(P, 100, 150)}
+    query.group.members[0].lose(P)
+    query.rounds()
+    assert query.membership.hand_out(planned) is None
+
+
+def test_a_revoke_requested_while_ranges_are_recorded_waits_for_them(query: Query) -> None:
+    """The release must not slip between the last look at the revokes and the record."""
+    member = query.group.members[0]
+
+    def request() -> None:
+        with query.group.changed:
+            member.while_planning = lambda: None
+            seen = member.polls
+            member._to_revoke.add(P)
+            # The pump learns of it now, and may come as far as releasing it, were it let.
+            assert query.group.changed.wait_for(lambda: member.polls > seen, _PATIENCE_S)
+            query.group.changed.wait_for(lambda: member.polls > seen + 2, 0.3)
+
+    member.while_planning = request
+    query.read(P, 100, 150)
+    query.rounds(3)
+    assert member.revocations.revoking == {P}
+    assert member.released == set()
+
+
+def test_lost_is_told_with_the_next_batch_once(make: Callable[..., Query], group: Group) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make()
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds()
+    query.read(P, 100, 150)
+    group.members[0].lose(P)
+    query.rounds()
+    state = query.membership.state_of([P, Q])
+    assert state.member_of == {Q: 0}
+    for expected in ({P}, set()):
+        position = query.membership.plannable()[Q]
+        handed_out = query.membership.hand_out({Q: a_range(Q, position, position + 1)})
+        assert handed_out is not None
+        assert handed_out[2].lost == expected
+
+
+def test_events_alone_are_worth_a_batch(make: Callable[..., Query], group: Group) -> None:
+    group.committed[P] = 100
+    query = make(includeRebalanceEvents="true")
+    query.start()
+    assert query.membership.hand_out({}) is None
+    group.members[0].assign(P, generation=41)
+    query.rounds()
+    handed_out = query.membership.hand_out({})
+    assert handed_out is not None
+    assert [(e.event, e.partition, e.generation) for e in handed_out[1]] == [("assigned", P, 41)]
+    assert query.membership.hand_out({}) is None
+
+
+def test_end_offsets_leave_out_what_has_no_leader(query: Query) -> None:
+    del query.group.ends[Q]
+    assert query.membership.end_offsets([P, Q]) == {P: 1_000}
+    assert query.membership.known_end_offsets() == {P: 1_000}
+
+
+# -- proof, commits and release -------------------------------------------------------------------
+
+
+def test_nothing_is_committed_before_its_proof(query: Query) -> None:
+    offset = query.read(P, 100, 150)
+    query.rounds(3)
+    assert query.group.committed == {P: 100}
+    query.membership.prove({"another": "offset"})
+    query.rounds()
+    assert query.group.committed == {P: 100}
+    query.membership.prove(offset)
+    query.rounds()
+    assert query.group.committed == {P: 150}
+    query.rounds()
+    assert query.membership.unacknowledged() == {}
+
+
+def test_a_dropped_batch_is_handed_out_again(query: Query) -> None:
+    offset = query.read(P, 100, 150)
+    query.membership.take_back_unlogged()
+    assert query.membership.plannable() == {P: 100}
+    query.membership.prove(offset)  # too late: it was dropped
+    query.rounds()
+    assert query.group.committed == {P: 100}
+
+
+def test_a_proven_batch_is_not_taken_back(query: Query) -> None:
+    query.membership.prove(query.read(P, 100, 150))
+    query.membership.take_back_unlogged()
+    assert query.membership.plannable() == {P: 150}
+
+
+def test_a_revoke_waits_until_the_commit_of_its_batch_is_acknowledged(query: Query) -> None:
+    member = query.group.members[0]
+    query.group.accepts_commits = False
+    offset = query.read(P, 100, 150)
+    member.revoke(P)
+    query.rounds(3)
+    assert member.delayed == {P}, "its batch is under way"
+    assert member.released == set()
+    query.membership.prove(offset)
+    query.rounds(3)
+    assert member.delayed == {P}, "its commit is not acknowledged"
+    assert member.released == set()
+    query.group.accepts_commits = True
+    query.rounds(4)
+    assert member.released == {P}
+    assert query.group.committed == {P: 150}
+    assert query.membership.plannable() == {}
+
+
+def test_what_is_not_revoked_goes_on_during_a_revoke(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make()
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds()
+    query.read(P, 100, 150)
+    group.members[0].revoke(P)
+    query.rounds()
+    assert query.membership.plannable() == {Q: 200}
+
+
+def test_a_revoke_that_is_taken_back(query: Query) -> None:
+    member = query.group.members[0]
+    query.read(P, 100, 150)
+    member.revoke(P)
+    query.rounds()
+    assert query.membership.plannable() == {}
+    member.take_revoke_back(P)
+    query.rounds()
+    assert query.membership.plannable() == {P: 150}
+
+
+def test_a_loss_and_quick_rejoin(query: Query) -> None:
+    member = query.group.members[0]
+    offset = query.read(P, 100, 150)
+    member.lose(P)
+    member.assign(P, generation=2)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 150}
+    assert query.group.committed == {P: 100}
+    query.membership.prove(offset)
+    query.rounds(3)
+    assert query.group.committed == {P: 150}
+    assert query.membership.state_of([P]).generations == (2,)
+
+
+def test_what_is_lost_is_not_committed_but_not_forgotten(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "_LOST_CHECK_S", 0.0)
+    group.committed = {P: 100, Q: 200}
+    query = make()
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds()
+    offset = query.read(P, 100, 150)
+    group.members[0].lose(P)
+    query.rounds()
+    query.membership.prove(offset)
+    query.rounds(3)
+    assert group.committed[P] == 100
+    handed_out = query.membership.hand_out({Q: a_range(Q, 200, 201)})
+    assert handed_out is not None
+    assert handed_out[2].unacknowledged == {P: 150}
+    group.committed[P] = 160  # the next owner's
+    query.rounds()
+    assert query.membership.unacknowledged() == {}
+
+
+def test_a_checkpoint_is_ahead_of_the_group(make: Callable[..., Query], group: Group) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make()
+    query.membership.restore({P: 150, Q: 10})
+    assert query.membership.unacknowledged() == {P: 150, Q: 10}
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 150, Q: 200}
+    assert group.committed == {P: 150, Q: 200}
+
+
+def test_after_data_loss_the_group_moves_back(query: Query) -> None:
+    query.membership.move_to({P: 40})
+    query.rounds()
+    assert query.membership.plannable() == {P: 40}
+    assert query.group.committed == {P: 40}
+
+
+# -- the query's commit log -----------------------------------------------------------------------
+
+
+def test_the_commit_log_is_looked_at_only_while_a_revoke_waits(
+    make: Callable[..., Query], group: Group, checkpoint: Checkpoint
+) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make(checkpointLocation=str(checkpoint.root))
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds()
+    offset = query.read(P, 100, 150)
+    checkpoint.write(offset, committed=False)
+    query.rounds()
+    group.members[0].revoke(Q)
+    query.rounds(4)
+    assert group.members[0].released == {Q}
+    assert checkpoint.probes == 0, "no revoke waits for the batch"
+    group.members[0].revoke(P)
+    query.rounds(3)
+    assert checkpoint.probes > 0
+    assert group.members[0].released == {Q}, "the batch is not committed"
+    checkpoint.write(offset, committed=True)
+    query.rounds(4)
+    assert group.members[0].released == {P, Q}
+    assert group.committed == {P: 150, Q: 200}
+    probes = checkpoint.probes
+    query.rounds()
+    assert checkpoint.probes == probes
+
+
+def test_without_a_commit_log_the_next_trigger_proves(query: Query) -> None:
+    offset = query.read(P, 100, 150)
+    query.group.members[0].revoke(P)
+    query.rounds()
+    query.membership.prove(offset)
+    query.rounds(4)
+    assert query.group.members[0].released == {P}
+
+
+def test_an_unreadable_commit_log_ends_the_membership(
+    make: Callable[..., Query], group: Group, tmp_path: Path
+) -> None:
+    (tmp_path / "offsets").write_text("not a folder", "utf-8")
+    group.committed[P] = 100
+    query = make(checkpointLocation=str(tmp_path))
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    query.read(P, 100, 150)
+    group.members[0].revoke(P)
+    query.rounds()
+    with pytest.raises(OSError, match="offsets"):
+        query.membership.raise_failure()
+
+
+# -- stop -----------------------------------------------------------------------------------------
+
+
+def test_stop_commits_what_is_proven_and_leaves_once(query: Query) -> None:
+    member = query.group.members[0]
+    query.membership.prove(query.read(P, 100, 150))
+    query.read(P, 150, 170)
+    query.membership.stop()
+    assert query.group.committed == {P: 150}, "the last batch is not proven"
+    assert (member.drained, member.closed) == (1, 1)
+    query.membership.stop()
+    assert (member.drained, member.closed) == (1, 1)
+    query.membership.raise_failure()
+
+
+@pytest.mark.parametrize(("committed", "expected"), [(True, 150), (False, 100)])
+def test_stop_commits_the_last_batch_when_the_commit_log_has_it(
+    make: Callable[..., Query],
+    group: Group,
+    checkpoint: Checkpoint,
+    committed: bool,
+    expected: int,
+) -> None:
+    group.committed[P] = 100
+    query = make(checkpointLocation=str(checkpoint.root))
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    checkpoint.write(query.read(P, 100, 150), committed=committed)
+    query.membership.stop()
+    assert group.committed == {P: expected}
+    assert checkpoint.probes == 1
+
+
+def test_stop_closes_what_has_not_joined(make: Callable[..., Query], group: Group) -> None:
+    query = make(readers="2")
+    query.membership.start()
+    query.membership.all_partitions()
+    query.membership.stop()
+    assert [m.closed for m in group.members] == [1] * len(group.members)
+
+
+def test_stop_before_the_start(make: Callable[..., Query]) -> None:
+    make().membership.stop()
+
+
+def test_stop_with_a_commit_that_is_never_acknowledged(query: Query) -> None:
+    query.group.accepts_commits = False
+    query.membership.prove(query.read(P, 100, 150))
+    query.membership.stop()
+    assert query.group.members[0].closed == 1, "left all the same"
+
+
+def test_stop_does_not_wait_for_a_pump_that_hangs(query: Query) -> None:
+    member = query.group.members[0]
+    member.may_poll.clear()
+    assert member.hangs.wait(_PATIENCE_S)
+    try:
+        query.membership.stop(timeout_s=0.05)
+        assert member.closed == 0, "it came back although the pump did not"
+    finally:
+        member.may_poll.set()
+
+
+def test_one_member_that_does_not_close_does_not_keep_the_others(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = make(readers="2")
+    query.start()
+
+    def broken(timeout_ms: float) -> None:
+        raise RuntimeError("connection gone")
+
+    monkeypatch.setattr(group.members[0], "close", broken)
+    query.membership.stop()
+    assert group.members[1].closed == 1
