@@ -1,0 +1,743 @@
+"""QueryAssignment against a model of the group, the broker and Spark, and by example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.assignment import QueryAssignment, RebalanceEvent
+
+PARTITIONS = [TopicPartition("t", n) for n in range(2)]
+MEMBERS = range(2)
+P, Q = PARTITIONS
+Row = tuple[str, TopicPartition, int]
+
+a_partition = st.sampled_from(PARTITIONS)
+a_member = st.sampled_from(MEMBERS)
+a_length = st.integers(1, 5)
+
+
+def a_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
+    return OffsetRange(partition.topic, partition.partition, start, end)
+
+
+def certain(member: int) -> bool:
+    return True
+
+
+def rows(events: Iterable[RebalanceEvent]) -> list[Row]:
+    return [(e.event, e.partition, e.generation) for e in events]
+
+
+@dataclass
+class Mine:
+    """What the query has been told of a partition that one of its members has."""
+
+    member: int
+    generation: int
+    position: int | None = None
+    revoking: bool = False
+    read: bool = False
+
+
+@dataclass
+class Batch:
+    """A batch that Spark was given and has not committed yet."""
+
+    ranges: dict[TopicPartition, tuple[int, int]]
+    rows: list[Row]
+    positions: dict[TopicPartition, int]  # what its offset carries through a kill
+    logged: bool = False
+    restarted: set[TopicPartition] = field(default_factory=set)  # lost and started anew meanwhile
+
+
+class AgainstAGroup(RuleBasedStateMachine):
+    """One query with two members among other queries of the group.
+
+    The truth is the broker's: who has a partition, and the group's committed offset. The query
+    learns of it late or, of an answer to a commit, never.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The broker.
+        self.has: dict[TopicPartition, int | str] = {}  # one of our members, or "another"
+        self.committed: dict[TopicPartition, int] = {}
+        self.out: set[int] = set()  # members that are out of the group and do not know it yet
+        self.generation = 0
+        # Spark.
+        self.batch: Batch | None = None
+        self.logged: dict[TopicPartition, int] = {}  # positions in the newest logged offset
+        self.delivered: dict[TopicPartition, int] = {}  # ends of committed batches
+        self.planned: dict[TopicPartition, OffsetRange] | None = None
+        # The query.
+        self.query = QueryAssignment()
+        self.include_events = False
+        self.mine: dict[TopicPartition, Mine] = {}
+        self.given: dict[TopicPartition, set[int]] = {p: set() for p in PARTITIONS}
+        self.handed_out: dict[TopicPartition, int] = {}
+        self.proven: dict[TopicPartition, int] = {}
+        self.known: dict[TopicPartition, int] = {}  # what the query knows the group has
+        self.rows: list[Row] = []
+        self.lost: set[TopicPartition] = set()
+        # Commits on their way, and whether the broker has them already.
+        self.sent: dict[int, dict[TopicPartition, int]] = {}
+        self.arrived: set[int] = set()
+
+    @initialize(include_events=st.booleans())
+    def begin(self, include_events: bool) -> None:
+        self.include_events = include_events
+        self.query = QueryAssignment(include_events)
+
+    # -- the group --------------------------------------------------------------------------------
+
+    @rule(partition=a_partition, member=a_member, otherwise=st.none() | st.integers(0, 3))
+    def give(self, partition: TopicPartition, member: int, otherwise: int | None) -> None:
+        if partition in self.has or member in self.out:
+            return
+        # Another of our members may have lost it without knowing.
+        self.has[partition] = member
+        self.generation += 1
+        self.mine[partition] = Mine(member, self.generation)
+        self.lost.discard(partition)
+        self.record("assigned", partition, self.generation)
+        self.query.assign(member, self.generation, [partition])
+        if otherwise is not None:
+            self.find_start_of(partition, otherwise)
+
+    @precondition(lambda self: self.mine)
+    @rule(member=a_member)
+    def new_generation(self, member: int) -> None:
+        self.generation += 1
+        for mine in self.mine.values():
+            if mine.member == member:
+                mine.generation = self.generation
+        self.query.new_generation(member, self.generation)
+
+    @rule(partition=a_partition, length=st.integers(0, 8), leaves=st.booleans())
+    def another_query_has_it(self, partition: TopicPartition, length: int, leaves: bool) -> None:
+        if isinstance(self.has.get(partition), int):
+            return
+        if length:
+            self.committed[partition] = self.committed.get(partition, 0) + length
+        self.has[partition] = "another"
+        if leaves:
+            del self.has[partition]
+
+    @precondition(lambda self: self.mine)
+    @rule(partitions=st.sets(a_partition, min_size=1))
+    def request_revoke(self, partitions: set[TopicPartition]) -> None:
+        for partition in [p for p in PARTITIONS if p in partitions and p in self.mine]:
+            if not self.mine[partition].revoking:
+                self.mine[partition].revoking = True
+                self.record("revoke_requested", partition, self.mine[partition].generation)
+        self.query.request_revoke([p for p in PARTITIONS if p in partitions])
+
+    @precondition(lambda self: self.query.revoking())
+    @rule(member=a_member, still=st.sets(a_partition))
+    def take_revokes_back(self, member: int, still: set[TopicPartition]) -> None:
+        for partition, mine in self.mine.items():
+            if mine.member == member and mine.revoking and partition not in still:
+                mine.revoking = False
+                self.record("assigned", partition, mine.generation)
+        self.query.keep(member, still)
+
+    @precondition(lambda self: self.query.revoking())
+    @rule(member=a_member)
+    def complete_what_is_drained(self, member: int) -> None:
+        if member in self.out:
+            return
+        revoking = [p for p, m in self.mine.items() if m.member == member and m.revoking]
+        drained = [p for p in revoking if p not in self.query.undrained(revoking)]
+        for partition in drained:
+            mine = self.mine.pop(partition)
+            if mine.position is not None:
+                assert self.committed.get(partition) == mine.position, "not all is committed"
+            del self.has[partition]
+            self.record("revoked", partition, mine.generation)
+        self.query.complete_revoke(member, drained)
+
+    @rule(member=a_member, knows=st.booleans())
+    def throw_out(self, member: int, knows: bool) -> None:
+        """The broker fences a member, which may not know it yet; its lease is over."""
+        self.out.add(member)
+        self.has = {p: who for p, who in self.has.items() if who != member}
+        if knows:
+            self.learn_of_the_loss_by(member)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def learn_of_the_loss(self, data: st.DataObject) -> None:
+        self.learn_of_the_loss_by(data.draw(st.sampled_from(sorted(self.out))))
+
+    def learn_of_the_loss_by(self, member: int) -> None:
+        self.out.remove(member)
+        self.sent.pop(member, None)  # nobody waits for the answer any more
+        self.arrived.discard(member)
+        for partition in [p for p in PARTITIONS if p in self.mine]:
+            if self.mine[partition].member == member:
+                mine = self.mine.pop(partition)
+                self.lost.add(partition)
+                self.record("lost", partition, mine.generation)
+        # The consumer names all it had, also what another member of ours has by now.
+        self.query.lose(member, PARTITIONS)
+
+    # -- starting positions -----------------------------------------------------------------------
+
+    @precondition(lambda self: self.query.unpositioned())
+    @rule(otherwise=st.integers(0, 3))
+    def find_starts(self, otherwise: int) -> None:
+        for partitions in self.query.unpositioned().values():
+            for partition in partitions:
+                self.find_start_of(partition, otherwise)
+
+    def find_start_of(self, partition: TopicPartition, otherwise: int) -> None:
+        mine = self.mine[partition]
+        committed = self.committed.get(partition)
+        marks = [m for m in (committed, self.handed_out.get(partition)) if m is not None]
+        start = max(marks, default=otherwise)
+        assert self.query.start_at(partition, committed, otherwise) == start
+        mine.position = self.handed_out[partition] = start
+        if committed is not None:
+            self.known[partition] = committed
+            self.proven[partition] = max(committed, self.proven.get(partition, committed))
+        else:
+            self.proven.setdefault(partition, start)  # "latest" must be the same for the next
+        if self.batch is not None and partition in self.batch.ranges:
+            self.batch.restarted.add(partition)
+
+    # -- a batch ----------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.mine and (self.batch is None or self.batch.logged))
+    @rule(lengths=st.dictionaries(a_partition, a_length, min_size=1))
+    def trigger(self, lengths: dict[TopicPartition, int]) -> None:
+        """One trigger in which nothing happens."""
+        if self.batch is not None:
+            self.prove()
+        self.decide_ranges(lengths)
+        self.hand_out(uncertain=set(), logged=True)
+
+    @precondition(lambda self: self.batch is None)
+    @rule(lengths=st.dictionaries(a_partition, a_length))
+    def decide_ranges(self, lengths: dict[TopicPartition, int]) -> None:
+        """Planning up to its I/O."""
+        self.planned = {
+            p: a_range(p, position, position + lengths[p])
+            for p, position in self.query.plannable().items()
+            if p in lengths
+        }
+
+    @precondition(lambda self: self.batch is None and self.planned is not None)
+    @rule(uncertain=st.sets(a_member), logged=st.booleans())
+    def hand_out(self, uncertain: set[int], logged: bool) -> None:
+        """Planning after its I/O: whatever happened in between."""
+        planned, self.planned = self.planned or {}, None
+        uncertain = uncertain | self.out  # the lease ended before the broker fenced
+        allowed = {
+            p: r
+            for p, r in planned.items()
+            if p in self.mine
+            and self.mine[p].position == r.start
+            and not self.mine[p].revoking
+            and self.mine[p].member not in uncertain
+        }
+        ranges = self.query.hand_out(planned, lambda member: member not in uncertain)
+        assert ranges == allowed
+        if not ranges and not self.rows:
+            assert not self.query.has_events()
+            return
+        for partition, handed in ranges.items():
+            offsets = set(range(handed.start, handed.end))
+            assert self.has[partition] == self.mine[partition].member, "another has it"
+            assert not offsets & self.given[partition], "handed out twice"
+            self.given[partition] |= offsets
+            self.mine[partition].position = self.handed_out[partition] = handed.end
+            self.mine[partition].read = True
+        assert rows(self.query.take_events()) == self.rows
+        assert self.query.take_lost() == self.lost
+        unacknowledged = self.query.unacknowledged()
+        self.batch = Batch(
+            {p: (r.start, r.end) for p, r in ranges.items()},
+            self.rows,
+            {**unacknowledged, **{p: r.end for p, r in ranges.items()}},
+        )
+        self.rows, self.lost = [], set()
+        if logged:
+            self.log_batch()
+
+    @precondition(lambda self: self.batch and not self.batch.logged)
+    @rule()
+    def log_batch(self) -> None:
+        assert self.batch is not None
+        self.batch.logged = True
+        self.logged = self.batch.positions
+
+    @precondition(lambda self: self.batch and self.batch.logged)
+    @rule()
+    def prove(self) -> None:
+        assert self.batch is not None
+        for partition, (_, end) in self.batch.ranges.items():
+            self.proven[partition] = max(end, self.proven.get(partition, end))
+            self.delivered[partition] = end
+        self.batch = None
+        self.query.prove()
+
+    @precondition(
+        # An event's row and a start found meanwhile are not taken back.
+        lambda self: (
+            self.batch
+            and not self.batch.logged
+            and not self.batch.rows
+            and not self.batch.restarted
+        )
+    )
+    @rule()
+    def take_back(self) -> None:
+        """Spark dropped the batch without logging it."""
+        assert self.batch is not None
+        for partition, (start, end) in self.batch.ranges.items():
+            self.given[partition] -= set(range(start, end))
+            self.handed_out[partition] = start
+            mine = self.mine.get(partition)
+            if mine is not None and mine.position is not None:
+                mine.position = start
+        self.batch = None
+        self.query.take_back()
+
+    # -- commits ----------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.query.commits())
+    @rule()
+    def send_commits(self) -> None:
+        for member, offsets in self.query.commits().items():
+            self.sent.setdefault(member, offsets)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), refused=st.booleans(), answered=st.booleans())
+    def commit_arrives(self, data: st.DataObject, refused: bool, answered: bool) -> None:
+        member = data.draw(st.sampled_from(sorted(self.sent)))
+        if refused or member in self.out:
+            del self.sent[member]  # REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, …
+            self.arrived.discard(member)
+            return
+        for partition, offset in self.sent[member].items():
+            assert self.has[partition] == member, "committed what is another's"
+            assert offset >= self.committed.get(partition, -1), "the group's offset moved back"
+            assert offset <= self.proven[partition], "committed before it was proven"
+            self.committed[partition] = offset
+        self.arrived.add(member)
+        if answered:
+            self.answer(member)
+
+    @precondition(lambda self: self.arrived)
+    @rule(data=st.data())
+    def answer_arrives(self, data: st.DataObject) -> None:
+        self.answer(data.draw(st.sampled_from(sorted(self.arrived))))
+
+    def answer(self, member: int) -> None:
+        self.arrived.discard(member)
+        for partition, offset in self.sent.pop(member).items():
+            if partition in self.mine and self.mine[partition].member == member:
+                self.known[partition] = max(offset, self.known.get(partition, offset))
+                self.query.acknowledge(partition, offset)
+
+    @precondition(lambda self: self.query.unacknowledged())
+    @rule()
+    def look_at_what_was_lost(self) -> None:
+        for partition in self.query.unacknowledged():
+            if partition not in self.mine and partition in self.committed:
+                offset = self.committed[partition]
+                self.known[partition] = max(offset, self.known.get(partition, offset))
+                self.query.acknowledge(partition, offset)
+
+    # -- misfortune -------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.batch is None and self.query.plannable())
+    @rule(partition=a_partition, end=st.integers(0, 10))
+    def truncate(self, partition: TopicPartition, end: int) -> None:
+        """The topic was made anew and is shorter; ``failOnDataLoss`` is false."""
+        mine = self.mine.get(partition)
+        if mine is None or mine.position is None or mine.position <= end:
+            return
+        if self.has.get(partition) != mine.member or any(
+            partition in o for o in self.sent.values()
+        ):
+            return
+        self.given[partition] = {o for o in self.given[partition] if o < end}
+        mine.position = self.handed_out[partition] = self.proven[partition] = end
+        self.known.pop(partition, None)
+        self.delivered.pop(partition, None)
+        self.committed.pop(partition, None)  # not another's to go by any more
+        self.query.move_to(partition, end)
+
+    @rule()
+    def kill(self) -> None:
+        """kill -9, and a new process that starts from the checkpoint."""
+        self.query = QueryAssignment(self.include_events)
+        self.query.restore(self.logged)
+        if self.batch is not None and not self.batch.logged:
+            for partition, (start, end) in self.batch.ranges.items():
+                self.given[partition] -= set(range(start, end))  # it never ran
+        for partition, proven in self.delivered.items():
+            remembered = max(self.logged.get(partition, -1), self.committed.get(partition, -1))
+            assert remembered >= proven, "the kill forgot a position"
+        self.handed_out, self.proven = dict(self.logged), dict(self.logged)
+        self.known = {}
+        self.mine, self.rows, self.lost = {}, [], set()
+        self.has = {p: who for p, who in self.has.items() if who == "another"}
+        self.out, self.sent, self.arrived = set(), {}, set()
+        self.batch = self.planned = None
+
+    # -- what must hold at any time ---------------------------------------------------------------
+
+    def record(self, event: str, partition: TopicPartition, generation: int) -> None:
+        if self.include_events:
+            self.rows.append((event, partition, generation))
+
+    def ahead(self) -> dict[TopicPartition, int]:
+        return {p: o for p, o in self.proven.items() if o > self.known.get(p, -1)}
+
+    @invariant()
+    def ranges_only_where_they_are_allowed(self) -> None:
+        allowed = {
+            p: m.position for p, m in self.mine.items() if m.position is not None and not m.revoking
+        }
+        assert self.query.plannable() == allowed
+        without_start = {p: m.member for p, m in self.mine.items() if m.position is None}
+        asked = {p: m for m, ps in self.query.unpositioned().items() for p in ps}
+        assert asked == without_start
+
+    @invariant()
+    def commits_what_is_proven_and_owned(self) -> None:
+        commits = {
+            (member, partition): offset
+            for member, offsets in self.query.commits().items()
+            for partition, offset in offsets.items()
+        }
+        assert commits == {
+            (self.mine[p].member, p): offset
+            for p, offset in self.ahead().items()
+            if p in self.mine and self.mine[p].position is not None
+        }
+
+    @invariant()
+    def unacknowledged_is_what_a_kill_would_forget(self) -> None:
+        unacknowledged = self.query.unacknowledged()
+        assert unacknowledged == self.ahead()
+        for partition, proven in self.proven.items():
+            if proven > self.committed.get(partition, -1):
+                assert unacknowledged[partition] == proven
+
+    @invariant()
+    def undrained_is_exact(self) -> None:
+        in_batch = self.batch.ranges.keys() if self.batch else set()
+        open_rows = self.rows + (self.batch.rows if self.batch else [])
+        requested = {p for event, p, _ in open_rows if event == "revoke_requested"}
+        expected = {
+            p
+            for p in PARTITIONS
+            if p in in_batch
+            or p in self.ahead()
+            or (p in requested and p in self.mine and self.mine[p].read)
+        }
+        assert self.query.undrained(PARTITIONS) == expected
+        assert self.query.undrained([]) == set()
+
+    @invariant()
+    def what_there_is_to_see(self) -> None:
+        assert self.query.owned().keys() == self.mine.keys()
+        for partition, owned in self.query.owned().items():
+            mine = self.mine[partition]
+            assert (owned.member, owned.generation) == (mine.member, mine.generation)
+        assert self.query.revoking() == {p for p, m in self.mine.items() if m.revoking}
+        assert self.query.has_events() == bool(self.rows)
+
+
+AgainstAGroup.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=50)
+TestAgainstAGroup = AgainstAGroup.TestCase
+
+
+# -- by example -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def query() -> QueryAssignment:
+    """Owns P from 100 on, by member 0; the group has committed as much."""
+    query = QueryAssignment()
+    query.assign(0, 41, [P])
+    query.start_at(P, 100, 0)
+    return query
+
+
+@pytest.fixture
+def query_with_events() -> QueryAssignment:
+    query = QueryAssignment(include_events=True)
+    query.assign(0, 41, [P])
+    query.start_at(P, 100, 0)
+    query.take_events()
+    return query
+
+
+def read(query: QueryAssignment, partition: TopicPartition, start: int, end: int) -> None:
+    planned = {partition: a_range(partition, start, end)}
+    assert query.hand_out(planned, certain) == planned
+
+
+def test_a_loss_and_quick_rejoin_do_not_hand_out_the_batch_in_flight_again(
+    query: QueryAssignment,
+) -> None:
+    read(query, P, 100, 150)
+    query.lose(0, [P])
+    assert query.plannable() == {}
+    assert query.take_lost() == {P}
+    query.assign(0, 43, [P])
+    assert query.plannable() == {}, "its start is not known yet"
+    assert query.start_at(P, 100, 0) == 150, "what the batch in flight reads is not read again"
+    assert query.commits() == {}, "Spark has not committed it"
+    assert query.undrained([P]) == {P}
+    query.prove()
+    assert query.commits() == {0: {P: 150}}
+    query.acknowledge(P, 150)
+    assert query.undrained([P]) == set()
+
+
+def test_after_a_loss_the_next_owner_may_have_gone_further(query: QueryAssignment) -> None:
+    read(query, P, 100, 150)
+    query.lose(0, [P])
+    query.assign(1, 7, [P])
+    assert query.start_at(P, 300, 0) == 300
+    query.prove()
+    assert query.commits() == {}, "150 would move the group's offset back"
+    assert query.unacknowledged() == {}
+
+
+def test_a_late_loss_does_not_take_what_another_member_of_ours_has(query: QueryAssignment) -> None:
+    query.assign(1, 42, [P])
+    query.start_at(P, 100, 0)
+    query.lose(0, [P])
+    assert query.plannable() == {P: 100}
+    assert query.take_lost() == set()
+    query.request_revoke([P])
+    query.complete_revoke(0, [P])
+    assert query.owned()[P].member == 1
+
+
+def test_a_kill_after_a_refused_commit_forgets_nothing(query: QueryAssignment) -> None:
+    query.assign(0, 41, [Q])
+    query.start_at(Q, 0, 0)
+    read(query, P, 100, 150)
+    query.prove()
+    assert query.commits() == {0: {P: 150}}  # refused: never acknowledged
+    query.lose(0, [P])
+    assert query.commits() == {}, "what is lost is not committed"
+    read(query, Q, 0, 10)
+    positions = {**query.unacknowledged(), Q: 10}
+    assert positions == {P: 150, Q: 10}
+
+    restarted = QueryAssignment()
+    restarted.restore(positions)
+    assert restarted.unacknowledged() == positions, "the next offset carries them as well"
+    restarted.assign(0, 44, [P])
+    assert restarted.start_at(P, 100, 0) == 150
+    assert restarted.commits() == {0: {P: 150}}
+
+
+def test_positions_of_the_checkpoint_do_not_move_the_group_back() -> None:
+    restarted = QueryAssignment()
+    restarted.restore({P: 150})
+    restarted.assign(0, 44, [P])
+    assert restarted.start_at(P, 400, 0) == 400
+    assert restarted.commits() == {}
+
+
+def test_a_start_that_nobody_committed_is_committed_at_once() -> None:
+    """Else "latest" is another offset for the next owner, and what came in between is lost."""
+    query = QueryAssignment()
+    query.assign(1, 41, [P])
+    assert query.start_at(P, None, 500) == 500
+    assert query.commits() == {1: {P: 500}}
+    assert query.undrained([P]) == {P}, "nor is it released before"
+    query.acknowledge(P, 500)
+    assert query.commits() == {}
+    assert query.undrained([P]) == set()
+
+
+@pytest.mark.parametrize("committed", [0, 17])
+def test_a_start_that_the_group_knows_is_not_committed_again(committed: int) -> None:
+    query = QueryAssignment()
+    query.assign(0, 41, [P])
+    assert query.start_at(P, committed, 500) == committed
+    assert query.commits() == {}
+
+
+def test_no_range_where_the_revoke_was_requested_after_planning(query: QueryAssignment) -> None:
+    planned = {P: a_range(P, *(query.plannable()[P], 150))}
+    query.request_revoke([P])
+    assert query.hand_out(planned, certain) == {}
+    assert query.undrained([P]) == set()
+
+
+def test_no_range_for_a_member_whose_lease_is_over(query: QueryAssignment) -> None:
+    query.assign(1, 42, [Q])
+    query.start_at(Q, 0, 0)
+    planned = {P: a_range(P, 100, 150), Q: a_range(Q, 0, 10)}
+    sure: Callable[[int], bool] = [False, True].__getitem__
+    assert query.hand_out(planned, sure) == {Q: planned[Q]}
+    assert query.plannable() == {P: 100, Q: 10}
+
+
+def test_no_range_from_an_older_position(query: QueryAssignment) -> None:
+    """Lost, and back further on, while the end offsets were asked for."""
+    planned = {P: a_range(P, 100, 150)}
+    query.lose(0, [P])
+    query.assign(0, 42, [P])
+    query.start_at(P, 130, 0)
+    assert query.hand_out(planned, certain) == {}
+
+
+def test_a_revoke_waits_for_proof_and_then_for_the_acknowledgement(query: QueryAssignment) -> None:
+    read(query, P, 100, 150)
+    assert not query.waits_for_proof()
+    query.request_revoke([P])
+    assert query.waits_for_proof()
+    assert query.undrained([P]) == {P}
+    query.prove()
+    assert not query.waits_for_proof()
+    assert query.undrained([P]) == {P}
+    query.acknowledge(P, 149)
+    assert query.undrained([P]) == {P}
+    query.acknowledge(P, 150)
+    assert query.undrained([P]) == set()
+    query.complete_revoke(0, [P])
+    assert query.plannable() == {}
+
+
+def test_the_row_of_a_requested_revoke_is_proven_before_the_release(
+    query_with_events: QueryAssignment,
+) -> None:
+    query = query_with_events
+    read(query, P, 100, 150)
+    assert query.take_events() == []
+    query.request_revoke([P])
+    query.prove()
+    query.acknowledge(P, 150)
+    assert query.undrained([P]) == {P}, "its state is still to be flushed"
+    assert not query.waits_for_proof(), "there is no batch with the row yet"
+    assert query.hand_out({}, certain) == {}
+    assert query.has_events()
+    assert query.take_events() == [RebalanceEvent("revoke_requested", P, 41)]
+    assert query.undrained([P]) == {P}
+    assert query.waits_for_proof()
+    query.prove()
+    assert query.undrained([P]) == set()
+
+
+def test_no_row_holds_the_release_of_what_was_never_read(
+    query_with_events: QueryAssignment,
+) -> None:
+    query_with_events.request_revoke([P])
+    assert query_with_events.has_events()
+    assert query_with_events.undrained([P]) == set()
+
+
+def test_rows_tell_what_happened_in_order(query_with_events: QueryAssignment) -> None:
+    query = query_with_events
+    query.request_revoke([P])
+    query.request_revoke([P])  # the consumer lists it in every poll
+    query.keep(1, [])  # another member's
+    query.keep(0, [P])
+    query.keep(0, [])
+    query.new_generation(0, 42)
+    query.request_revoke([P])
+    query.complete_revoke(0, [P])
+    query.assign(1, 8, [P, Q])
+    query.lose(1, [Q])
+    assert rows(query.take_events()) == [
+        ("revoke_requested", P, 41),
+        ("assigned", P, 41),
+        ("revoke_requested", P, 42),
+        ("revoked", P, 42),
+        ("assigned", P, 8),
+        ("assigned", Q, 8),
+        ("lost", Q, 8),
+    ]
+    assert not query.has_events()
+
+
+def test_without_rows_nothing_is_kept_for_them(query: QueryAssignment) -> None:
+    query.request_revoke([P])
+    assert not query.has_events()
+    assert query.take_events() == []
+
+
+def test_a_revoke_that_is_taken_back_lets_ranges_through_again(query: QueryAssignment) -> None:
+    query.request_revoke([P])
+    assert query.revoking() == {P}
+    query.keep(0, [])
+    assert query.revoking() == set()
+    read(query, P, 100, 150)
+
+
+def test_a_dropped_batch_is_planned_again(query: QueryAssignment) -> None:
+    read(query, P, 100, 150)
+    query.take_back()
+    assert query.undrained([P]) == set()
+    query.prove()
+    assert query.commits() == {}, "nothing of it was proven"
+    assert query.plannable() == {P: 100}
+    read(query, P, 100, 170)
+    query.prove()
+    assert query.commits() == {0: {P: 170}}
+
+
+def test_a_dropped_batch_of_a_lost_partition_is_not_skipped_when_it_comes_back(
+    query: QueryAssignment,
+) -> None:
+    read(query, P, 100, 150)
+    query.lose(0, [P])
+    query.take_back()
+    query.assign(0, 42, [P])
+    assert query.start_at(P, 100, 0) == 100
+
+
+def test_after_data_loss_the_group_moves_back_as_well(query: QueryAssignment) -> None:
+    query.move_to(P, 40)
+    assert query.plannable() == {P: 40}
+    assert query.commits() == {0: {P: 40}}
+    query.acknowledge(P, 40)
+    assert query.commits() == {}
+    query.lose(0, [P])
+    query.assign(0, 42, [P])
+    assert query.start_at(P, 40, 0) == 40, "not where it was before the data loss"
+
+
+def test_what_is_not_ours_is_not_moved(query: QueryAssignment) -> None:
+    query.assign(0, 41, [Q])
+    query.move_to(Q, 3)  # no start yet
+    query.lose(0, [P])
+    query.move_to(P, 40)
+    assert query.plannable() == {}
+    assert query.commits() == {}
+    assert query.unacknowledged() == {}
+
+
+def test_an_older_acknowledgement_changes_nothing(query: QueryAssignment) -> None:
+    read(query, P, 100, 150)
+    query.prove()
+    query.acknowledge(P, 150)
+    query.acknowledge(P, 120)
+    assert query.unacknowledged() == {}
+    assert query.commits() == {}

@@ -1,0 +1,529 @@
+"""Spark's calls on the stream reader, with a membership that only notes what it is asked."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import signal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import pytest
+from kafka.structs import TopicPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from pyspark_kafka_rebalance.errors import DataLossError
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source import stream as stream_module
+from pyspark_kafka_rebalance.source.assignment import RebalanceEvent
+from pyspark_kafka_rebalance.source.membership import BatchState
+from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.planning import TaskRange
+from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
+
+P, Q, R = (TopicPartition("t", n) for n in range(3))
+UNLIMITED = ReadMaxRows(2**63 - 1)
+Handed = tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState]
+
+
+class FakeMembership:
+    """One member that owns what stands in ``positions``."""
+
+    def __init__(self, options: SourceOptions, client_id: str) -> None:
+        self.client_id = client_id
+        self.calls: list[str] = []
+        self.positions: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.joined = False
+        self.failure: Exception | None = None
+        self.restored: dict[TopicPartition, int] = {}
+        self.last: dict[str, Any] | None = None
+        self.proven: list[dict[str, Any]] = []
+        self.moved: list[dict[TopicPartition, int]] = []
+        self.leave_out: set[TopicPartition] = set()  # in the last step of planning
+        self.events: list[RebalanceEvent] = []
+        self.revoking: set[TopicPartition] = set()
+        self.lost: set[TopicPartition] = set()
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def join(self) -> None:
+        self.joined = True
+        self.calls.append("join")
+
+    def wait_until_settled(self) -> None:
+        assert self.joined, "waits for a group that it does not join"
+        self.calls.append("settle")
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def restore(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.calls.append("restore")
+        self.restored = dict(positions)
+
+    def planned(self, offset: dict[str, Any]) -> None:
+        self.last = offset
+
+    def prove(self, offset: dict[str, Any]) -> None:
+        self.calls.append("prove")
+        self.proven.append(offset)
+
+    def take_back_unlogged(self) -> None:
+        self.calls.append("take_back")
+
+    def plannable(self) -> dict[TopicPartition, int]:
+        self.calls.append("plan")
+        return dict(self.positions) if self.joined else {}
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {p: self.ends[p] for p in partitions if p in self.ends}
+
+    def known_end_offsets(self) -> dict[TopicPartition, int]:
+        return self.ends
+
+    def all_partitions(self) -> list[TopicPartition]:
+        return sorted(self.ends)
+
+    def move_to(self, positions: dict[TopicPartition, int]) -> None:
+        self.moved.append(positions)
+        self.positions |= positions
+
+    def hand_out(self, planned: Mapping[TopicPartition, OffsetRange]) -> Handed | None:
+        ranges = {p: r for p, r in planned.items() if p not in self.leave_out}
+        if not ranges and not self.events:
+            return None
+        self.positions |= {p: r.end for p, r in ranges.items()}
+        events, self.events = self.events, []
+        return ranges, events, self.state_of(ranges)
+
+    def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
+        return BatchState(
+            generations=(41,),
+            member_of={p: 0 for p in ranges if p in self.positions},
+            revoking=frozenset(self.revoking),
+            lost=frozenset(self.lost),
+            unacknowledged=self.unacknowledged(),
+        )
+
+    def unacknowledged(self) -> dict[TopicPartition, int]:
+        return dict(self.restored)
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+@pytest.fixture
+def memberships(monkeypatch: pytest.MonkeyPatch) -> list[FakeMembership]:
+    """Every membership that was made."""
+    made: list[FakeMembership] = []
+
+    def make(options: SourceOptions, client_id: str) -> FakeMembership:
+        made.append(FakeMembership(options, client_id))
+        return made[-1]
+
+    monkeypatch.setattr(stream_module, "QueryMembership", make)
+    monkeypatch.setattr(stream_module, "_stop_on_sigterm", lambda: None)
+    return made
+
+
+def parse(**options: str) -> SourceOptions:
+    return SourceOptions.parse(
+        {
+            "subscribe": "t",
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "kafka.group.id": "g",
+            **options,
+        },
+        default_readers=2,
+    )
+
+
+@pytest.fixture
+def make(memberships: list[FakeMembership]) -> Callable[..., KafkaDeferredStreamReader]:
+    return lambda **options: KafkaDeferredStreamReader(parse(**options))
+
+
+class Running:
+    """A reader behind its warm-up, and its membership, which owns P and Q."""
+
+    def __init__(
+        self, reader: KafkaDeferredStreamReader, memberships: list[FakeMembership]
+    ) -> None:
+        self.reader = reader
+        self.start = reader.latestOffset(reader.initialOffset(), UNLIMITED)
+        (self.membership,) = memberships
+        self.membership.positions = {P: 100, Q: 200}
+        self.membership.ends = {P: 150, Q: 250}
+
+    def trigger(self, limit: Any = UNLIMITED) -> dict[str, Any]:
+        return self.reader.latestOffset(self.start, limit)
+
+
+@pytest.fixture
+def running(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> Running:
+    return Running(make(), memberships)
+
+
+def ends_of(offset: dict[str, Any]) -> dict[TopicPartition, int]:
+    return {p: r.end for p, r in StreamOffset.parse(offset).ranges.items()}
+
+
+def ranges_of(tasks: Collection[Any]) -> dict[TopicPartition, TaskRange]:
+    ranges = [task_range for task in tasks for task_range in task.value.ranges]
+    by_partition = {TopicPartition(r.range.topic, r.range.partition): r for r in ranges}
+    assert len(by_partition) == len(ranges), "a partition is read twice"
+    return by_partition
+
+
+def a_logged_batch() -> dict[str, Any]:
+    """As it comes back from the checkpoint."""
+    offset = StreamOffset(
+        ranges={P: OffsetRange("t", 0, 100, 150)},
+        unacknowledged={R: 7},
+        revoking=frozenset({P}),
+        run="kafka_deferred-dead",
+    ).to_json_dict()
+    return json.loads(json.dumps(offset))  # type: ignore[no-any-return]
+
+
+# -- the first trigger ----------------------------------------------------------------------------
+
+
+def test_a_warm_up_comes_first_and_the_join_only_after_it(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make(readers="3")
+    start = reader.initialOffset()
+    assert memberships == [], "asking for the initial offset touches the network"
+    first = reader.latestOffset(start, UNLIMITED)
+    (membership,) = memberships
+    assert first != start
+    assert ends_of(first) == {}
+    assert not membership.joined
+    assert membership.last == first
+    tasks = reader.partitions(start, first)
+    assert [(task.value.warm_up, task.value.ranges) for task in tasks] == [(True, ())] * 3
+    membership.positions, membership.ends = {P: 100}, {P: 150}
+    second = reader.latestOffset(first, UNLIMITED)
+    assert membership.joined
+    assert membership.calls.index("join") < membership.calls.index("plan")
+    assert "settle" not in membership.calls, "a stream waits for nobody"
+    assert ends_of(second) == {P: 150}
+    assert len(memberships) == 1
+    assert membership.calls.count("start") == 1
+
+
+def test_the_warm_up_after_a_restart_is_another_batch_and_forgets_nothing(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    start = StreamOffset(unacknowledged={R: 7}, warm_up=1).to_json_dict()
+    first = make().latestOffset(start, UNLIMITED)
+    assert first != start, "Spark would run no batch"
+    assert StreamOffset.parse(first).unacknowledged == {R: 7}
+    assert memberships[0].restored == {R: 7}
+
+
+def test_a_restart_restores_what_the_last_batch_read(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    make().latestOffset(a_logged_batch(), UNLIMITED)
+    assert memberships[0].restored == {P: 150, R: 7}
+
+
+def test_no_warm_up_after_a_replay(
+    make: Callable[..., KafkaDeferredStreamReader],
+    memberships: list[FakeMembership],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_module, "moved_on", lambda *_: frozenset())
+    reader = make()
+    logged = a_logged_batch()
+    reader.partitions(reader.initialOffset(), logged)
+    assert memberships == [], "a replay needs no membership"
+    assert reader.latestOffset(logged, UNLIMITED) is logged
+    (membership,) = memberships
+    assert membership.restored == {P: 150, R: 7}
+    assert membership.joined
+
+
+def test_available_now_fixes_its_ends_and_never_passes_them(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make()
+    reader._started()
+    (membership,) = memberships
+    membership.ends = {P: 150, Q: 250}
+    reader.prepareForTriggerAvailableNow()
+    # Much is written meanwhile, and a partition added.
+    membership.positions = {P: 100, Q: 250, R: 0}
+    membership.ends = {P: 900, Q: 900, R: 900}
+    first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(30))
+    assert membership.calls.index("join") < membership.calls.index("settle")
+    assert membership.calls.index("settle") < membership.calls.index("plan")
+    assert ends_of(first) == {P: 130}
+    second = reader.latestOffset(first, ReadMaxRows(30))
+    assert ends_of(second) == {P: 150}
+    assert reader.latestOffset(second, ReadMaxRows(30)) is second
+    assert membership.calls.count("settle") == 1
+
+
+def test_available_now_is_no_data_loss_where_the_group_is_ahead(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make()
+    reader._started()
+    (membership,) = memberships
+    membership.ends = {P: 150}
+    reader.prepareForTriggerAvailableNow()
+    membership.positions, membership.ends = {P: 160}, {P: 170}  # another query went on
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, UNLIMITED) is start
+
+
+def test_once_joins_first_and_reads_all_there_is(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make(maxOffsetsPerTrigger="10")
+    reader._started()
+    (membership,) = memberships
+    membership.positions, membership.ends = {P: 100}, {P: 150}
+    offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert ends_of(offset) == {P: 150}
+    assert membership.calls.index("settle") < membership.calls.index("plan")
+
+
+def test_a_stream_without_a_limit_is_not_taken_for_once(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make()
+    limit = reader.getDefaultReadLimit()
+    assert not isinstance(limit, ReadAllAvailable)
+    assert StreamOffset.parse(reader.latestOffset(reader.initialOffset(), limit)).warm_up == 1
+    limited = make(maxOffsetsPerTrigger="10").getDefaultReadLimit()
+    assert limited == ReadMaxRows(10)
+
+
+# -- a trigger ------------------------------------------------------------------------------------
+
+
+def test_an_idle_trigger_returns_its_start_unchanged(running: Running) -> None:
+    running.membership.ends = {P: 100, Q: 200}
+    before = copy.deepcopy(running.start)
+    assert running.trigger() is running.start
+    assert running.start == before
+    assert running.reader.partitions(running.start, running.start) == []
+
+
+def test_what_the_last_step_leaves_out_is_not_in_the_offset(running: Running) -> None:
+    running.membership.leave_out = {P}
+    assert ends_of(running.trigger()) == {Q: 250}
+    running.membership.leave_out = {P, Q}
+    assert running.trigger() is running.start
+
+
+def test_the_start_is_proven_before_anything_is_planned(running: Running) -> None:
+    running.membership.calls.clear()
+    running.trigger()
+    assert running.membership.proven == [running.start]
+    assert running.membership.calls == ["prove", "take_back", "join", "plan"]
+
+
+def test_commit_proves_as_well(running: Running) -> None:
+    end = running.trigger()
+    running.reader.commit(end)
+    assert running.membership.proven[-1] == end
+
+
+def test_the_limit_is_shared(running: Running) -> None:
+    offset = running.trigger(ReadMaxRows(40))
+    assert ends_of(offset) == {P: 120, Q: 220}
+
+
+def test_the_offset_says_what_the_group_said(running: Running) -> None:
+    membership = running.membership
+    membership.revoking, membership.lost, membership.restored = {P}, {R}, {R: 7}
+    membership.events = [RebalanceEvent("lost", R, 41)]
+    offset = StreamOffset.parse(running.trigger())
+    assert offset.positions() == {P: 150, Q: 250, R: 7}
+    (member,) = offset.members
+    assert (member.generation, member.partitions) == (41, (P, Q))
+    assert (offset.revoking, offset.lost) == ({P}, {R})
+    assert [(e.event, e.topic, e.partition, e.generation) for e in offset.events] == [
+        ("lost", "t", 2, 41)
+    ]
+    assert offset.run == membership.client_id
+    assert running.membership.last == offset.to_json_dict()
+
+
+def test_events_alone_make_a_batch(running: Running) -> None:
+    running.membership.ends = {}
+    running.membership.events = [RebalanceEvent("assigned", P, 41)]
+    end = running.trigger()
+    assert end != running.start
+    (task,) = running.reader.partitions(running.start, end)
+    assert [e.event for e in task.value.events] == ["assigned"]
+    assert task.value.ranges == ()
+
+
+def test_an_error_of_the_pump_is_raised_by_the_next_trigger(running: Running) -> None:
+    running.membership.failure = RuntimeError("in the pump")
+    with pytest.raises(RuntimeError, match="in the pump"):
+        running.trigger()
+
+
+def test_the_client_id_tells_the_run(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    for options in ({}, {}, {"kafka.client.id": "mine"}):
+        reader = make(**options)
+        reader.latestOffset(reader.initialOffset(), UNLIMITED)
+    ids = [membership.client_id for membership in memberships]
+    assert ids[0].startswith("kafka_deferred-")
+    assert ids[2].startswith("mine-")
+    assert len(set(ids)) == 3
+
+
+# -- data loss ------------------------------------------------------------------------------------
+
+
+def test_data_loss_names_topic_partition_and_offsets(running: Running) -> None:
+    running.membership.ends = {P: 40, Q: 250}
+    with pytest.raises(DataLossError, match=r"t-0: position 100, end offset 40") as raised:
+        running.trigger()
+    assert "failOnDataLoss" in str(raised.value)
+    assert "t-1" not in str(raised.value)
+
+
+def test_after_tolerated_data_loss_the_stream_goes_on_at_the_end(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    running = Running(make(failOnDataLoss="false"), memberships)
+    running.membership.ends = {P: 40, Q: 250}
+    assert running.trigger() is running.start
+    assert running.membership.moved == [{P: 40}]
+    running.membership.ends = {P: 45, Q: 250}
+    offset = StreamOffset.parse(running.trigger())
+    assert (offset.ranges[P].start, offset.ranges[P].end) == (40, 45)
+
+
+# -- partitions -----------------------------------------------------------------------------------
+
+
+def test_partitions_depend_on_the_end_alone(
+    running: Running,
+    make: Callable[..., KafkaDeferredStreamReader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_module, "moved_on", lambda *_: frozenset())
+    end = running.trigger()
+    starts = [running.start, running.reader.initialOffset(), a_logged_batch()]
+    tasks = [[t.value for t in running.reader.partitions(start, end)] for start in starts]
+    assert tasks[0] == tasks[1] == tasks[2]
+    expected = {P: OffsetRange("t", 0, 100, 150), Q: OffsetRange("t", 1, 200, 250)}
+    assert {p: r.range for p, r in ranges_of(running.reader.partitions({}, end)).items()} == (
+        expected
+    )
+    running.membership.positions = {P: 900, Q: 900}  # and not on how far the members have come
+    replaying = make()
+    for start in starts:
+        replayed = replaying.partitions(start, json.loads(json.dumps(end)))
+        assert [t.value for t in replayed] == tasks[0]
+
+
+def test_rows_say_what_became_of_their_partition_since_planning(running: Running) -> None:
+    end = running.trigger()
+    del running.membership.positions[P]
+    running.membership.revoking = {Q, R}
+    flags = ranges_of(running.reader.partitions(running.start, end))
+    assert (flags[P].lost, flags[P].revoking) == (True, False)
+    assert (flags[Q].lost, flags[Q].revoking) == (False, True)
+
+
+def test_a_replay_asks_what_has_moved_on(
+    make: Callable[..., KafkaDeferredStreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def moved_on(options: SourceOptions, ranges: Any, run: str | None) -> frozenset[TopicPartition]:
+        asked.append((list(ranges), run))
+        return frozenset({P})
+
+    monkeypatch.setattr(stream_module, "moved_on", moved_on)
+    reader = make()
+    flags = ranges_of(reader.partitions(reader.initialOffset(), a_logged_batch()))
+    assert asked == [([OffsetRange("t", 0, 100, 150)], "kafka_deferred-dead")]
+    assert flags[P].lost
+    assert not flags[P].revoking, "nobody waits for the dead run's revoke"
+
+
+def test_a_replay_without_ranges_asks_nobody(
+    make: Callable[..., KafkaDeferredStreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "moved_on", None)
+    reader = make(readers="2")
+    end = StreamOffset(warm_up=1).to_json_dict()
+    assert len(reader.partitions(reader.initialOffset(), end)) == 2
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+def test_pickling_drops_the_membership(running: Running) -> None:
+    end = running.trigger()
+    running.membership.failure = RuntimeError("unpicklable in effect")
+    copied = pickle.loads(pickle.dumps(running.reader))
+    assert copied._membership is None
+    assert copied._options == running.reader._options
+    assert copied.reportLatestOffset() is None
+    copied.commit(end)
+    copied.stop()
+    assert "stop" not in running.membership.calls
+    assert len(pickle.dumps(running.reader)) == len(pickle.dumps(copied))
+
+
+def test_stop_stops_the_membership(running: Running) -> None:
+    running.reader.stop()
+    assert running.membership.calls[-1] == "stop"
+
+
+def test_the_end_offsets_known_last_are_reported(running: Running) -> None:
+    assert running.reader.reportLatestOffset() == {"t": {"0": 150, "1": 250}}
+    running.membership.ends = {}
+    assert running.reader.reportLatestOffset() is None
+
+
+def test_a_task_is_read_without_a_membership(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    def read_task(task: Any, options: SourceOptions) -> Any:
+        read.append((task, options))
+        return iter(())
+
+    monkeypatch.setattr(stream_module, "read_task", read_task)
+    (partition,) = running.reader.partitions(running.start, running.trigger())
+    executor = pickle.loads(pickle.dumps(running.reader))
+    assert list(executor.read(pickle.loads(pickle.dumps(partition)))) == []
+    assert read == [(partition.value, running.reader._options)]
+    assert executor._membership is None
+
+
+def test_sigterm_ends_the_planner_once() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        stream_module._stop_on_sigterm()
+        handler = signal.getsignal(signal.SIGTERM)
+        assert callable(handler)
+        with pytest.raises(SystemExit):
+            handler(signal.SIGTERM, None)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "the second would cut stop short"
+    finally:
+        signal.signal(signal.SIGTERM, before)
