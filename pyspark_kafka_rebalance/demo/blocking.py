@@ -1,12 +1,9 @@
 """The peer: a consumer that drains inside its rebalance listener, as consumers do today.
 
 Plain kafka-python with the cooperative assignor. A worker thread processes what was polled; when
-partitions are revoked, the listener waits for the batch that holds their records, commits, and only
-then returns. That is the right way to avoid duplicates without KIP-983, and it holds up the poll
-loop: nothing arrives for the partitions that stay, either.
-
-What was polled but is not being processed yet is dropped, which keeps the wait as short as it can
-be.
+partitions are revoked, the listener waits until their records are processed, commits, and only then
+returns. That is the right way to avoid duplicates without KIP-983, and it holds up the poll loop:
+nothing arrives for the partitions that stay, either.
 """
 
 from __future__ import annotations
@@ -87,16 +84,21 @@ class Worker:
                 self._processed.pop(partition, None)
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """These are not assigned any more: drop what is not being processed yet."""
+        """These are not assigned any more: take no more records of them."""
         with self._changed:
             self._revoked |= set(partitions)
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget what is not being processed yet."""
+        with self._changed:
             for partition in partitions:
                 self._waiting.pop(partition, None)
 
     def wait_for(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until no record of these is being processed."""
+        """Wait until every record of these is processed."""
+        theirs = set(partitions)
         with self._changed:
-            self._changed.wait_for(lambda: not self._working_on & set(partitions))
+            self._changed.wait_for(lambda: not theirs & (self._working_on | self._waiting.keys()))
 
     def drain(self) -> None:
         """Process all there is."""
@@ -156,6 +158,7 @@ class DrainingListener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         """Too late to commit."""
         self._worker.end(lost)
+        self._worker.drop(lost)
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -30,7 +30,8 @@ def print_report(
 ) -> None:
     """Print both tables and how to read them."""
     lost = sum(map(len, tally.lost.values()))
-    verdict = Table(title=title, title_justify="left", title_style="bold")
+    console.print(f"\n{title}", style="bold", highlight=False)
+    verdict = Table()
     for name in ("records produced", "delivered", "lost", "duplicated"):
         verdict.add_column(name, justify="right", min_width=10)
     verdict.add_row(
@@ -40,7 +41,8 @@ def print_report(
         _judged(tally.duplicated),
     )
     console.print(verdict)
-    costs = Table(title="The rebalances", title_justify="left", title_style="bold")
+    console.print("What each rebalance cost", style="bold")
+    costs = Table()
     costs.add_column("")
     for name in (
         "partitions\nthat stay",

@@ -130,29 +130,30 @@ class Scenario:
                 stack.callback(reader.kill)
             self._launch(screen, readers.values())
             self._start_first(screen, readers["A"], load)
-            self._join(screen, readers["B"], ("A", "B"))
-            self._join(screen, readers["C"], READERS)
-            self._leave(screen, readers["B"], ("A", "C"))
+            self._join(screen, readers["B"], [readers["A"]])
+            self._join(screen, readers["C"], [readers["A"], readers["B"]])
+            self._leave(screen, readers["B"], [readers["A"], readers["C"]])
             self._finish(screen, load, (readers["A"], readers["C"]))
         return self.course
 
     def _start_first(self, screen: Screen, reader: ChildProcess, load: ChildProcess) -> None:
         self._release(reader)
-        screen.say(f"{self._settings.reader} {reader.name} joins the group alone")
-        self._wait_until_shared_by((reader.name,))
+        screen.say(f"{self._settings.reader} {reader.name} joins the group")
+        self._wait_until_shared_by(screen, [reader], delivering=False)
         load.start()
         load.wait_for("produced")
         screen.say(f"the producer sends {self._settings.rate:,} records/s to {self._topic}")
         for _ in range(3):  # the first ones are slow: everything is new to the JVM
-            reader.wait_for("batch")
+            _wait_for_rows(reader)
         self._states[reader.name] = "running"
         self.course.began_at = time.time()
 
-    def _join(self, screen: Screen, reader: ChildProcess, everybody: Collection[str]) -> None:
+    def _join(self, screen: Screen, reader: ChildProcess, others: list[ChildProcess]) -> None:
         """Let a newcomer join between two measuring windows."""
         before = self._calm(screen)
         with self._rebalance(f"{reader.name} joins", before) as begin:
-            screen.say(f"{self._settings.reader} {reader.name} warms up and joins")
+            how = "warms up and joins" if self._settings.peer == "deferred" else "joins"
+            screen.say(f"{self._settings.reader} {reader.name} {how}")
             self._states[reader.name] = "warming up"
             self._release(reader)
             assert self._watch is not None
@@ -161,11 +162,10 @@ class Scenario:
             )
             begin()
             self._states[reader.name] = "joining"
-            self._wait_until_shared_by(everybody)
-            screen.say(f"shared by {', '.join(sorted(everybody))}")
+            self._wait_until_shared_by(screen, [*others, reader])
             self._states[reader.name] = "running"
 
-    def _leave(self, screen: Screen, reader: ChildProcess, rest: Collection[str]) -> None:
+    def _leave(self, screen: Screen, reader: ChildProcess, rest: list[ChildProcess]) -> None:
         before = self._calm(screen)
         with self._rebalance(f"{reader.name} stops", before) as begin:
             screen.say(f"{self._settings.reader} {reader.name} stops gracefully")
@@ -173,8 +173,7 @@ class Scenario:
             begin()
             reader.stop()
             self._states[reader.name] = "stopped"
-            self._wait_until_shared_by(rest)
-            screen.say(f"shared by {', '.join(sorted(rest))}")
+            self._wait_until_shared_by(screen, rest)
 
     def _finish(
         self, screen: Screen, load: ChildProcess, readers: Collection[ChildProcess]
@@ -226,12 +225,19 @@ class Scenario:
         during = Window(began[0], time.time())
         self.course.rebalances.append(Rebalance(name, began[0], before, during))
 
-    def _wait_until_shared_by(self, readers: Collection[str]) -> None:
+    def _wait_until_shared_by(
+        self, screen: Screen, readers: Collection[ChildProcess], *, delivering: bool = True
+    ) -> None:
+        """Wait until the group says so and, on a busy machine later, each has delivered since."""
         assert self._watch is not None
+        names = sorted(reader.name for reader in readers)
         self._watch.wait_until(
-            lambda view: view.is_shared_by(readers),
-            f"the partitions are shared by {', '.join(sorted(readers))}",
+            lambda view: view.is_shared_by(names), f"the partitions are shared by {names}"
         )
+        screen.say(f"the partitions are shared by {', '.join(names)}")
+        if delivering:
+            for reader in readers:
+                _wait_for_rows(reader)
 
     # -- the processes ----------------------------------------------------------------------------
 
@@ -336,3 +342,12 @@ class Scenario:
                 )
             )
         return found, produced
+
+
+def _wait_for_rows(reader: ChildProcess) -> None:
+    """Wait until a batch with rows completes that is still to come."""
+    now = time.time()
+    while True:
+        batch = reader.wait_for("batch")
+        if batch["at"] > now and batch["rows"]:
+            return

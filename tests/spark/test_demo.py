@@ -71,7 +71,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path):
     process = demo(tmp_path, "--peer", "blocking", "--seconds-per-phase", "1", "--rate", "500")
     assert process.stdout is not None
     for line in process.stdout:
-        if "B warms up" in line:
+        if "consumer B joins" in line:
             break
     children = started_by(process.pid)
     assert len(children) >= 6  # broker and watchdog, producer, three consumers
