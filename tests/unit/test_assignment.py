@@ -514,6 +514,12 @@ def test_a_loss_and_quick_rejoin_do_not_hand_out_the_batch_in_flight_again(
     assert query.undrained([P]) == set()
 
 
+def test_what_came_back_before_the_next_batch_is_not_told_as_lost(query: QueryAssignment) -> None:
+    query.lose(0, [P])
+    query.assign(1, 7, [P])
+    assert query.take_lost() == set()
+
+
 def test_after_a_loss_the_next_owner_may_have_gone_further(query: QueryAssignment) -> None:
     read(query, P, 100, 150)
     query.lose(0, [P])
@@ -651,6 +657,24 @@ def test_no_row_holds_the_release_of_what_was_never_read(
     query_with_events.request_revoke([P])
     assert query_with_events.has_events()
     assert query_with_events.undrained([P]) == set()
+
+
+def test_a_row_of_before_the_loss_holds_nothing_after_it(
+    query_with_events: QueryAssignment,
+) -> None:
+    query = query_with_events
+    read(query, P, 100, 150)
+    query.prove()
+    query.acknowledge(P, 150)
+    query.request_revoke([P])
+    query.take_events()
+    assert query.waits_for_proof()
+    query.lose(0, [P])
+    query.assign(0, 42, [P])
+    query.start_at(P, 150, 0)
+    query.request_revoke([P])
+    assert not query.waits_for_proof()
+    assert query.undrained([P]) == set()
 
 
 def test_rows_tell_what_happened_in_order(query_with_events: QueryAssignment) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -638,6 +639,22 @@ def test_a_revoke_that_is_taken_back(query: Query) -> None:
     member.take_revoke_back(P)
     query.rounds()
     assert query.membership.plannable() == {P: 150}
+
+
+def test_released_and_given_back_in_one_poll(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = query.group.members[0]
+    poll = member.poll_membership
+
+    def poll_membership() -> PollResult:
+        result = poll()
+        member.owned |= result.revoked
+        return replace(result, assigned=result.assigned | result.revoked)
+
+    monkeypatch.setattr(member, "poll_membership", poll_membership)
+    member.revoke(P)
+    query.rounds(4)
+    assert member.released == {P}
+    assert query.membership.plannable() == {P: 100}
 
 
 def test_a_loss_and_quick_rejoin(query: Query) -> None:
