@@ -63,6 +63,7 @@ class ChildProcess:
 
     def start(self) -> Self:
         """Start the process; again after it ended, with the same settings."""
+        self.kill()  # what the last one may have left, its pipes at least
         self.events = []
         self._lines = queue.Queue()
         with self._log.open("a") as log_file:

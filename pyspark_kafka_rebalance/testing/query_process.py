@@ -102,7 +102,11 @@ class QueryProcess(ChildProcess):
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run the query until "stop" on standard input, or until it ends."""
+    """Run the query until "stop" on standard input, or until it ends.
+
+    The stop is graceful: no batch has had an effect that Spark has not committed. With a trigger
+    that leaves the query idle between batches there is no batch under way either.
+    """
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
@@ -136,7 +140,15 @@ def main(settings: dict[str, Any]) -> None:
     writer = LedgerWriter(Path(settings["ledger"]), settings["name"])
     columns = [name for name in RECORD_COLUMNS if name in stream.columns]
 
+    stopping, parked = threading.Event(), threading.Event()
+
     def sink(batch: DataFrame, batch_id: int) -> None:
+        if stopping.is_set():
+            # Being called proves that the batch before is committed, and this one has had no
+            # effect yet: the moment for a graceful stop.
+            parked.set()
+            stopped.wait()
+            raise RuntimeError("stopped before this batch")
         began_at = time.time()
         records = batch.select(*columns).toArrow()
         received_at = time.time()
@@ -156,17 +168,25 @@ def main(settings: dict[str, Any]) -> None:
     )
     tell("started")
 
+    stopped = threading.Event()
+
     def obey() -> None:
         while next(given) != "stop":
             pass
+        stopping.set()
+        # Until the batch under way is committed: the query is idle, or asks for the next one.
+        while query.status["isTriggerActive"] and not parked.wait(0.005):
+            pass
+        threading.Timer(0.5, stopped.set).start()  # stop() waits for the sink to return
         query.stop()
 
     threading.Thread(target=obey, daemon=True).start()
     try:
         query.awaitTermination()
     except Exception as error:
-        tell("failed", error=str(error))
-        raise
+        if not stopping.is_set():
+            tell("failed", error=str(error))
+            raise
     tell("stopped", progress=[progress.json for progress in query.recentProgress[-3:]])
     spark.stop()
 

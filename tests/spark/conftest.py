@@ -174,7 +174,13 @@ class Queries:
         self._topic = topic
         self._made: list[QueryProcess] = []
 
-    def start(self, name: str, batch_s: float = 0.3, **options: str) -> QueryProcess:
+    def start(
+        self,
+        name: str,
+        batch_s: float = 0.3,
+        trigger: str = "0 seconds",
+        **options: str,
+    ) -> QueryProcess:
         given = {key.replace("__", "."): value for key, value in options.items()}
         query = QueryProcess(
             name,
@@ -182,6 +188,7 @@ class Queries:
             ledger=self._work / "ledger",
             work=self._work,
             batch_s=batch_s,
+            trigger={"processingTime": trigger},
         )
         self._made.append(query)
         return query.start()
