@@ -27,7 +27,7 @@ from .screen import Screen
 
 _TITLES = {
     "deferred": "One consumer group, three Spark queries that come and go",
-    "blocking": "The same with consumers that drain inside their rebalance listener",
+    "blocking": "One consumer group, three consumers that drain inside their rebalance listener",
 }
 
 

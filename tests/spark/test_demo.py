@@ -7,19 +7,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def demo(folder: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pyspark_kafka_rebalance.demo", *options],
-        cwd=folder,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+@contextmanager
+def demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "pyspark_kafka_rebalance.demo", *options]
+    with subprocess.Popen(
+        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()  # which is like Ctrl-C, and nothing to one that has ended
 
 
 def started_by(pid: int) -> set[int]:
@@ -50,8 +54,8 @@ def is_alive(pid: int) -> bool:
 
 
 def test_nothing_is_lost_or_duplicated_and_the_picture_is_drawn(tmp_path):
-    process = demo(tmp_path, "--seconds-per-phase", "1.5", "--rate", "1000")
-    printed, _ = process.communicate(timeout=300)
+    with demo(tmp_path, "--seconds-per-phase", "1.5", "--rate", "1000") as process:
+        printed, _ = process.communicate(timeout=300)
     assert process.returncode == 0, printed
     cells = re.search(r"│\s*([\d,]+) │\s*([\d,]+) │\s*([\d,]+) │\s*([\d,]+) │", printed)
     assert cells, printed
@@ -68,15 +72,15 @@ def test_nothing_is_lost_or_duplicated_and_the_picture_is_drawn(tmp_path):
 
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path):
-    process = demo(tmp_path, "--peer", "blocking", "--seconds-per-phase", "1", "--rate", "500")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "consumer B joins" in line:
-            break
-    children = started_by(process.pid)
-    assert len(children) >= 6  # broker and watchdog, producer, three consumers
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    options = ("--peer", "blocking", "--seconds-per-phase", "1", "--rate", "500")
+    with demo(tmp_path, *options) as process:
+        assert process.stdout is not None
+        printed = iter(process.stdout)
+        assert any("consumer B joins" in line for line in printed)
+        children = started_by(process.pid)
+        assert len(children) >= 6  # broker and watchdog, producer, three consumers
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     assert process.returncode == 130
     deadline = time.monotonic() + 5
     while left := [pid for pid in children if is_alive(pid)]:
