@@ -64,7 +64,9 @@ class CorruptRecordError(KafkaRebalanceError):
         self.partition = partition
         self.offset = offset
         self.reason = reason
-        super().__init__(f"corrupt record batch in {topic}-{partition} at offset {offset}: {reason}")
+        super().__init__(
+            f"corrupt record batch in {topic}-{partition} at offset {offset}: {reason}"
+        )
 
     def __reduce__(self) -> tuple[type[CorruptRecordError], tuple[str, int, int, str]]:
         return (type(self), (self.topic, self.partition, self.offset, self.reason))

@@ -215,6 +215,17 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         refuse_strangers(offsets, self.assignment())
         self._membership.commit(offsets)
 
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        """Send nothing more of what waits, and let a lower offset be committed next.
+
+        For the one case in which a committed position must move back: the records are gone.
+        """
+        self._membership.drop_commits(partitions)
+
+    def request_metadata(self) -> None:
+        """Ask for new metadata, without waiting for it."""
+        self._io.refresh_metadata()
+
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions assigned now, those to be revoked included.
 

@@ -108,10 +108,12 @@ class QueryAssignment:
             self._acknowledged[partition] = committed
             if committed >= self._proven.get(partition, -1):
                 self._proven[partition] = committed
-        elif partition not in self._proven and partition not in self._unproven:
-            # Nobody has committed anything: without this, "latest" would be another offset for
-            # the next owner, and what is produced in between would be lost.
-            self._proven[partition] = start
+        else:
+            self._acknowledged.pop(partition, None)  # what was there has expired or was deleted
+            if partition not in self._proven and partition not in self._unproven:
+                # Nobody has committed anything: without this, "latest" would be another offset
+                # for the next owner, and what is produced in between would be lost.
+                self._proven[partition] = start
         self._handed_out[partition] = start
         return start
 
@@ -237,15 +239,6 @@ class QueryAssignment:
             self._proven[partition] = max(handed.end, self._proven.get(partition, -1))
         self._unproven.clear()
         self._unproven_requests.clear()
-
-    def take_back(self) -> None:
-        """Spark dropped the batch that was planned last without logging it: plan it again."""
-        for partition, handed in self._unproven.items():
-            self._handed_out[partition] = handed.start
-            owned = self._owned.get(partition)
-            if owned is not None and owned.position == handed.end:
-                owned.position = handed.start
-        self._unproven.clear()
 
     def commits(self) -> dict[int, dict[TopicPartition, int]]:
         """By member, the offsets to commit: proven, not acknowledged, owned (invariant 2)."""

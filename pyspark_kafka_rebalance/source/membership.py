@@ -101,6 +101,7 @@ class QueryMembership:
         self._members: list[DeferredRevokeConsumer] = []
         self._generations: list[int] = []
         self._last_offset: dict[str, Any] | None = None  # of the batch that was planned last
+        self._moves: dict[TopicPartition, int] = {}
         self._failure: BaseException | None = None
         self._pump: threading.Thread | None = None
         self._wake = threading.Event()
@@ -193,13 +194,22 @@ class QueryMembership:
             self._last_offset = None
         self._wake.set()
 
-    def take_back_unlogged(self) -> None:
-        """Spark plans again from before the batch planned last: it was never logged."""
+    def begin_trigger(self, start: dict[str, Any]) -> None:
+        """Spark plans the batch after ``start``, which proves the batch that ends there.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            It goes on from somewhere else than where the batch planned last ends. Spark logs
+            every batch that it plans, so this does not happen; a restart would put it right.
+        """
+        self.prove(start)
         with self._lock:
             if self._last_offset is not None:
-                log.warning("group %s: Spark dropped a planned batch", self._options.group_id)
-                self._assignment.take_back()
-                self._last_offset = None
+                raise KafkaRebalanceError(
+                    "Spark goes on from an offset that is not the end of the batch planned last; "
+                    "restart the query from its checkpoint"
+                )
 
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""
@@ -235,24 +245,45 @@ class QueryMembership:
         )
         return offsets
 
-    def all_partitions(self) -> list[TopicPartition]:
-        """Every partition of the subscribed topics, whoever owns it."""
+    def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
+        """End offsets of every partition of the subscribed topics, whoever owns it.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            Some partition's leader does not answer for a minute; names them.
+        """
         client = self._client()
-        return sorted(
+        partitions = {
             TopicPartition(topic, partition)
             for topic in client.subscription() or ()
             for partition in client.partitions_for_topic(topic)
-        )
+        }
+        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+        ends: dict[TopicPartition, int] = {}
+        while missing := sorted(partitions - ends.keys()):
+            if time.monotonic() >= deadline:
+                named = ", ".join(f"{p.topic}-{p.partition}" for p in missing)
+                raise KafkaRebalanceError(f"end offsets not known within a minute: {named}")
+            ends.update(self.end_offsets(missing))
+            if not ends.keys() >= partitions:
+                client.request_metadata()
+                self._stopping.wait(_TICK_S)
+                self.raise_failure()
+        return ends
 
     def known_end_offsets(self) -> dict[TopicPartition, int]:
         """The end offsets asked for last, without asking again."""
         return self._end_offsets
 
     def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on elsewhere after records were lost in Kafka (``failOnDataLoss=false``)."""
+        """Go on elsewhere after records were lost in Kafka (``failOnDataLoss=false``).
+
+        Done by the pump, so that it cannot cross a commit of the old position.
+        """
         with self._lock:
-            for partition, position in positions.items():
-                self._assignment.move_to(partition, position)
+            self._moves.update(positions)
+        self._wake.set()
 
     def hand_out(
         self, planned: Mapping[TopicPartition, OffsetRange]
@@ -302,6 +333,8 @@ class QueryMembership:
         """Any member's client, for look-ups that have nothing to do with membership."""
         self._built.wait()
         self.raise_failure()
+        if not self._members:
+            raise KafkaRebalanceError("the query was stopped before it had a member")
         return self._members[0]
 
     # -- the pump ---------------------------------------------------------------------------------
@@ -371,6 +404,7 @@ class QueryMembership:
         """One round; whether something waits for an acknowledgement."""
         for index, member in enumerate(self._members):
             self._apply(index, member)
+        self._move()
         self._find_starts()
         self._probe_commit_log()
         waiting = self._commit()
@@ -395,6 +429,16 @@ class QueryMembership:
             assignment.request_revoke(result.to_be_revoked)
             undrained = assignment.undrained(result.to_be_revoked)
         member.delay_revoke(undrained)
+
+    def _move(self) -> None:
+        """Put positions elsewhere, and forget the commits that were based on the old ones."""
+        with self._lock:
+            moves, self._moves = self._moves, {}
+            for partition, position in moves.items():
+                owned = self._assignment.owned().get(partition)
+                if owned is not None:
+                    self._members[owned.member].forget_commits([partition])
+                    self._assignment.move_to(partition, position)
 
     def _find_starts(self) -> None:
         """Find out where newly assigned partitions start; a failed look-up is repeated."""
@@ -487,14 +531,19 @@ class QueryMembership:
 
     def _commit_the_rest(self) -> None:
         """What stop() can still do: the last batch if the commit log has it, then drain."""
+        self._commit()
         with self._lock:
             offset = self._last_offset
         if self._commit_log is not None and offset is not None:
-            committed = self._commit_log.is_committed(offset)
-            with self._lock:
-                if committed:
+            try:
+                committed = self._commit_log.is_committed(offset)
+            except OSError as error:
+                log.warning("the query's commit log cannot be read: %s", error)
+                committed = False
+            if committed:
+                with self._lock:
                     self._assignment.prove()
-        self._commit()
+                self._commit()
         for member in self._members:
             # Half of what is left, so that leaving the group still has its turn.
             left_ms = (self._stop_by - time.monotonic()) * 500

@@ -89,8 +89,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run: what is in the subscribed topics now, whoever owns it."""
-        membership = self._started()
-        self._available_now_ends = membership.end_offsets(membership.all_partitions())
+        self._available_now_ends = self._started().end_offsets_of_topics()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing for one."""
@@ -105,8 +104,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 membership.wait_until_settled()
             elif not self._replayed:
                 return self._warm_up(membership, begin)
-        membership.prove(start)
-        membership.take_back_unlogged()
+        membership.begin_trigger(start)
         membership.join()
         return self._plan(membership, limit) or start
 

@@ -177,7 +177,7 @@ def main(settings: dict[str, Any]) -> None:
         # Until the batch under way is committed: the query is idle, or asks for the next one.
         while query.status["isTriggerActive"] and not parked.wait(0.005):
             pass
-        threading.Timer(0.5, stopped.set).start()  # stop() waits for the sink to return
+        threading.Timer(0.05, stopped.set).start()  # stop() waits for the sink to return
         query.stop()
 
     threading.Thread(target=obey, daemon=True).start()

@@ -239,7 +239,7 @@ def test_commits_and_leaving_do_not_wait_for_a_dead_member(kafka, topic_name, gr
         dead.wait()
     third = consumers(topic_name)  # its JoinGroup is held now
     poll_until(lambda: first._membership._joining and third._membership._joining, first, third)
-    offsets = {partition: 7 for partition in first.assignment()}
+    offsets = dict.fromkeys(first.assignment(), 7)
     first.commit_processed(offsets)
     poll_until(lambda: not first._membership.any_commit_outstanding(), first, third)
     assert first._membership._joining, "the join was not held, so this proves nothing"
@@ -335,9 +335,7 @@ def test_a_commit_outside_a_generation_is_refused_here_not_accepted_there(
         member.commit_processed({partition: 3})
     with pytest.raises(PartitionsLostError):
         member.commit({partition: OffsetAndMetadata(3, "", -1)})
-    assert partition in poll_until(
-        lambda: bool(member.get_lost_partitions()), member
-    )[-1].lost
+    assert partition in poll_until(lambda: bool(member.get_lost_partitions()), member)[-1].lost
     assert committed(kafka, group_id) == {}
 
 
@@ -508,16 +506,16 @@ def test_a_topic_deleted_in_a_deferral_is_let_go(kafka, topic_name, consumers):
     poll_until(lambda: bool(first._revocations.revoking), first, second, hold=True)
     kafka.delete_topic(f"{topic_name}.b")
     poll_until(
-        lambda: {p.topic for p in first.assignment() | second.assignment()} == {f"{topic_name}.a"}
-        and len(first.assignment()) == len(second.assignment()) == 1,
+        lambda: (
+            {p.topic for p in first.assignment() | second.assignment()} == {f"{topic_name}.a"}
+            and len(first.assignment()) == len(second.assignment()) == 1
+        ),
         first,
         second,
     )
 
 
-def test_shares_its_group_with_plain_cooperative_consumers(
-    kafka, topic_name, group_id, consumers
-):
+def test_shares_its_group_with_plain_cooperative_consumers(kafka, topic_name, group_id, consumers):
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
     kafka.create_topic(topic_name, partitions=4)

@@ -217,9 +217,7 @@ class Queries:
 
 
 @pytest.fixture
-def queries(
-    kafka: LocalKafka, topic_name: str, group_id: str, tmp_path: Path
-) -> Iterator[Queries]:
+def queries(kafka: LocalKafka, topic_name: str, group_id: str, tmp_path: Path) -> Iterator[Queries]:
     """Make queries in processes of their own; killed at the end."""
     made = Queries(kafka, topic_name, group_id, tmp_path)
     yield made

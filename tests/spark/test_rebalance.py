@@ -102,9 +102,9 @@ def test_kill_9_in_the_middle_of_a_batch_then_restart(
     delivered = sorted(
         zip(replay["partition"].to_pylist(), replay["offset"].to_pylist(), strict=True)
     )
-    assert delivered == [
-        (int(p), o) for p in sorted(ranges, key=int) for o in range(*ranges[p])
-    ], "the replay reads what is logged"
+    assert delivered == [(int(p), o) for p in sorted(ranges, key=int) for o in range(*ranges[p])], (
+        "the replay reads what is logged"
+    )
     assert replayed["rows"] == len(delivered)
     assert set(replay["lost"].to_pylist()) == {True}, "another member delivered all of it, too"
     twice = duplicated_rows(ledger)
@@ -165,9 +165,7 @@ def test_a_batch_longer_than_the_revoke_timeout_loses_only_what_is_revoked(
     slow.stop(timeout_s=PATIENCE_S)
 
 
-def test_a_graceful_stop_while_a_dead_member_holds_the_join(
-    kafka, topic_name, group_id, queries
-):
+def test_a_graceful_stop_while_a_dead_member_holds_the_join(kafka, topic_name, group_id, queries):
     """Without the lane a stop could not commit, and all that was open came twice."""
     kafka.create_topic(topic_name, partitions=6)
     with SteadyProducer(kafka, topic_name, partitions=6, per_second=600):

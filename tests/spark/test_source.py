@@ -111,8 +111,9 @@ def test_each_reader_is_a_member_and_commits_follow_every_batch(
         wait_until(lambda: shares() == [3, 3, 3, 3], "four members with three partitions each")
         for end in (10, 20):
             wait_until(
-                lambda end=end: committed()
-                == {TopicPartition(topic_name, p): end for p in range(12)},
+                lambda end=end: (
+                    committed() == {TopicPartition(topic_name, p): end for p in range(12)}
+                ),
                 f"all committed at {end}",
             )
             if end < 20:
@@ -280,6 +281,7 @@ def test_a_schema_of_the_users_own_is_refused(spark, stream, tmp_path):
         .schema("value STRING")
         .load()
     )
-    with pytest.raises(Exception, match="schema.*it is fixed"):
-        frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start(
-        ).awaitTermination()
+    with pytest.raises(Exception, match=r"schema.*it is fixed"):
+        frame.writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path / "c")
+        ).start().awaitTermination()

@@ -295,28 +295,6 @@ class AgainstAGroup(RuleBasedStateMachine):
         self.batch = None
         self.query.prove()
 
-    @precondition(
-        # An event's row and a start found meanwhile are not taken back.
-        lambda self: (
-            self.batch
-            and not self.batch.logged
-            and not self.batch.rows
-            and not self.batch.restarted
-        )
-    )
-    @rule()
-    def take_back(self) -> None:
-        """Spark dropped the batch without logging it."""
-        assert self.batch is not None
-        for partition, (start, end) in self.batch.ranges.items():
-            self.given[partition] -= set(range(start, end))
-            self.handed_out[partition] = start
-            mine = self.mine.get(partition)
-            if mine is not None and mine.position is not None:
-                mine.position = start
-        self.batch = None
-        self.query.take_back()
-
     # -- commits ----------------------------------------------------------------------------------
 
     @precondition(lambda self: self.query.commits())
@@ -715,28 +693,6 @@ def test_a_revoke_that_is_taken_back_lets_ranges_through_again(query: QueryAssig
     read(query, P, 100, 150)
 
 
-def test_a_dropped_batch_is_planned_again(query: QueryAssignment) -> None:
-    read(query, P, 100, 150)
-    query.take_back()
-    assert query.undrained([P]) == set()
-    query.prove()
-    assert query.commits() == {}, "nothing of it was proven"
-    assert query.plannable() == {P: 100}
-    read(query, P, 100, 170)
-    query.prove()
-    assert query.commits() == {0: {P: 170}}
-
-
-def test_a_dropped_batch_of_a_lost_partition_is_not_skipped_when_it_comes_back(
-    query: QueryAssignment,
-) -> None:
-    read(query, P, 100, 150)
-    query.lose(0, [P])
-    query.take_back()
-    query.assign(0, 42, [P])
-    assert query.start_at(P, 100, 0) == 100
-
-
 def test_after_data_loss_the_group_moves_back_as_well(query: QueryAssignment) -> None:
     query.move_to(P, 40)
     assert query.plannable() == {P: 40}
@@ -746,6 +702,19 @@ def test_after_data_loss_the_group_moves_back_as_well(query: QueryAssignment) ->
     query.lose(0, [P])
     query.assign(0, 42, [P])
     assert query.start_at(P, 40, 0) == 40, "not where it was before the data loss"
+
+
+def test_an_offset_that_the_group_has_forgotten_is_committed_again(
+    query: QueryAssignment,
+) -> None:
+    read(query, P, 100, 150)
+    query.prove()
+    query.acknowledge(P, 150)
+    query.lose(0, [P])
+    query.assign(0, 43, [P])
+    query.start_at(P, None, 0)  # expired, deleted, or the topic was made anew
+    assert query.plannable() == {P: 150}
+    assert query.commits() == {0: {P: 150}}
 
 
 def test_what_is_not_ours_is_not_moved(query: QueryAssignment) -> None:

@@ -190,6 +190,13 @@ class FakeMember:
     ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
 
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        with self.group.changed:
+            self.commits.drop(partitions)
+
+    def request_metadata(self) -> None:
+        pass
+
     def drain(self, timeout_ms: float) -> bool:
         with self.group.changed:
             self.drained += 1
@@ -334,7 +341,7 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
     query = make(readers="3", **{"kafka.group.instance.id": "static"})
     query.membership.start()
     query.membership.start()
-    assert query.membership.all_partitions() == PARTITIONS  # waits until they are built
+    assert query.membership.end_offsets_of_topics() == PARTITIONS  # waits until they are built
     assert query.membership._built.wait(_PATIENCE_S)
     assert [m.polls for m in group.members] == [0, 0, 0], "joined before it was allowed"
     assert [m.config["client_id"] for m in group.members] == ["run-0", "run-1", "run-2"]
@@ -349,7 +356,7 @@ def test_a_missing_topic_is_named(make: Callable[..., Query], group: Group) -> N
     query = make(subscribe="t,absent,gone")
     query.membership.start()
     with pytest.raises(KafkaRebalanceError, match="absent, gone"):
-        query.membership.all_partitions()
+        query.membership.end_offsets_of_topics()
     with pytest.raises(KafkaRebalanceError, match="absent, gone"):
         query.membership.raise_failure()
 
@@ -582,19 +589,14 @@ def test_nothing_is_committed_before_its_proof(query: Query) -> None:
     assert query.membership.unacknowledged() == {}
 
 
-def test_a_dropped_batch_is_handed_out_again(query: Query) -> None:
+def test_a_trigger_from_elsewhere_than_the_last_batch_is_refused(query: Query) -> None:
     offset = query.read(P, 100, 150)
-    query.membership.take_back_unlogged()
-    assert query.membership.plannable() == {P: 100}
-    query.membership.prove(offset)  # too late: it was dropped
+    with pytest.raises(KafkaRebalanceError, match="restart the query"):
+        query.membership.begin_trigger({"another": "offset"})
+    query.membership.begin_trigger(offset)
+    query.membership.begin_trigger(offset)  # idle triggers come again and again
     query.rounds()
-    assert query.group.committed == {P: 100}
-
-
-def test_a_proven_batch_is_not_taken_back(query: Query) -> None:
-    query.membership.prove(query.read(P, 100, 150))
-    query.membership.take_back_unlogged()
-    assert query.membership.plannable() == {P: 150}
+    assert query.group.committed == {P: 150}
 
 
 def test_a_revoke_waits_until_the_commit_of_its_batch_is_acknowledged(query: Query) -> None:
@@ -713,6 +715,30 @@ def test_after_data_loss_the_group_moves_back(query: Query) -> None:
     assert query.group.committed == {P: 40}
 
 
+def test_after_data_loss_the_group_moves_back_behind_our_own_commit(query: Query) -> None:
+    query.membership.prove(query.read(P, 100, 150))
+    query.rounds(3)
+    query.membership.move_to({P: 40})
+    query.rounds(3)
+    assert query.group.committed == {P: 40}
+
+
+def test_available_now_does_not_go_on_without_its_end(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def no_answer(partitions: object, timeout_ms: float) -> dict[TopicPartition, int]:
+        asked.append(partitions)
+        raise kafka_errors.KafkaTimeoutError
+
+    monkeypatch.setattr(membership_module, "_SETTLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(query.group.members[0], "end_offsets", no_answer)
+    with pytest.raises(KafkaRebalanceError, match="t-0"):
+        query.membership.end_offsets_of_topics()
+    assert len(asked) > 1, "tried again"
+
+
 # -- the query's commit log -----------------------------------------------------------------------
 
 
@@ -806,7 +832,7 @@ def test_stop_commits_the_last_batch_when_the_commit_log_has_it(
 def test_stop_closes_what_has_not_joined(make: Callable[..., Query], group: Group) -> None:
     query = make(readers="2")
     query.membership.start()
-    query.membership.all_partitions()
+    query.membership.end_offsets_of_topics()
     query.membership.stop()
     assert [m.closed for m in group.members] == [1] * len(group.members)
 
