@@ -24,6 +24,7 @@ from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import MetadataRequest
 
 from ..errors import KafkaRebalanceError, UnsupportedBrokerError
 
@@ -204,6 +205,19 @@ class ClusterConnections:
         """
         future = self._manager.call_soon(self._manager.send, request, node_id)
         return PendingResponse(future, self._timeout_s)
+
+    def open_all(self) -> None:
+        """Open a connection to every broker known, where there is none; failures can wait."""
+        brokers = [broker.node_id for broker in self._manager.cluster.brokers()]
+        pending = {
+            broker: self.send(MetadataRequest(topics=[], max_version=1), broker)
+            for broker in brokers
+        }
+        for broker, response in pending.items():
+            try:
+                response.wait()
+            except (kafka_errors.KafkaError, OSError) as error:
+                log.info("broker %s cannot be reached yet: %r", broker, error)
 
     def update_brokers(self, metadata: Any) -> None:
         """Take the brokers' addresses from a MetadataResponse."""

@@ -112,7 +112,7 @@ class RangeFetcher:
         self._connections: ClusterConnections | None = None
 
     def connect(self) -> None:
-        """Find the cluster's brokers, so that `read` does not have to.
+        """Find the cluster's brokers and open a connection to each, ahead of `read`.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class RangeFetcher:
             None of ``bootstrap_servers`` could be reached within ``retry_timeout_ms``, or they
             do not let us in.
         """
-        self._connected()
+        self._connected().open_all()
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
         """Read ranges, one after another.

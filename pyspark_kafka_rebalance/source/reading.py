@@ -45,6 +45,7 @@ def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch
     try:
         if task.warm_up:
             fetcher.connect()
+            yield pa.RecordBatch.from_pylist([], schema)  # warms up Spark's side of it as well
         by_range = {task_range.range: task_range for task_range in task.ranges}
         for offset_range, records in fetcher.read(list(by_range)):
             yield _with_columns(records, by_range[offset_range], schema)

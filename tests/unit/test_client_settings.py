@@ -122,7 +122,7 @@ def test_defaults_are_javas_but_for_the_heartbeat() -> None:
     assert mapped.client == {"bootstrap_servers": ["h:1"], "reconnect_backoff_max_ms": 1000}
     assert mapped.consumer == {
         "auto_offset_reset": "latest",
-        "heartbeat_interval_ms": 1000,
+        "heartbeat_interval_ms": 500,
         "isolation_level": "read_uncommitted",
         "max_poll_interval_ms": 300_000,
         "session_timeout_ms": 45_000,
@@ -136,7 +136,7 @@ def test_values_are_typed_and_sorted_by_who_needs_them() -> None:
         **{
             "group.id": "g",
             "request.timeout.ms": " 20000 ",
-            "heartbeat.interval.ms": "500",
+            "heartbeat.interval.ms": "700",
             "exclude.internal.topics": "False",
             "client.rack": "r1",
             "fetch.max.bytes": "1000",
@@ -146,7 +146,7 @@ def test_values_are_typed_and_sorted_by_who_needs_them() -> None:
     )
     assert mapped.group_id == "g"
     assert mapped.client["request_timeout_ms"] == 20_000
-    assert mapped.consumer["heartbeat_interval_ms"] == 500
+    assert mapped.consumer["heartbeat_interval_ms"] == 700
     assert mapped.consumer["exclude_internal_topics"] is False
     assert mapped.consumer["client_rack"] == "r1"
     assert mapped.fetch == {"client_rack": "r1", "fetch_max_bytes": 1000}
