@@ -26,11 +26,11 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark lint jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark lint bench-handover jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo ## Watch three queries share a group while they join and leave (ARGS="--peer blocking")
 	@$(FETCH_JARS)
@@ -61,6 +61,11 @@ lint: $(VENV)/.dev ## Check style and types
 	@$(PY) -m ruff check $(SOURCES)
 	@$(PY) -m ruff format --check $(SOURCES)
 	@$(PY) -m mypy --strict
+
+bench-handover: $(VENV)/.demo ## Measure kept partitions and hand-over of Spark queries (ARGS="--runs 3")
+	@$(FETCH_JARS)
+	@echo "== hand-over of Spark queries, several minutes"
+	@$(WITH_JAVA) $(PY) -m benchmarks.handover $(ARGS)
 
 jars: $(VENV)/.demo ## Fetch Kafka's jars, once; they are cached by version (ARGS=--peer: Spark's source as well)
 	@$(FETCH_JARS) $(ARGS)

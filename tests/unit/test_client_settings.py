@@ -212,7 +212,7 @@ BAD: list[tuple[str, dict[str, str]]] = [
     ("session.timeout.ms", {"session.timeout.ms": "abc"}),
     ("session.timeout.ms", {"session.timeout.ms": "0"}),
     ("session.timeout.ms", {"session.timeout.ms": "2147483648"}),
-    ("session.timeout.ms", {"session.timeout.ms": "1000"}),
+    ("session.timeout.ms", {"session.timeout.ms": "500"}),
     ("heartbeat.interval.ms", {"heartbeat.interval.ms": "45000"}),
     ("request.timeout.ms", {"request.timeout.ms": "540000"}),
     ("connections.max.idle.ms", {"connections.max.idle.ms": "30000"}),
