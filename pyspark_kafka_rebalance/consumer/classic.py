@@ -27,19 +27,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
-from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
-from kafka.protocol.consumer.metadata import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    ConsumerProtocolType,
-)
 from kafka.structs import TopicPartition
 
 from ..errors import MembershipError, PartitionsLostError
-from ._kafka_python import OwnedPartitionsAssignor
+from .commit_loop import CommitLoop
+from .join import JoinProtocol
 from .lane import Lane, Member, Verdict, verdict_of
 from .lease import Lease
-from .progress import OffsetCommits
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
@@ -53,10 +47,6 @@ HURRY_FOR_S = 5.0
 
 #: How long an idle loop sleeps at most before it looks again; every change wakes it earlier.
 _IDLE_S = 5.0
-
-#: The broker answers a JoinGroup within the rebalance timeout; as the Java client does, allow
-#: this much more before the connection counts as dead.
-_JOIN_TIMEOUT_SLACK_MS = 5_000
 
 
 @dataclass(frozen=True)
@@ -110,7 +100,7 @@ class ClassicMembership:
         self._config = config
         self._revoking = revoking
         self._committable = committable
-        self._assignor = OwnedPartitionsAssignor()
+        self._protocol = JoinProtocol(io, config)
         self._group_id: str = config["group_id"]
         self._instance_id: str | None = config["group_instance_id"]
         self._interval_s: float = config["heartbeat_interval_ms"] / 1000
@@ -123,7 +113,15 @@ class ClassicMembership:
         self._lock = threading.Lock()
         self._member = Member()
         self._events: list[AssignmentReceived | MembershipLost] = []
-        self._commits = OffsetCommits()
+        self._commits = CommitLoop(
+            io,
+            self._lane,
+            self._backoff_s,
+            member=lambda: self._member,
+            on_accepted=lambda sent_at, _: self.lease.renew(sent_at),
+            on_verdict=self._consider_commit,
+            clock=self.lease.clock,
+        )
         self._failure: Exception | None = None
         self._losses = 0  # counts; a join compares it before and after (invariant 3)
 
@@ -141,7 +139,6 @@ class ClassicMembership:
         self._closed = False
         self._join_alarm = io.alarm()
         self._heartbeat_alarm = io.alarm()
-        self._commit_alarm = io.alarm()
 
     # -- read by any thread -----------------------------------------------------------------------
 
@@ -203,8 +200,8 @@ class ClassicMembership:
         member a heartbeat interval: it begins once nothing is being revoked any more, and at the
         latest one heartbeat interval after the first release.
         """
+        self._commits.drop(partitions)
         with self._lock:
-            self._commits.drop(partitions)
             if self._released_at is None:
                 self._released_at = time.monotonic()
         self._join_alarm.notify()
@@ -229,27 +226,11 @@ class ClassicMembership:
             if self._events and isinstance(self._events[0], MembershipLost):
                 refuse_strangers(offsets, frozenset())
             self._commits.add(offsets)
-        self._commit_alarm.notify()
 
-    def commit_outstanding(self, partition: TopicPartition) -> bool:
-        """Whether a commit of the partition waits for its answer."""
-        with self._lock:
-            return self._commits.outstanding(partition)
-
-    def any_commit_outstanding(self) -> bool:
-        """Whether any commit waits for its answer."""
-        with self._lock:
-            return self._commits.any_outstanding()
-
-    def acknowledged(self, partition: TopicPartition) -> int | None:
-        """The next offset of the partition that the broker acknowledged last."""
-        with self._lock:
-            return self._commits.acknowledged(partition)
-
-    def drop_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of these (lost) partitions."""
-        with self._lock:
-            self._commits.drop(partitions)
+    @property
+    def commits(self) -> CommitLoop:
+        """What waits to be committed, and what is acknowledged."""
+        return self._commits
 
     def leave(self, timeout_ms: float | None = None, reason: str = "unsubscribed") -> None:
         """Leave the group over the lane; a static member stays until its session times out."""
@@ -266,8 +247,8 @@ class ClassicMembership:
         try:
             self.leave(timeout_ms, "closed")
         finally:
-            for alarm in (self._join_alarm, self._heartbeat_alarm, self._commit_alarm):
-                alarm.notify()
+            for wake in (self._join_alarm.notify, self._heartbeat_alarm.notify, self._commits.wake):
+                wake()
 
     # -- called by the seam -----------------------------------------------------------------------
 
@@ -303,7 +284,7 @@ class ClassicMembership:
             self._losses += 1
             self._member = Member(member_id=member.member_id if keep_member_id else "")
             self._events = [MembershipLost(reason)]  # invariant 4
-            self._commits = OffsetCommits()  # what waits must not be sent by a later generation
+            self._commits.forget_all()
             self._unapplied = False
             self._must_rejoin = True
             self._led_counts = None
@@ -323,7 +304,7 @@ class ClassicMembership:
             self._losses += 1
             self._member = Member()
             self._events = []
-            self._commits = OffsetCommits()
+            self._commits.forget_all()
             self._unapplied = False
             self._must_rejoin = True
             self._led_counts = None
@@ -400,12 +381,7 @@ class ClassicMembership:
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
-            # A leader that does not know a topic assigns nothing of it.
-            topics = self._io.topics
-            if self._io.has_pattern or 0 in self._io.partition_counts(topics).values():
-                await self._io.wait_for(
-                    self._io.refresh_metadata(), self._config["request_timeout_ms"]
-                )
+            await self._protocol.know_topics(self._io.topics)
             if self._closed:
                 return 0
             return await self._join_and_sync(losses)
@@ -421,97 +397,32 @@ class ClassicMembership:
         claim = self._io.owned() if member.joined else frozenset()
         sent_at = self.lease.clock()
         log.info("group %s: joining, claims %d partitions", self._group_id, len(claim))
-        joined = await self._io.send(
-            JoinGroupRequest(
-                max_version=7,
-                group_id=self._group_id,
-                session_timeout_ms=self._config["session_timeout_ms"],
-                rebalance_timeout_ms=self._config["max_poll_interval_ms"],
-                member_id=member.member_id,
-                group_instance_id=self._instance_id,
-                protocol_type=ConsumerProtocolType,
-                protocols=[
-                    (
-                        self._assignor.name,
-                        self._assignor.subscription(topics, claim, member.generation),
-                    )
-                ],
-            ),
-            self._io.join_node,
-            max(
-                self._config["request_timeout_ms"],
-                self._config["max_poll_interval_ms"] + _JOIN_TIMEOUT_SLACK_MS,
-            ),
-        )
-        error = kafka_errors.for_code(joined.error_code)
-        if error is kafka_errors.MemberIdRequiredError:  # KIP-394
+        joined = await self._protocol.join(member, topics, claim)
+        if joined.error is kafka_errors.MemberIdRequiredError:
             with self._lock:
-                self._member = Member(member_id=joined.member_id)
+                self._member = joined.member
                 self._must_rejoin = True
             return 0
-        if error is not kafka_errors.NoError:
-            return self._join_failed(error, error())
-        assignments: list[tuple[str, Any]] = []
-        leads = joined.leader == joined.member_id
-        if leads:
-            assignments = await self._assign(joined.members)
-        member = Member(joined.generation_id, joined.member_id)
+        assigned = await self._protocol.assign(joined.members) if joined.leads else None
         with self._lock:
             if losses != self._losses:  # invariant 3: what was claimed has been given up meanwhile
-                self._member = Member(member_id=joined.member_id)
+                self._member = Member(member_id=joined.member.member_id)
                 self._must_rejoin = True
                 return 0
-            self._member = member
-        synced = await self._io.send(
-            SyncGroupRequest(
-                max_version=5,
-                group_id=self._group_id,
-                generation_id=member.generation,
-                member_id=member.member_id,
-                group_instance_id=self._instance_id,
-                protocol_type=ConsumerProtocolType,
-                protocol_name=joined.protocol_name,
-                assignments=assignments,
-            ),
-            self._io.join_node,
-            self._config["request_timeout_ms"],
-        )
-        error = kafka_errors.for_code(synced.error_code)
-        if error is not kafka_errors.NoError:
-            return self._join_failed(error, error())
-        partitions = frozenset(ConsumerProtocolAssignment.decode(synced.assignment).partitions())
+            self._member = joined.member
+        partitions = await self._protocol.sync(joined, assigned.by_member if assigned else [])
         with self._lock:
             if losses != self._losses:
                 self._must_rejoin = True
                 return 0
             self.lease.renew(sent_at)
             self._joined_topics = topics
-            if not leads:
-                self._led_counts = None
+            self._led_counts = assigned.partition_counts if assigned else None
             self._unapplied = True
-            self._events.append(AssignmentReceived(member.generation, partitions))
+            self._events.append(AssignmentReceived(joined.member.generation, partitions))
         self._hurry()
-        self._commit_alarm.notify()
+        self._commits.wake()
         return 0
-
-    async def _assign(self, members: Any) -> list[tuple[str, Any]]:
-        """The leader's part: assign the partitions of every member's topics."""
-        for member in members:
-            member.metadata = ConsumerProtocolSubscription.decode(member.metadata)
-        topics = {topic for member in members for topic in member.metadata.topics}
-        self._io.watch_topics(topics)
-        if 0 in self._io.partition_counts(topics).values():
-            await self._io.wait_for(self._io.refresh_metadata(), self._config["request_timeout_ms"])
-        counts = self._io.partition_counts(topics)
-        assignments = self._assignor.assign(self._io.cluster, members)
-        self._led_counts = counts
-        log.info(
-            "group %s: leader, assigned %d partitions to %d members",
-            self._group_id,
-            sum(counts.values()),
-            len(members),
-        )
-        return list(assignments.items())
 
     def _join_failed(self, kind: type[Exception], error: Exception) -> float:
         """Draw the consequences of a failed join; seconds to wait before the next."""
@@ -605,56 +516,12 @@ class ClassicMembership:
             log.warning("group %s: leaving failed: %s", self._group_id, error.__name__)
 
     async def _commit_loop(self) -> None:
-        while self._active():
-            member = self._member
-            with self._lock:
-                commits = self._commits
-                offsets = commits.take() if member.joined else {}
-            if not offsets:
-                await self._commit_alarm(_IDLE_S)
-                continue
-            retry = await self._commit_once(member, commits, offsets)
-            if retry:
-                await self._commit_alarm(self._backoff_s)
+        await self._commits.run(self._active)
 
-    async def _commit_once(
-        self, member: Member, commits: OffsetCommits, offsets: dict[TopicPartition, int]
-    ) -> bool:
-        """Send one commit and record each partition's answer; whether some must be sent again."""
-        sent_at = self.lease.clock()
-        try:
-            if self._io.coordinator_unknown():
-                await self._io.lookup_coordinator()
-            errors = await self._lane.commit(member, offsets)
-        except kafka_errors.KafkaError as failure:
-            errors = dict.fromkeys(offsets, type(failure))
-        verdicts = {partition: verdict_of(error) for partition, error in errors.items()}
-        accepted = [p for p, verdict in verdicts.items() if verdict is Verdict.ACCEPTED]
-        refused = {
-            p: errors[p]
-            for p, verdict in verdicts.items()
-            if verdict in (Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
-        }
-        with self._lock:
-            commits.acknowledge(accepted)
-            commits.settle(refused)
-            commits.retry()
-        if accepted and member == self._member:
-            self.lease.renew(sent_at)
-        for partition, error in refused.items():
-            log.warning(
-                "group %s: offset %d of %s-%d cannot be committed: %s",
-                self._group_id,
-                offsets[partition],
-                *partition,
-                error.__name__,
-            )
-            if verdicts[partition] is Verdict.REFUSED:
-                self._fail(error(f"{partition.topic}-{partition.partition}"))
-        if member == self._member:
-            for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
-                self._consider(verdict, error)
-        return len(accepted) + len(refused) < len(offsets)
+    def _consider_commit(self, verdict: Verdict, error: type[Exception]) -> None:
+        if verdict is Verdict.REFUSED:
+            self._fail(error())
+        self._consider(verdict, error)
 
     def _hurry(self) -> None:
         self._hurry_until = time.monotonic() + HURRY_FOR_S

@@ -220,7 +220,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
         For the one case in which a committed position must move back: the records are gone.
         """
-        self._membership.drop_commits(partitions)
+        self._membership.commits.drop(partitions)
 
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
@@ -236,7 +236,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of an owned partition whose commit the broker has acknowledged."""
-        return self._membership.acknowledged(partition)
+        return self._membership.commits.acknowledged(partition)
 
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
@@ -272,7 +272,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def drain(self, timeout_ms: float) -> bool:
         """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
         deadline = time.monotonic() + timeout_ms / 1000
-        while self._membership.any_commit_outstanding():
+        while self._membership.commits.any_outstanding():
             if time.monotonic() >= deadline:
                 return False
             self._membership.raise_if_failed()
@@ -421,7 +421,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def _release_drained(self) -> None:
         """Give up what is completed and has no commit outstanding (invariant 3)."""
-        released = {p for p in self._releasing if not self._membership.commit_outstanding(p)}
+        released = {p for p in self._releasing if not self._membership.commits.outstanding(p)}
         if released:
             self._releasing -= released
             for partition in released:
@@ -446,7 +446,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         )
         self._revocations.lose(overdue)
         self._eventful = True
-        self._membership.drop_commits(overdue)
+        self._membership.commits.drop(overdue)
         # A commit in flight cannot be recalled: the group gets the partition after its answer.
         self._releasing |= overdue
         for partition in overdue:

@@ -237,6 +237,20 @@ def test_a_topic_that_was_created_anew(kafka, topic_name, stream, fail):
         running.stop()
 
 
+def test_a_corrupt_record_batch_is_named(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=1)
+    for first in (0, 10, 20):
+        kafka.produce(topic_name, [b"marked-%d" % first] * 10, partition=0)
+    (segment,) = kafka.folder.rglob(f"{topic_name}-0/*.log")
+    position = segment.read_bytes().index(b"marked-10")
+    with segment.open("r+b") as log:  # in place: the broker goes on reading this file
+        log.seek(position)
+        log.write(b"M")
+    with pytest.raises(StreamingQueryException) as caught:
+        stream().run()
+    assert f"corrupt record batch in {topic_name}-0 at offset 10" in str(caught.value)
+
+
 def test_a_missing_topic_is_named(topic_name, stream):
     with pytest.raises(StreamingQueryException, match=f"do not exist.*{topic_name}"):
         stream().run()

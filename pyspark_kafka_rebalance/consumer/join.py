@@ -1,0 +1,159 @@
+"""JoinProtocol: JoinGroup, the leader's assignment, SyncGroup.
+
+The wire side of the classic protocol, without memory; what an answer means for the membership is
+decided in ``classic.py``. Protocol: JoinGroup v0-7, SyncGroup v0-5, and in them
+ConsumerProtocolSubscription v2 (owned partitions with their generation) and
+ConsumerProtocolAssignment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolType,
+)
+from kafka.structs import TopicPartition
+
+from ._kafka_python import OwnedPartitionsAssignor
+from .lane import Member
+
+if TYPE_CHECKING:
+    from ._kafka_python import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+#: The broker answers a JoinGroup within the rebalance timeout; as the Java client does, allow
+#: this much more before the connection counts as dead.
+_JOIN_TIMEOUT_SLACK_MS = 5_000
+
+
+class Joined(NamedTuple):
+    """The answer to a JoinGroup.
+
+    ``error`` is ``NoError`` or ``MemberIdRequiredError`` (KIP-394: join again with this id).
+    """
+
+    error: type[Exception]
+    member: Member
+    protocol_name: str | None
+    leads: bool
+    members: Any
+
+
+class Assignments(NamedTuple):
+    """What the leader decided, and the number of partitions by topic that it saw."""
+
+    by_member: list[tuple[str, Any]]
+    partition_counts: dict[str, int]
+
+
+class JoinProtocol:
+    """The requests of a join. All coroutines run on the I/O loop and raise kafka-python's errors.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    config : mapping
+        kafka-python's consumer configuration.
+    """
+
+    def __init__(self, io: GroupCoordinator, config: Mapping[str, Any]) -> None:
+        self._io = io
+        self._config = config
+        self._assignor = OwnedPartitionsAssignor()
+
+    async def know_topics(self, topics: Collection[str]) -> None:
+        """See to it that the metadata knows the topics: a leader assigns nothing of others."""
+        if self._io.has_pattern or 0 in self._io.partition_counts(topics).values():
+            await self._refresh_metadata()
+
+    async def join(
+        self, member: Member, topics: frozenset[str], claim: frozenset[TopicPartition]
+    ) -> Joined:
+        """Send a JoinGroup that claims these partitions as owned; held until all have joined."""
+        response = await self._io.send(
+            JoinGroupRequest(
+                max_version=7,
+                group_id=self._config["group_id"],
+                session_timeout_ms=self._config["session_timeout_ms"],
+                rebalance_timeout_ms=self._config["max_poll_interval_ms"],
+                member_id=member.member_id,
+                group_instance_id=self._config["group_instance_id"],
+                protocol_type=ConsumerProtocolType,
+                protocols=[
+                    (
+                        self._assignor.name,
+                        self._assignor.subscription(topics, claim, member.generation),
+                    )
+                ],
+            ),
+            self._io.join_node,
+            max(
+                self._config["request_timeout_ms"],
+                self._config["max_poll_interval_ms"] + _JOIN_TIMEOUT_SLACK_MS,
+            ),
+        )
+        error: type[Exception] = kafka_errors.for_code(response.error_code)
+        if error is kafka_errors.MemberIdRequiredError:
+            return Joined(error, Member(member_id=response.member_id), None, False, ())
+        if error is not kafka_errors.NoError:
+            raise error
+        return Joined(
+            error,
+            Member(response.generation_id, response.member_id),
+            response.protocol_name,
+            response.leader == response.member_id,
+            response.members,
+        )
+
+    async def assign(self, members: Any) -> Assignments:
+        """The leader's part: assign the partitions of every member's topics."""
+        for member in members:
+            member.metadata = ConsumerProtocolSubscription.decode(member.metadata)
+        topics = {topic for member in members for topic in member.metadata.topics}
+        self._io.watch_topics(topics)
+        if 0 in self._io.partition_counts(topics).values():
+            await self._refresh_metadata()
+        counts = self._io.partition_counts(topics)
+        by_member = self._assignor.assign(self._io.cluster, members)
+        log.info(
+            "group %s: leader, assigned %d partitions to %d members",
+            self._config["group_id"],
+            sum(counts.values()),
+            len(members),
+        )
+        return Assignments(list(by_member.items()), counts)
+
+    async def sync(
+        self, joined: Joined, assignments: list[tuple[str, Any]]
+    ) -> frozenset[TopicPartition]:
+        """Send a SyncGroup, with the assignments if leading; this member's whole assignment."""
+        response = await self._io.send(
+            SyncGroupRequest(
+                max_version=5,
+                group_id=self._config["group_id"],
+                generation_id=joined.member.generation,
+                member_id=joined.member.member_id,
+                group_instance_id=self._config["group_instance_id"],
+                protocol_type=ConsumerProtocolType,
+                protocol_name=joined.protocol_name,
+                assignments=assignments,
+            ),
+            self._io.join_node,
+            self._config["request_timeout_ms"],
+        )
+        error = kafka_errors.for_code(response.error_code)
+        if error is not kafka_errors.NoError:
+            raise error
+        return frozenset(ConsumerProtocolAssignment.decode(response.assignment).partitions())
+
+    async def _refresh_metadata(self) -> None:
+        await self._io.wait_for(self._io.refresh_metadata(), self._config["request_timeout_ms"])
