@@ -277,7 +277,7 @@ class Scenario:
                     "bootstrap_servers": self._bootstrap_servers,
                     "group_id": self._group_id,
                     # That of kafka_deferred, not the 3 s by default: a hand-over takes about one.
-                    "heartbeat_interval_ms": 500,
+                    "heartbeat_interval_ms": 300,
                 },
                 topic=self._topic,
                 ledger=self.ledger,

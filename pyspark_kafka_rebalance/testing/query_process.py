@@ -140,15 +140,21 @@ def main(settings: dict[str, Any]) -> None:
     writer = LedgerWriter(Path(settings["ledger"]), settings["name"])
     columns = [name for name in RECORD_COLUMNS if name in stream.columns]
 
-    stopping, parked = threading.Event(), threading.Event()
+    stopping, stopped, busy = threading.Event(), threading.Event(), threading.Lock()
+    commits = Path(settings["checkpoint"], "commits")
+    done = -1  # the last batch that had its effect
 
     def sink(batch: DataFrame, batch_id: int) -> None:
-        if stopping.is_set():
-            # Being called proves that the batch before is committed, and this one has had no
-            # effect yet: the moment for a graceful stop.
-            parked.set()
-            stopped.wait()
-            raise RuntimeError("stopped before this batch")
+        nonlocal done
+        with busy:
+            if not stopping.is_set():
+                deliver(batch, batch_id)
+                done = batch_id
+                return
+        stopped.wait()  # or the query would end as one that failed
+        raise RuntimeError("stopped before this batch had an effect")
+
+    def deliver(batch: DataFrame, batch_id: int) -> None:
         began_at = time.time()
         records = batch.select(*columns).toArrow()
         received_at = time.time()
@@ -168,16 +174,14 @@ def main(settings: dict[str, Any]) -> None:
     )
     tell("started")
 
-    stopped = threading.Event()
-
     def obey() -> None:
         while next(given) != "stop":
             pass
         stopping.set()
-        # Until the batch under way is committed: the query is idle, or asks for the next one.
-        while query.status["isTriggerActive"] and not parked.wait(0.005):
-            pass
-        threading.Timer(0.05, stopped.set).start()  # stop() waits for the sink to return
+        with busy:  # until the batch under way has had its effect, and then until it is committed
+            while done >= 0 and not (commits / str(done)).exists() and query.isActive:
+                time.sleep(0.005)
+        threading.Timer(0.01, stopped.set).start()  # stop() waits for the sink to return
         query.stop()
 
     threading.Thread(target=obey, daemon=True).start()

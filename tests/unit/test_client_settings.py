@@ -122,7 +122,7 @@ def test_defaults_are_javas_but_for_the_heartbeat() -> None:
     assert mapped.client == {"bootstrap_servers": ["h:1"], "reconnect_backoff_max_ms": 1000}
     assert mapped.consumer == {
         "auto_offset_reset": "latest",
-        "heartbeat_interval_ms": 500,
+        "heartbeat_interval_ms": 300,
         "isolation_level": "read_uncommitted",
         "max_poll_interval_ms": 300_000,
         "session_timeout_ms": 45_000,
@@ -212,7 +212,7 @@ BAD: list[tuple[str, dict[str, str]]] = [
     ("session.timeout.ms", {"session.timeout.ms": "abc"}),
     ("session.timeout.ms", {"session.timeout.ms": "0"}),
     ("session.timeout.ms", {"session.timeout.ms": "2147483648"}),
-    ("session.timeout.ms", {"session.timeout.ms": "500"}),
+    ("session.timeout.ms", {"session.timeout.ms": "300"}),
     ("heartbeat.interval.ms", {"heartbeat.interval.ms": "45000"}),
     ("request.timeout.ms", {"request.timeout.ms": "540000"}),
     ("connections.max.idle.ms", {"connections.max.idle.ms": "30000"}),
