@@ -192,6 +192,21 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         """Number of partitions of each topic; 0 of a topic that the metadata does not know."""
         return {topic: len(self._cluster.partitions_for_topic(topic) or ()) for topic in topics}
 
+    def existing_topics(self, timeout_ms: float) -> frozenset[str]:
+        """All topics of the cluster that may be described, fetched now; not on the I/O loop.
+
+        Raises KafkaTimeoutError, which kafka-python's own ``topics()`` does not: it waits for ever.
+        """
+        cluster = self._cluster
+        if cluster.metadata_refresh_in_progress:  # it may not ask for all topics
+            self.run(self.wait_for, cluster.request_update(), timeout_ms)
+        before, cluster.need_all_topic_metadata = cluster.need_all_topic_metadata, True
+        try:
+            self.run(self.wait_for, cluster.request_update(), timeout_ms)
+        finally:
+            cluster.need_all_topic_metadata = before
+        return frozenset(cluster.topics())
+
     def watch_topics(self, topics: Collection[str]) -> None:
         """As the group's leader, also follow the metadata of the other members' topics."""
         self._subscription.group_subscribe(topics)
@@ -282,18 +297,27 @@ def _offset(value: Any) -> int:
 
 
 def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
-    """Put a :class:`GroupCoordinator` in the place of the consumer's own, before its first poll."""
-    first = consumer._coordinator
-    consumer._cluster.remove_listener(WeakMethod(first._handle_metadata_update))
-    coordinator = GroupCoordinator(
-        consumer._client,
-        consumer._subscription,
-        metrics=None,  # the first coordinator has registered their names, and stays registered
-        assignors=(OwnedPartitionsAssignor,),
-        **consumer.config,
-    )
-    consumer._coordinator = coordinator
-    return coordinator
+    """Put a :class:`GroupCoordinator` in the place of the consumer's own, before its first poll.
+
+    On the I/O loop: it goes through the metadata's listeners whenever metadata arrive, and if they
+    changed under its hands its refreshing would end for good, without a word.
+    """
+
+    def replace() -> GroupCoordinator:
+        first = consumer._coordinator
+        consumer._cluster.remove_listener(WeakMethod(first._handle_metadata_update))
+        coordinator = GroupCoordinator(
+            consumer._client,
+            consumer._subscription,
+            metrics=None,  # the first coordinator has registered their names, and stays registered
+            assignors=(OwnedPartitionsAssignor,),
+            **consumer.config,
+        )
+        consumer._coordinator = coordinator
+        return coordinator
+
+    replaced: GroupCoordinator = consumer._net.run(replace)
+    return replaced
 
 
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:

@@ -222,6 +222,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         self._membership.commits.drop(partitions)
 
+    def existing_topics(self, timeout_ms: float) -> frozenset[str]:
+        """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
+        return self._io.existing_topics(timeout_ms)
+
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
         self._io.refresh_metadata()

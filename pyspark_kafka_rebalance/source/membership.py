@@ -375,15 +375,15 @@ class QueryMembership:
                     revoke_timeout_ms=options.revoke_timeout_ms,
                     **config,
                 )
+                self._members.append(member)
+                member.subscribe(topics=list(options.topics or ()), pattern=options.pattern)
+                if index == 0:
+                    self._refuse_missing_topics(member, config["bootstrap_timeout_ms"])
             except kafka_errors.KafkaError as error:
                 raise KafkaRebalanceError(
                     f"no broker of kafka.bootstrap.servers={config['bootstrap_servers']} can be "
                     f"used: {error!r}"
                 ) from error
-            self._members.append(member)
-            member.subscribe(topics=list(options.topics or ()), pattern=options.pattern)
-            if index == 0:
-                self._refuse_missing_topics(member)
         log.info(
             "group %s: %d members built for %s",
             options.group_id,
@@ -391,8 +391,8 @@ class QueryMembership:
             options.pattern or ", ".join(options.topics or ()),
         )
 
-    def _refuse_missing_topics(self, member: DeferredRevokeConsumer) -> None:
-        existing = member.topics()  # also lets a pattern find its topics
+    def _refuse_missing_topics(self, member: DeferredRevokeConsumer, timeout_ms: float) -> None:
+        existing = member.existing_topics(timeout_ms)  # also lets a pattern find its topics
         missing = sorted(set(self._options.topics or ()) - existing)
         if missing:
             raise KafkaRebalanceError(

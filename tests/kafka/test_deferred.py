@@ -385,6 +385,26 @@ def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
     assert len(results[-1].assigned) == 3
 
 
+def test_the_coordinator_is_replaced_on_the_io_loop(kafka, topic_name, consumers, monkeypatch):
+    """Elsewhere it changed the metadata's listeners while the loop went through them, and the
+    refreshing of metadata ended for good: now and then a member never joined."""
+    from kafka.cluster import ClusterMetadata
+
+    threads = []
+    for name in ("add_listener", "remove_listener"):
+        method = getattr(ClusterMetadata, name)
+
+        def noted(self, listener, method=method):
+            threads.append(threading.current_thread().name)
+            return method(self, listener)
+
+        monkeypatch.setattr(ClusterMetadata, name, noted)
+    consumers(topic_name)
+    _in_library, *ours = threads  # the library's constructor adds the first
+    assert len(ours) == 2
+    assert all(name.startswith("kafka-io") for name in ours)
+
+
 def test_membership_without_fetching(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"x"] * 20)

@@ -111,7 +111,7 @@ class FakeMember:
     def partitions_for_topic(self, topic: str) -> set[int]:
         return {p.partition for p in PARTITIONS}
 
-    def topics(self) -> set[str]:
+    def existing_topics(self, timeout_ms: float) -> set[str]:
         return self.group.topics
 
     def poll_membership(self) -> PollResult:
