@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Versions to install beside the package, for test-oldest.
+PINS ?=
 
 PY := $(VENV)/bin/python
 COMMA := ,
@@ -26,7 +28,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark lint bench-handover jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-oldest lint bench-handover jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -55,6 +57,9 @@ test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
 	@$(FETCH_JARS)
 	@echo "== tests on Kafka and Spark"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/spark
+
+test-oldest: ## Run all tests on the oldest PySpark and kafka-python that are supported
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS="'pyspark==4.2.*' 'kafka-python==3.0.5'"
 
 lint: $(VENV)/.dev ## Check style and types
 	@echo "== ruff and mypy"
