@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-import kafka
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
@@ -22,54 +21,30 @@ from kafka.protocol.metadata import MetadataResponse
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 from kafka.util import Timer, WeakMethod
 
+from ..kafka_python_version import require_kafka_python
+
 if TYPE_CHECKING:
     from kafka.future import Future
-
-SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
 
 #: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId beside OwnedPartitions (v1), so
 #: that a leader can tell a stale claim from a valid one.
 _SUBSCRIPTION_VERSION = 2
 
 
-def check_kafka_python() -> None:
-    """Refuse a kafka-python whose private names are not the ones used here.
-
-    Raises
-    ------
-    ImportError
-        Names the version found, what is supported, and every name that is missing.
-    """
-    version = tuple(int(part) for part in kafka.__version__.split(".")[:3] if part.isdigit())
-    missing = [
-        f"{owner.__name__}.{name}"
-        for owner, names in (
-            (
-                ConsumerCoordinator,
-                (
-                    "_handle_metadata_update",
-                    "_handle_find_coordinator_response",
-                    "_send_offset_fetch_request",
-                    "_send_offset_commit_request",
-                    "ensure_coordinator_ready_async",
-                    "refresh_committed_offsets_if_needed",
-                    "coordinator_dead",
-                ),
-            ),
-            (KafkaConsumer, ("_poll_once", "_refresh_committed_offsets")),
-        )
-        for name in names
-        if not hasattr(owner, name)
-    ]
-    if not (3, 0, 5) <= version < (3, 1) or missing:
-        lacks = f"; it lacks {', '.join(missing)}" if missing else ""
-        raise ImportError(
-            f"kafka-python {kafka.__version__} is not supported{lacks}; "
-            f"install kafka-python{SUPPORTED_VERSIONS}"
-        )
-
-
-check_kafka_python()
+require_kafka_python(
+    {
+        ConsumerCoordinator: (
+            "_handle_metadata_update",
+            "_handle_find_coordinator_response",
+            "_send_offset_fetch_request",
+            "_send_offset_commit_request",
+            "ensure_coordinator_ready_async",
+            "refresh_committed_offsets_if_needed",
+            "coordinator_dead",
+        ),
+        KafkaConsumer: ("_poll_once", "_refresh_committed_offsets"),
+    }
+)
 
 
 class OwnedPartitionsAssignor(CooperativeStickyAssignor):  # type: ignore[misc]

@@ -118,7 +118,7 @@ class ClassicMembership:
             self._lane,
             self._backoff_s,
             member=lambda: self._member,
-            on_accepted=lambda sent_at, _: self.lease.renew(sent_at),
+            on_accepted=self.lease.renew,
             on_verdict=self._consider_commit,
             clock=self.lease.clock,
         )

@@ -40,7 +40,7 @@ class CommitLoop:
     member : callable
         The member as it is now.
     on_accepted : callable
-        Told the send time and the member of an accepted commit (it renews the lease).
+        Told the send time of an accepted commit (it renews the lease).
     on_verdict : callable
         Told of every answer to the present member that was not an acceptance.
     """
@@ -52,7 +52,7 @@ class CommitLoop:
         backoff_s: float,
         *,
         member: Callable[[], Member],
-        on_accepted: Callable[[float, Member], None],
+        on_accepted: Callable[[float], None],
         on_verdict: Callable[[Verdict, type[Exception]], None],
         clock: Callable[[], float],
     ) -> None:
@@ -145,7 +145,7 @@ class CommitLoop:
             log.warning("offset %d of %s-%d cannot be committed: %s", offsets[p], *p, reason)
         if member == self._member():
             if accepted:
-                self._on_accepted(sent_at, member)
+                self._on_accepted(sent_at)
             for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
                 if verdict is not Verdict.ACCEPTED:
                     self._on_verdict(verdict, error)

@@ -19,7 +19,6 @@ import time
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import kafka
 from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
@@ -27,10 +26,9 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
 from ..errors import KafkaRebalanceError, UnsupportedBrokerError
+from ..kafka_python_version import require_kafka_python
 
 log = logging.getLogger(__name__)
-
-SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
 
 #: A frame beyond this is not a response but, as a rule, something that is no Kafka broker: 100 MB
 #: is librdkafka's and kafka-python's own bound. A response is as large as the fetch asks for, or as
@@ -46,34 +44,12 @@ _IDLE_CLUSTERS = 4
 _GRACE_S = 30.0
 
 
-def check_kafka_python() -> None:
-    """Refuse a kafka-python whose private names are not the ones used here.
-
-    Raises
-    ------
-    ImportError
-        Names the version found, what is supported, and what is missing.
-    """
-    version = tuple(int(part) for part in kafka.__version__.split(".")[:3] if part.isdigit())
-    missing = [
-        f"{owner.__name__}.{name}"
-        for owner, names in (
-            (KafkaConnectionManager, ("send", "call_soon", "bootstrap_async", "bootstrapped")),
-            (NetworkSelector, ("start", "stop", "close")),
-        )
-        for name in names
-        if not hasattr(owner, name)
-    ]
-    if not (3, 0, 5) <= version < (3, 1) or missing:
-        lacks = f"; it lacks {', '.join(missing)}" if missing else ""
-        raise ImportError(
-            f"kafka-python {kafka.__version__} is not supported{lacks}; "
-            f"install kafka-python{SUPPORTED_VERSIONS}"
-        )
-
-
-check_kafka_python()
-
+require_kafka_python(
+    {
+        KafkaConnectionManager: ("send", "call_soon", "bootstrap_async", "bootstrapped"),
+        NetworkSelector: ("start", "stop", "close"),
+    }
+)
 
 #: Nothing changes by trying again.
 _FINAL_ERRORS = (
