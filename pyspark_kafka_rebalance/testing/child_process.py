@@ -151,6 +151,11 @@ class ChildProcess:
         """Whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    def raise_if_ended(self) -> None:
+        """Raise RuntimeError, with the log's end, when it is no longer running."""
+        if not self.is_running:
+            raise RuntimeError(f"{self.name} ended\n{self.log_end()}")
+
     def kill(self) -> None:
         """kill -9 of the whole group: for a query JVM, planner and workers."""
         if self._process is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,12 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'NoSuchThing'"):
         pyspark_kafka_rebalance.NoSuchThing  # noqa: B018
+
+
+def test_spark_finds_the_package_from_any_folder(tmp_path: Path) -> None:
+    """Spark lists modules to find data sources; an import hook would be passed over."""
+    listed = "import pkgutil; print(*(m.name for m in pkgutil.iter_modules()))"
+    found = subprocess.run(
+        [sys.executable, "-c", listed], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "pyspark_kafka_rebalance" in found.stdout.split()
