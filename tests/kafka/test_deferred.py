@@ -381,6 +381,19 @@ def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
     """A leader that joins before it knows the topic's metadata would assign nothing."""
     kafka.create_topic(topic_name, partitions=3)
     member = consumers(topic_name)
+    known = threading.Event()  # the topic's metadata are there only once they are asked for
+    cluster, refresh = member._cluster, member._io.refresh_metadata
+    partitions_for_topic = cluster.partitions_for_topic
+
+    def asked_for():
+        future = refresh()
+        future.add_callback(lambda _: known.set())
+        return future
+
+    member._io.refresh_metadata = asked_for
+    cluster.partitions_for_topic = lambda topic: (
+        partitions_for_topic(topic) if known.is_set() else None
+    )
     results = poll_until(lambda: member.generation >= 1, member)
     assert len(results[-1].assigned) == 3
 
