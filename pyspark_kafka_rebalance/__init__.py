@@ -17,6 +17,7 @@ _PUBLIC = {
     "DataLossError": "errors",
     "KafkaRebalanceError": "errors",
     "MembershipError": "errors",
+    "OffsetFormatError": "errors",
     "OptionError": "errors",
     "PartitionsLostError": "errors",
     "UnsupportedBrokerError": "errors",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .errors import DataLossError as DataLossError
     from .errors import KafkaRebalanceError as KafkaRebalanceError
     from .errors import MembershipError as MembershipError
+    from .errors import OffsetFormatError as OffsetFormatError
     from .errors import OptionError as OptionError
     from .errors import PartitionsLostError as PartitionsLostError
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError

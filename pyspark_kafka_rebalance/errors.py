@@ -34,6 +34,10 @@ class OptionError(KafkaRebalanceError, ValueError):
         return (type(self), (self.option, self.value, self.allowed))
 
 
+class OffsetFormatError(KafkaRebalanceError, ValueError):
+    """An offset in the checkpoint is not one that this version wrote or can read."""
+
+
 class DataLossError(KafkaRebalanceError):
     """Records that were promised are no longer in Kafka (``failOnDataLoss=true``)."""
 

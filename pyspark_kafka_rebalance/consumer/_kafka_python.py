@@ -106,11 +106,6 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     # -- services for the membership, all to be used on the I/O loop ------------------------------
 
-    @property
-    def clock_loop(self) -> Any:
-        """The I/O loop (``kafka.net.selector.NetworkSelector``)."""
-        return self._net
-
     def spawn(self, coroutine: Callable[..., Any], *arguments: Any) -> Future:
         """Schedule a coroutine function on the I/O loop; thread-safe."""
         return self._manager.call_soon(coroutine, *arguments)

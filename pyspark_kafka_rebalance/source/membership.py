@@ -125,9 +125,8 @@ class QueryMembership:
             self._pump.start()
 
     def join(self) -> None:
-        """Let the members join the group."""
+        """Let the members join the group; every trigger calls it, so it wakes nobody twice."""
         self._may_join.set()
-        self._wake.set()
 
     def wait_until_settled(self) -> None:
         """Wait until every member has joined and nothing changes any more, or the time is up.
@@ -235,15 +234,6 @@ class QueryMembership:
                 self._end_offsets = {}
             self._end_offsets_at = now
         return {p: self._end_offsets[p] for p in partitions if p in self._end_offsets}
-
-    def beginning_offsets(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """Log start offsets, inclusive."""
-        offsets: dict[TopicPartition, int] = self._client().beginning_offsets(
-            list(partitions), _LOOKUP_TIMEOUT_MS
-        )
-        return offsets
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         """End offsets of every partition of the subscribed topics, whoever owns it.

@@ -25,15 +25,11 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from ..errors import KafkaRebalanceError
+from ..errors import OffsetFormatError
 from ..fetch.offset_range import OffsetRange
 from .values import INT_MAX, LONG_MAX
 
 VERSION = 1
-
-
-class OffsetFormatError(KafkaRebalanceError, ValueError):
-    """An offset in the checkpoint is not one that this version wrote or can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of ``includeEvents``."""
+    """One row of ``includeRebalanceEvents``."""
 
     event: str  # assigned, revoke_requested, revoked, lost
     topic: str
@@ -71,7 +67,7 @@ class StreamOffset:
         Whose revoke was requested, which were no longer the query's, when the batch was planned;
         with a range here or without.
     events : tuple of Event
-        The rows of ``includeEvents``, in the order in which they happened.
+        The rows of ``includeRebalanceEvents``, in the order in which they happened.
     run : str or None
         Prefix of the client ids of the members of the run that planned the batch.
     warm_up : int or None

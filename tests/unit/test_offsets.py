@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.offsets import (
     INITIAL_OFFSET,
     Event,
     MemberState,
-    OffsetFormatError,
     StreamOffset,
 )
 
