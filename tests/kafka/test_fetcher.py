@@ -420,7 +420,8 @@ def test_a_broker_that_is_restarted_between_two_reads(
 def test_a_broker_that_is_gone_for_good(fetcher: Callable[..., RangeFetcher]) -> None:
     with LocalKafka() as local:
         local.create_topic("orders")
-        local.produce("orders", [bytes(1_000)] * 500, partition=0)
+        for _ in range(20):  # a record batch each: more than the two fetches that run ahead bring
+            local.produce("orders", [bytes(1_000)] * 25, partition=0)
         reading = fetcher(
             local.bootstrap_servers,
             retry_timeout_ms=1_000,
