@@ -4,24 +4,27 @@ kafka-python has no place to put one's own coordinator. What works from 3.0.5 to
 KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass
 in its place before the first poll. The subclass below keeps what kafka-python does well (finding
 the coordinator, OffsetFetch, pattern subscription) and hands membership over to
-:class:`~pyspark_kafka_rebalance.consumer.classic.ClassicMembership`.
+:class:`~pyspark_kafka_rebalance.consumer.group_membership.GroupMembership`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 from kafka import KafkaConsumer
+from kafka import __version__ as kafka_version
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.wakeup_notifier import WakeupNotifier
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
-from kafka.protocol.metadata import MetadataResponse
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataResponse
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 from kafka.util import Timer, WeakMethod
 
 from ..kafka_python_version import require_kafka_python
+from .messages import ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
     from kafka.future import Future
@@ -141,9 +144,10 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return frozenset(self._subscription.subscription or ())
 
     @property
-    def has_pattern(self) -> bool:
-        """Whether the subscription is by pattern."""
-        return self._subscription.subscribed_pattern is not None
+    def pattern(self) -> str | None:
+        """The regular expression subscribed to, in Python's syntax, if there is one."""
+        compiled = self._subscription.subscribed_pattern
+        return None if compiled is None else str(compiled.pattern)
 
     @property
     def subscribed(self) -> bool:
@@ -176,6 +180,15 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         finally:
             cluster.need_all_topic_metadata = before
         return frozenset(cluster.topics())
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name of a topic, if the metadata have it."""
+        name: str | None = self._cluster.topic_name_for_id(topic_id)
+        return name
+
+    def api_version(self, request: type) -> int:
+        """The version in which a request will be sent (IncompatibleBrokerVersion if in none)."""
+        return int(self._manager.broker_version_data.api_version(request))
 
     def watch_topics(self, topics: Collection[str]) -> None:
         """As the group's leader, also follow the metadata of the other members' topics."""
@@ -288,6 +301,25 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
 
     replaced: GroupCoordinator = consumer._net.run(replace)
     return replaced
+
+
+def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
+    """Whether the brokers have the consumer group protocol (KIP-848), and it is switched on.
+
+    They list its messages also where the feature ``group.version`` is 0.
+    """
+    request = ApiVersionsRequest(
+        client_software_name="kafka-python", client_software_version=kafka_version
+    )
+    node_id = next(iter(consumer._cluster.brokers())).node_id
+
+    async def ask() -> Any:
+        return await consumer._manager.send(request, node_id=node_id)
+
+    response = consumer._net.run(ask)
+    features = {f.name: f.max_version_level for f in response.finalized_features or ()}
+    keys = {api.api_key for api in response.api_keys}
+    return ConsumerGroupHeartbeatRequest.API_KEY in keys and features.get("group.version", 0) >= 1
 
 
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:

@@ -29,9 +29,11 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError
-from ._kafka_python import fetch_step, replace_coordinator
-from .classic import AssignmentReceived, ClassicMembership, MembershipLost, refuse_strangers
+from ..errors import OptionError, UnsupportedBrokerError
+from ._kafka_python import fetch_step, offers_consumer_protocol, replace_coordinator
+from .classic import ClassicMembership
+from .group_membership import AssignmentReceived, GroupMembership, Lost, refuse_strangers
+from .next_generation import NextGenerationMembership
 from .revocation import Revocations
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ _SLICE_MS = 50
 
 #: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval.
 DEFAULT_HEARTBEAT_INTERVAL_MS = 1_000
+
+_GROUP_PROTOCOLS = ("classic", "consumer", "auto")
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         Topics to subscribe to; or call ``subscribe`` (also by pattern).
     group_id : str
         Required.
-    group_protocol : {"classic"}
-        The group protocol.
+    group_protocol : {"classic", "consumer", "auto"}
+        The classic protocol with cooperative rebalancing (KIP-429, the default), the consumer
+        group protocol (KIP-848: Apache Kafka 4.0 or later), or the latter where the brokers
+        offer it. ``docs/consumer.md`` compares them.
+    group_remote_assignor : str, optional
+        Consumer protocol: the server-side assignor, such as ``"uniform"`` or ``"range"``; by
+        default the broker's.
     defer_revoke : bool, default True
         False completes a revoke in the poll that learned of it, as consumers did before.
     revoke_timeout_ms : int, optional
@@ -105,12 +114,18 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self,
         *topics: str,
         group_protocol: str = "classic",
+        group_remote_assignor: str | None = None,
         defer_revoke: bool = True,
         revoke_timeout_ms: int | None = None,
         **config: Any,
     ) -> None:
-        config = _checked_config(config, group_protocol, revoke_timeout_ms)
+        config = _checked_config(config, group_protocol, group_remote_assignor, revoke_timeout_ms)
         super().__init__(*topics, **config)
+        try:
+            group_protocol = self._protocol_for(group_protocol)
+        except Exception:
+            super().close(autocommit=False, timeout_ms=0)
+            raise
         self._defer_revoke = defer_revoke
         max_poll_interval_ms: int = self.config["max_poll_interval_ms"]
         self._revoke_timeout_s = (revoke_timeout_ms or max_poll_interval_ms) / 1000
@@ -123,7 +138,12 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._eventful = False  # a revoke was requested or a partition lost during this poll
         io = replace_coordinator(self)
         self._io = io
-        self._membership = ClassicMembership(io, self.config, self._not_released, self.assignment)
+        member = (io, self.config, self._not_released, self.assignment)
+        self._membership: GroupMembership = (
+            ClassicMembership(*member)
+            if group_protocol == "classic"
+            else NextGenerationMembership(*member, group_remote_assignor)
+        )
         io.membership = self._membership
 
     # -- KIP-983 ----------------------------------------------------------------------------------
@@ -315,6 +335,20 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._requested_at.clear()
         self._releasing = frozenset()
 
+    def _protocol_for(self, group_protocol: str) -> str:
+        """The protocol to use, by what the brokers offer; ``"classic"`` needs no question."""
+        if group_protocol == "classic":
+            return group_protocol
+        offered = offers_consumer_protocol(self)
+        if not offered and group_protocol == "consumer":
+            raise UnsupportedBrokerError(
+                "the brokers do not offer the consumer group protocol (KIP-848: Apache Kafka 4.0 "
+                "or later, with the feature group.version at 1); use group_protocol='classic'"
+            )
+        chosen = "consumer" if offered else "classic"
+        log.info("group %s: the %s protocol", self._group_id, chosen)
+        return chosen
+
     # -- one turn of the rebalance ----------------------------------------------------------------
 
     @property
@@ -359,8 +393,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         lost: frozenset[TopicPartition] = frozenset()
         if self._membership.loss_waits():  # first: what is lost cannot be completed
             event = self._membership.take_event()
-            assert isinstance(event, MembershipLost)
-            lost = self._io.owned()
+            assert isinstance(event, Lost)
+            lost = self._lost_by(event)
         completed = self._revocations.begin_poll(lost)
         self._eventful = bool(lost)
         if lost:
@@ -382,8 +416,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         event = self._membership.take_event()
         if isinstance(event, AssignmentReceived):
             self._apply_assignment(event)
-        elif isinstance(event, MembershipLost):
-            lost = self._io.owned()
+        elif isinstance(event, Lost):
+            lost = self._lost_by(event)
             self._revocations.lose(lost)
             self._eventful = bool(lost)
             self._drop(lost)
@@ -410,7 +444,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._set_assignment(owned | added)
         if not self._defer_revoke:
             self._complete(requested)
-        self._membership.applied()
+        self._membership.applied(event)
         log.info("%s", self._describe(len(added)))
         if added or not owned:
             self._tell_listener("on_partitions_assigned", added)
@@ -459,11 +493,16 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._set_assignment(self._io.owned())
         self._release_drained()
 
-    def _drop(self, lost: Collection[TopicPartition]) -> None:
-        """The membership is gone: own nothing."""
-        self._releasing = frozenset()
-        self._requested_at.clear()
-        self._set_assignment(frozenset())
+    def _lost_by(self, event: Lost) -> frozenset[TopicPartition]:
+        owned = self._io.owned()
+        return owned if event.partitions is None else owned & event.partitions
+
+    def _drop(self, lost: frozenset[TopicPartition]) -> None:
+        """These partitions are gone, and are nothing that could be released."""
+        self._releasing -= lost
+        for partition in lost:
+            self._requested_at.pop(partition, None)
+        self._set_assignment(self._io.owned() - lost)
         log.warning("%s", self._describe(0))
         self._tell_listener("on_partitions_lost", lost)
 
@@ -494,13 +533,24 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
 
 def _checked_config(
-    config: dict[str, Any], group_protocol: str, revoke_timeout_ms: int | None
+    config: dict[str, Any],
+    group_protocol: str,
+    group_remote_assignor: str | None,
+    revoke_timeout_ms: int | None,
 ) -> dict[str, Any]:
     """Refuse what cannot work before any network is touched; fill in our defaults."""
     if not config.get("group_id"):
         raise OptionError("group_id", config.get("group_id"), "the name of the consumer group")
-    if group_protocol != "classic":
-        raise OptionError("group_protocol", group_protocol, "'classic'")
+    if group_protocol not in _GROUP_PROTOCOLS:
+        raise OptionError(
+            "group_protocol", group_protocol, " or ".join(map(repr, _GROUP_PROTOCOLS))
+        )
+    if group_remote_assignor is not None and group_protocol == "classic":
+        raise OptionError(
+            "group_remote_assignor",
+            group_remote_assignor,
+            "nothing with group_protocol='classic', where the leader's own assignor decides",
+        )
     if config.get("enable_auto_commit"):
         raise OptionError(
             "enable_auto_commit", True, "False: only commit_processed knows what is processed"

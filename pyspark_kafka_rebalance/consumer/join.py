@@ -72,7 +72,7 @@ class JoinProtocol:
 
     async def know_topics(self, topics: Collection[str]) -> None:
         """See to it that the metadata knows the topics: a leader assigns nothing of others."""
-        if self._io.has_pattern or 0 in self._io.partition_counts(topics).values():
+        if self._io.pattern is not None or 0 in self._io.partition_counts(topics).values():
             await self._refresh_metadata()
 
     async def join(

@@ -5,8 +5,9 @@ timeout, and answers the requests of one connection in order. OffsetCommit, Offs
 LeaveGroup and Heartbeat therefore go over a connection of their own, with the generation in hand
 and the error handling below; the broker accepts them throughout.
 
-Protocol: Heartbeat v0-4, OffsetCommit v2-8, LeaveGroup v0-5 (OffsetFetch is kafka-python's own,
-which the seam sends over the lane as well).
+Protocol: Heartbeat v0-4, LeaveGroup v0-5, OffsetCommit v2-8 (classic); ConsumerGroupHeartbeat v0-1,
+OffsetCommit v9, DescribeConfigs v1-4 (consumer). OffsetFetch is kafka-python's own, which the seam
+sends over the lane as well.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import enum
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka import errors as kafka_errors
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import (
     DEFAULT_GENERATION_ID,
     UNKNOWN_MEMBER_ID,
@@ -27,10 +29,16 @@ from kafka.protocol.consumer import (
 )
 from kafka.structs import TopicPartition
 
+from .messages import ConsumerGroupHeartbeatRequest
+
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
 
 log = logging.getLogger(__name__)
+
+#: DescribeConfigs: the resource type of groups, and the name of their setting (KIP-848).
+_GROUP_RESOURCE = 32
+_SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
 
 class Member(NamedTuple):
@@ -75,6 +83,10 @@ _VERDICTS: dict[type[Exception], Verdict] = {
     kafka_errors.CoordinatorLoadInProgressError: Verdict.BUSY,
     kafka_errors.ThrottlingQuotaExceededError: Verdict.BUSY,
     kafka_errors.UnknownMemberIdError: Verdict.FENCED,
+    kafka_errors.FencedMemberEpochError: Verdict.FENCED,
+    kafka_errors.GroupIdNotFoundError: Verdict.FENCED,
+    # The epoch was bumped; the answer that says so is under way.
+    kafka_errors.StaleMemberEpochError: Verdict.AFTER_JOIN,
     kafka_errors.FencedInstanceIdError: Verdict.INSTANCE_FENCED,
     kafka_errors.UnknownTopicOrPartitionError: Verdict.NO_SUCH_PARTITION,
 }
@@ -107,12 +119,18 @@ class Lane:
     """
 
     def __init__(
-        self, io: GroupCoordinator, group_id: str, group_instance_id: str | None, timeout_ms: float
+        self,
+        io: GroupCoordinator,
+        group_id: str,
+        group_instance_id: str | None,
+        timeout_ms: float,
+        commit_version: int,
     ) -> None:
         self._io = io
         self._group_id = group_id
         self._group_instance_id = group_instance_id
         self._timeout_ms = timeout_ms
+        self._commit_version = commit_version
 
     async def heartbeat(self, member: Member) -> type[Exception]:
         """Send one heartbeat; the broker's error class, ``NoError`` included."""
@@ -126,7 +144,7 @@ class Lane:
             self._io.coordinator(),
             self._timeout_ms,
         )
-        return _error(response.error_code)
+        return error_of(response.error_code)
 
     async def commit(
         self, member: Member, offsets: Mapping[TopicPartition, int]
@@ -139,7 +157,7 @@ class Lane:
         partition_class = topic_class.OffsetCommitRequestPartition
         response = await self._io.send(
             OffsetCommitRequest(
-                max_version=8,
+                max_version=self._commit_version,
                 group_id=self._group_id,
                 generation_id_or_member_epoch=member.generation,
                 member_id=member.member_id,
@@ -164,7 +182,7 @@ class Lane:
             self._timeout_ms,
         )
         return {
-            TopicPartition(topic.name, partition.partition_index): _error(partition.error_code)
+            TopicPartition(topic.name, partition.partition_index): error_of(partition.error_code)
             for topic in response.topics
             for partition in topic.partitions
         }
@@ -186,9 +204,62 @@ class Lane:
             self._io.coordinator(),
             self._timeout_ms,
         )
-        return _error(response.error_code)
+        return error_of(response.error_code)
+
+    async def consumer_group_heartbeat(
+        self, member: Member, epoch: int, fields: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Send one heartbeat of the consumer protocol (KIP-848); the broker's response.
+
+        Parameters
+        ----------
+        member : Member
+            Whose id to send.
+        epoch : int
+            The member epoch; 0 joins, -1 leaves, -2 leaves as a static member that comes back.
+        fields : mapping, optional
+            Further fields of ConsumerGroupHeartbeatRequest.
+        """
+        return await self._io.send(
+            ConsumerGroupHeartbeatRequest(
+                group_id=self._group_id,
+                member_id=member.member_id,
+                member_epoch=epoch,
+                instance_id=self._group_instance_id,
+                **(fields or {}),
+            ),
+            self._io.coordinator(),
+            self._timeout_ms,
+        )
+
+    async def session_timeout_ms(self) -> int | None:
+        """The session timeout of the group's consumer-protocol members, which the broker sets.
+
+        None when it may not be read (DESCRIBE_CONFIGS on the group), or the broker has none.
+        """
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_GROUP_RESOURCE,
+            resource_name=self._group_id,
+            configuration_keys=[_SESSION_TIMEOUT],
+        )
+        response = await self._io.send(
+            DescribeConfigsRequest(resources=[resource]), self._io.coordinator(), self._timeout_ms
+        )
+        for result in response.results:
+            if result.error_code:
+                log.info(
+                    "group %s: %s cannot be read: %s",
+                    self._group_id,
+                    _SESSION_TIMEOUT,
+                    error_of(result.error_code).__name__,
+                )
+            for setting in result.configs or ():
+                if setting.name == _SESSION_TIMEOUT and setting.value is not None:
+                    return int(setting.value)
+        return None
 
 
-def _error(code: int) -> type[Exception]:
+def error_of(code: int) -> type[Exception]:
+    """The error class of a broker's error code; ``NoError`` for 0."""
     error: type[Exception] = kafka_errors.for_code(code)
     return error

@@ -38,7 +38,7 @@ class Lease:
     def __init__(
         self, session_timeout_ms: int, clock: Callable[[], float] = suspend_aware_clock
     ) -> None:
-        self._session_s = session_timeout_ms / 1000
+        self.session_timeout_ms = session_timeout_ms
         self.clock = clock
         self._renewed_at: float | None = None
 
@@ -53,11 +53,11 @@ class Lease:
 
     def holds(self) -> bool:
         """Whether something may be handed out now: the session minus its margin has not passed."""
-        return self._age() < self._session_s * (1 - MARGIN_SHARE)
+        return self._age() < self.session_timeout_ms / 1000 * (1 - MARGIN_SHARE)
 
     def expired(self) -> bool:
         """Whether a membership that was there may have been fenced: the whole session passed."""
-        return self._renewed_at is not None and self._age() >= self._session_s
+        return self._renewed_at is not None and self._age() >= self.session_timeout_ms / 1000
 
     def _age(self) -> float:
         return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at

@@ -9,6 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from .errors import LocalKafkaError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -79,6 +82,30 @@ class KafkaCluster:
         with self._administration:
             self._admin_client().delete_topics([name])
             self._wait_until_deleted(name)
+
+    def configure_group(self, group_id: str, config: Mapping[str, object]) -> None:
+        """Change settings of a group of the consumer protocol (KIP-848), new or with members.
+
+        Parameters
+        ----------
+        group_id : str
+            It need not exist yet.
+        config : mapping
+            Such as ``{"consumer.session.timeout.ms": 6_000}``: in this protocol the broker, not
+            the member, says how often to heartbeat and when a member is dead.
+
+        Raises
+        ------
+        LocalKafkaError
+            The broker refuses it, and why.
+        """
+        settings = {key: setting(value) for key, value in config.items()}
+        resource = ConfigResource(ConfigResourceType.GROUP, group_id, configs=settings)
+        with self._administration:
+            answers = self._admin_client().alter_configs([resource])
+        answer = answers["group"][group_id]
+        if answer != "OK":
+            raise LocalKafkaError(f"group {group_id}: {answer}")
 
     def produce(
         self,

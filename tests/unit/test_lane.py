@@ -38,6 +38,9 @@ EXPECTED = {
     "Cancelled": Verdict.BUSY,
     # Out of the group.
     "UnknownMemberIdError": Verdict.FENCED,
+    "FencedMemberEpochError": Verdict.FENCED,
+    "GroupIdNotFoundError": Verdict.FENCED,
+    "StaleMemberEpochError": Verdict.AFTER_JOIN,
     "FencedInstanceIdError": Verdict.INSTANCE_FENCED,
     # Retriable for the library, which waits for the topic; for us the partition is gone.
     "UnknownTopicOrPartitionError": Verdict.NO_SUCH_PARTITION,
@@ -113,7 +116,7 @@ def test_a_commit_is_fenced_by_the_generation_and_answered_for_each_partition() 
         ]
     )
     connection = Connection(answer)
-    lane = Lane(connection, "g", "instance-1", 1_000)  # type: ignore[arg-type]
+    lane = Lane(connection, "g", "instance-1", 1_000, 8)  # type: ignore[arg-type]
     offsets = {
         TopicPartition("a", 0): 10,
         TopicPartition("b", 0): 30,
@@ -140,7 +143,7 @@ def test_a_commit_is_fenced_by_the_generation_and_answered_for_each_partition() 
 
 def test_heartbeat_and_leave_say_what_the_broker_said() -> None:
     connection = Connection(SimpleNamespace(error_code=27), SimpleNamespace(error_code=25))
-    lane = Lane(connection, "g", None, 1_000)  # type: ignore[arg-type]
+    lane = Lane(connection, "g", None, 1_000, 8)  # type: ignore[arg-type]
     member = Member(41, "member-1")
     assert asyncio.run(lane.heartbeat(member)) is kafka_errors.RebalanceInProgressError
     assert asyncio.run(lane.leave(member, "x" * 300)) is kafka_errors.UnknownMemberIdError
