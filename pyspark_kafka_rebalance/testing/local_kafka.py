@@ -57,6 +57,9 @@ class LocalKafka(KafkaCluster):
     broker_config : mapping of str to object, optional
         Settings of ``server.properties`` that replace or join the ones chosen here, for example
         ``{"message.max.bytes": 10_000_000}``.
+    features : mapping of str to int, optional
+        Feature levels other than the release's: ``{"group.version": 0}`` is a cluster without
+        the consumer group protocol.
     java_options : sequence of str
         For the brokers' JVM.
     keep_data : bool
@@ -79,6 +82,7 @@ class LocalKafka(KafkaCluster):
         brokers: int = 1,
         *,
         broker_config: Mapping[str, object] | None = None,
+        features: Mapping[str, int] | None = None,
         java_options: Sequence[str] = DEFAULT_JAVA_OPTIONS,
         keep_data: bool = False,
         folder: str | Path | None = None,
@@ -90,6 +94,7 @@ class LocalKafka(KafkaCluster):
         super().__init__("", reconnect_backoff_max_ms=200)
         self._count = brokers
         self._broker_config = dict(broker_config or {})
+        self._features = dict(features or {})
         self._java_options = tuple(java_options)
         self._keep_data = keep_data
         self._wanted_folder = folder
@@ -216,7 +221,7 @@ class LocalKafka(KafkaCluster):
             folder = self._folder / f"broker-{broker_id}"
             settings = _settings(broker_id, ports, folder / "data")
             settings |= {name: setting(value) for name, value in self._broker_config.items()}
-            format_storage(jars, folder / "data", cluster_id, broker_id)
+            format_storage(jars, folder / "data", cluster_id, broker_id, self._features)
             self._brokers[broker_id] = Broker(
                 broker_id,
                 port,

@@ -2,7 +2,8 @@
 
 Kafka's tool takes a second of JVM per broker. All it writes is the broker's identity, and a
 ``bootstrap.checkpoint`` with the feature levels of the release, which is the same for every
-cluster: the tool writes that one once per version of Kafka, and it is copied from then on.
+cluster: the tool writes that one once per version of Kafka (and per choice of other levels), and
+it is copied from then on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .errors import LocalKafkaError
@@ -32,11 +34,17 @@ def random_id() -> str:
             return text
 
 
-def format_storage(jars: Path, data: Path, cluster_id: str, node_id: int) -> None:
-    """Make ``data`` the empty data folder of one broker and controller."""
-    checkpoint = jars / _CHECKPOINT
+def format_storage(
+    jars: Path, data: Path, cluster_id: str, node_id: int, features: Mapping[str, int]
+) -> None:
+    """Make ``data`` the empty data folder of one broker and controller.
+
+    ``features`` have another level than the release's, such as ``{"group.version": 0}``.
+    """
+    levels = [f"{name}={level}" for name, level in sorted(features.items())]
+    checkpoint = jars / "-".join([*levels, _CHECKPOINT])
     if not checkpoint.exists():
-        _write_checkpoint(jars, checkpoint)
+        _write_checkpoint(jars, checkpoint, levels)
     data.mkdir(parents=True)
     shutil.copyfile(checkpoint, data / _CHECKPOINT)
     (data / "meta.properties").write_text(
@@ -44,7 +52,7 @@ def format_storage(jars: Path, data: Path, cluster_id: str, node_id: int) -> Non
     )
 
 
-def _write_checkpoint(jars: Path, checkpoint: Path) -> None:
+def _write_checkpoint(jars: Path, checkpoint: Path, levels: Sequence[str]) -> None:
     log.info("formatting storage for the first time")
     with tempfile.TemporaryDirectory(dir=jars) as folder:
         data = Path(folder, "data")
@@ -61,6 +69,8 @@ def _write_checkpoint(jars: Path, checkpoint: Path) -> None:
             "kafka.tools.StorageTool",
         ]
         command += ["format", "-t", random_id(), "-c", properties]
+        for level in levels:
+            command += ["--feature", level]
         tool = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if tool.returncode != 0 or not (data / _CHECKPOINT).exists():
             raise LocalKafkaError(f"Kafka's StorageTool failed:\n{tool.stdout[-2_000:]}")

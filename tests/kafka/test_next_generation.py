@@ -1,0 +1,365 @@
+"""The consumer group protocol (KIP-848) on a real broker: what only it has."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance import (
+    DeferredRevokeConsumer,
+    MembershipError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationMembership
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+PATIENCE_S = 30.0
+
+Consumers = Callable[..., DeferredRevokeConsumer]
+
+
+@pytest.fixture
+def consumers(kafka: LocalKafka, group_id: str) -> Iterator[Consumers]:
+    """Make members of one group; closed at the end."""
+    kafka.configure_group(
+        group_id,
+        {"consumer.session.timeout.ms": 6_000, "consumer.heartbeat.interval.ms": 500},
+    )
+    with ExitStack() as stack:
+
+        def make(*topics: str, **config: Any) -> DeferredRevokeConsumer:
+            settings = {
+                "bootstrap_servers": kafka.bootstrap_servers,
+                "group_id": group_id,
+                "group_protocol": "consumer",
+                "auto_offset_reset": "earliest",
+                **config,
+            }
+            consumer = DeferredRevokeConsumer(*topics, **settings)
+            stack.callback(consumer.close, timeout_ms=2_000)
+            return consumer
+
+        yield make
+
+
+def poll_until(
+    done: Callable[[], object], *members: DeferredRevokeConsumer, hold: bool = False
+) -> list[Any]:
+    """Poll the members in turn until ``done``; ``hold`` delays every revoke. The poll results."""
+    results = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, "the group did not get there"
+        for member in members:
+            results.append(member.poll_with_rebalance(timeout_ms=20))
+            if hold:
+                member.delay_revoke(results[-1].to_be_revoked)
+    return results
+
+
+def owns(member: DeferredRevokeConsumer, count: int) -> Callable[[], bool]:
+    return lambda: len(member.assignment()) == count and member.is_stable
+
+
+def partitions(topic: str, *numbers: int) -> set[TopicPartition]:
+    return {TopicPartition(topic, number) for number in numbers}
+
+
+def sent_heartbeats(member: DeferredRevokeConsumer) -> list[tuple[int, dict[str, Any]]]:
+    """Record what the member's heartbeats say from now on: (epoch, fields)."""
+    membership = member._membership
+    assert isinstance(membership, NextGenerationMembership)
+    lane = membership._lane
+    sent: list[tuple[int, dict[str, Any]]] = []
+    heartbeat = lane.consumer_group_heartbeat
+
+    async def recorded(who, epoch, fields=None):
+        sent.append((epoch, dict(fields or {})))
+        return await heartbeat(who, epoch, fields)
+
+    lane.consumer_group_heartbeat = recorded  # type: ignore[method-assign]
+    return sent
+
+
+# The deadline of a revoke
+
+
+def test_only_what_is_not_drained_is_lost_before_the_broker_fences_the_member(
+    kafka, topic_name, group_id, consumers
+):
+    kafka.create_topic(topic_name, partitions=4)
+    slow = consumers(topic_name, max_poll_interval_ms=4_000)
+    poll_until(owns(slow, 4), slow)
+    second = consumers(topic_name)
+    poll_until(lambda: slow._revocations.revoking, slow, second, hold=True)
+    revoking = slow._revocations.revoking
+    kept = slow.assignment() - revoking
+    member_id = slow._membership.member_id
+    results = poll_until(lambda: owns(second, 2)(), slow, second, hold=True)
+    assert frozenset().union(*(result.lost for result in results)) == revoking
+    assert slow.assignment() == kept
+    assert slow._membership.member_id == member_id
+    assert slow._membership._losses == 0, "the whole member was fenced"
+
+
+def test_the_deadline_holds_also_while_nobody_polls(kafka, topic_name, consumers):
+    """The broker counts from its answer: a member that is not polled must give up in time."""
+    kafka.create_topic(topic_name, partitions=2)
+    slow = consumers(topic_name, max_poll_interval_ms=4_000)
+    poll_until(owns(slow, 2), slow)
+    second = consumers(topic_name)
+    poll_until(lambda: slow._revocations.revoking, slow, second, hold=True)
+    revoking = slow._revocations.revoking
+    poll_until(owns(second, 1), second)  # slow is not polled
+    with pytest.raises(Exception, match=f"{topic_name}-"):
+        slow.commit_processed(dict.fromkeys(revoking, 1))
+    result = slow.poll_with_rebalance(timeout_ms=20)
+    assert result.lost == revoking
+    assert result.revoked == frozenset()
+    assert len(slow.assignment()) == 1
+
+
+def test_revoked_partitions_are_released_together(kafka, topic_name, consumers):
+    """All or nothing: a heartbeat that still lists one revoked partition frees none of them."""
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name)
+    poll_until(owns(first, 4), first)
+    second = consumers(topic_name)
+    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
+    sent = sent_heartbeats(first)
+    quick, slow = sorted(first._revocations.revoking)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        first.poll_with_rebalance(timeout_ms=20)
+        first.delay_revoke([slow])
+        second.poll_with_rebalance(timeout_ms=20)
+    assert quick not in first.assignment()
+    assert not [fields for _, fields in sent if "topic_partitions" in fields]
+    poll_until(owns(second, 2), first, second)
+    assert second.assignment() == {quick, slow}
+
+
+# Fencing and epochs
+
+
+def test_a_fenced_member_loses_everything_and_comes_back_under_its_id(
+    kafka, topic_name, group_id, consumers
+):
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name)
+    poll_until(owns(member, 2), member)
+    member_id = member._membership.member_id
+    # A heartbeat with an epoch of the future is what a broker fences.
+    member._membership._member = member._membership._member._replace(generation=99)
+    results = poll_until(lambda: member.get_lost_partitions(), member)
+    assert results[-1].lost == partitions(topic_name, 0, 1)
+    assert not member.may_hand_out()
+    poll_until(owns(member, 2), member)
+    assert member._membership.member_id == member_id
+
+
+def test_a_commit_with_an_epoch_of_the_past_is_sent_again(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=1)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    present = member._membership._member
+    commits = []
+    lane = member._membership._lane
+    commit = lane.commit
+
+    async def stale_at_first(who, offsets):
+        errors = await commit(who if commits else who._replace(generation=0), offsets)
+        commits.extend(error.__name__ for error in errors.values())
+        return errors
+
+    lane.commit = stale_at_first
+    (partition,) = member.assignment()
+    member.commit_processed({partition: 3})
+    poll_until(lambda: not member._membership.commits.any_outstanding(), member)
+    assert commits[0] == "StaleMemberEpochError"
+    assert commits[-1] == "NoError"
+    assert member.acknowledged(partition) == 3
+    assert member._membership._member == present
+
+
+def test_the_lease_is_the_session_timeout_of_the_broker(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name)
+    member = consumers(topic_name, session_timeout_ms=45_000)
+    poll_until(owns(member, 1), member)
+    assert member._membership.lease.session_timeout_ms == 6_000
+
+
+def test_an_accepted_commit_is_no_sign_of_life(kafka, topic_name, consumers):
+    """Unlike in the classic protocol: the lease would outlive the broker's session."""
+    kafka.create_topic(topic_name)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    lease = member._membership.lease
+    before = lease._renewed_at
+    member._membership._commit_accepted(lease.clock() + 100)
+    assert lease._renewed_at < lease.clock() + 50
+    assert lease._renewed_at >= before
+
+
+def test_after_a_lost_answer_the_heartbeat_says_everything(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name)
+    poll_until(owns(member, 2), member)
+    sent = sent_heartbeats(member)
+    member._membership._reconciliation.not_answered()
+    poll_until(lambda: sent, member)
+    _, fields = sent[0]
+    (owned,) = fields["topic_partitions"]
+    assert sorted(owned.partitions) == [0, 1]
+    assert fields["subscribed_topic_names"] == [topic_name]
+    assert fields["rebalance_timeout_ms"] == 300_000
+    poll_until(owns(member, 2), member)
+
+
+# Static membership
+
+
+def test_a_static_member_that_was_killed_comes_back(kafka, topic_name, group_id, consumers):
+    """Its instance id is taken until its session times out: the restarted one waits."""
+    kafka.create_topic(topic_name, partitions=2)
+    script = (
+        "import sys\n"
+        "from pyspark_kafka_rebalance import DeferredRevokeConsumer\n"
+        "servers, topic, group = sys.argv[1:]\n"
+        "member = DeferredRevokeConsumer(topic, bootstrap_servers=servers, group_id=group,\n"
+        "                                group_protocol='consumer', group_instance_id='i')\n"
+        "while len(member.assignment()) < 2:\n"
+        "    member.poll(timeout_ms=20)\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    member.poll(timeout_ms=20)\n"
+    )
+    arguments = [kafka.bootstrap_servers, topic_name, group_id]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "ready\n"
+        killed.send_signal(signal.SIGKILL)
+    again = consumers(topic_name, group_instance_id="i")
+    poll_until(owns(again, 2), again)
+
+
+def test_a_second_process_with_the_same_instance_id_is_refused(
+    kafka, topic_name, group_id, consumers
+):
+    kafka.configure_group(group_id, {"consumer.session.timeout.ms": 2_000})
+    kafka.create_topic(topic_name, partitions=2)
+    first = consumers(topic_name, group_instance_id="i")
+    poll_until(owns(first, 2), first)
+    second = consumers(topic_name, group_instance_id="i")
+    with pytest.raises(MembershipError, match="UnreleasedInstanceId"):
+        poll_until(lambda: False, first, second)
+    assert owns(first, 2)()
+
+
+# The subscription
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_the_server_side_assignor_is_the_one_asked_for(kafka, topic_name, consumers, assignor):
+    """Of topics with one partition each, range gives all to the first member."""
+    topics = [f"{topic_name}.a", f"{topic_name}.b", f"{topic_name}.c"]
+    for topic in topics:
+        kafka.create_topic(topic, partitions=1)
+    first = consumers(*topics, group_remote_assignor=assignor)
+    second = consumers(*topics, group_remote_assignor=assignor)
+    counts = {"uniform": [1, 2], "range": [0, 3]}[assignor]
+    poll_until(
+        lambda: (
+            sorted([len(first.assignment()), len(second.assignment())]) == counts
+            and first.is_stable
+            and second.is_stable
+        ),
+        first,
+        second,
+    )
+
+
+def test_an_unknown_assignor_is_refused_with_the_brokers_words(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name)
+    member = consumers(topic_name, group_remote_assignor="fair")
+    with pytest.raises(MembershipError, match=r"fair.*uniform"):
+        poll_until(lambda: False, member)
+
+
+def test_a_pattern_is_matched_by_the_broker(kafka, topic_name, consumers):
+    kafka.create_topic(f"{topic_name}.a")
+    kafka.create_topic(f"not.{topic_name}")
+    member = consumers()
+    sent = sent_heartbeats(member)
+    member.subscribe(pattern=f"{topic_name}|nothing")
+    poll_until(owns(member, 1), member)
+    assert member.assignment() == partitions(f"{topic_name}.a", 0)
+    _, fields = sent[0]
+    assert fields["subscribed_topic_regex"] == f"(?:{topic_name}|nothing).*"
+    assert fields["subscribed_topic_names"] == []
+
+
+def test_a_pattern_that_the_broker_cannot_read_is_matched_here(kafka, topic_name, consumers):
+    """RE2, the broker's syntax, has no look-ahead."""
+    kafka.create_topic(f"{topic_name}.a")
+    kafka.create_topic(f"{topic_name}.b")
+    member = consumers(metadata_max_age_ms=300)
+    member.subscribe(pattern=rf"{topic_name}(?!\.b)")
+    poll_until(owns(member, 1), member)
+    assert member.assignment() == partitions(f"{topic_name}.a", 0)
+
+
+def test_a_topic_created_again_is_revoked_and_assigned_anew(kafka, topic_name, consumers):
+    """Same name, another topic id: its first record is read, although more had been before."""
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"old"] * 3)
+    member = consumers(topic_name, metadata_max_age_ms=300)
+    seen: list[tuple[int, bytes]] = []
+    events: list[str] = []
+
+    def note() -> bool:
+        result = member.poll_with_rebalance(timeout_ms=20)
+        seen.extend((r.offset, r.value) for rs in result.records.values() for r in rs)
+        events.extend("revoked" for _ in result.revoked)
+        events.extend("assigned" for _ in result.assigned)
+        return bool(seen) and seen[-1] == (0, b"new")
+
+    poll_until(lambda: (note(), len(seen) == 3)[1])
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"new"])
+    poll_until(note)
+    assert events == ["assigned", "revoked", "assigned"]
+
+
+# Choosing the protocol
+
+
+def test_auto_takes_the_consumer_protocol_where_it_is(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name)
+    member = consumers(topic_name, group_protocol="auto")
+    assert isinstance(member._membership, NextGenerationMembership)
+    poll_until(owns(member, 1), member)
+
+
+def test_without_the_protocol_auto_is_classic_and_consumer_an_error() -> None:
+    with LocalKafka(features={"group.version": 0}) as old:
+        old.create_topic("orders")
+        settings = {"bootstrap_servers": old.bootstrap_servers, "group_id": "g"}
+        with pytest.raises(UnsupportedBrokerError, match="group_protocol='classic'"):
+            DeferredRevokeConsumer("orders", group_protocol="consumer", **settings)
+        member = DeferredRevokeConsumer("orders", group_protocol="auto", **settings)
+        try:
+            poll_until(owns(member, 1), member)
+        finally:
+            member.close()
