@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import __version__ as kafka_version
+from kafka import errors as kafka_errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.wakeup_notifier import WakeupNotifier
@@ -24,7 +25,7 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 from kafka.util import Timer, WeakMethod
 
 from ..kafka_python_version import require_kafka_python
-from .messages import ConsumerGroupHeartbeatRequest
+from .messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
     from kafka.future import Future
@@ -46,6 +47,7 @@ require_kafka_python(
             "coordinator_dead",
         ),
         KafkaConsumer: ("_poll_once", "_refresh_committed_offsets"),
+        KafkaAdminClient: ("_find_coordinator_ids",),
     }
 )
 
@@ -320,6 +322,22 @@ def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
     features = {f.name: f.max_version_level for f in response.finalized_features or ()}
     keys = {api.api_key for api in response.api_keys}
     return ConsumerGroupHeartbeatRequest.API_KEY in keys and features.get("group.version", 0) >= 1
+
+
+def describe_consumer_group(admin: KafkaAdminClient, group_id: str) -> Any:
+    """The DescribedGroup of a ConsumerGroupDescribeResponse; None where brokers are too old."""
+    request = ConsumerGroupDescribeRequest(
+        group_ids=[group_id], include_authorized_operations=False
+    )
+
+    async def ask() -> Any:
+        coordinators = await admin._find_coordinator_ids([group_id])
+        return await admin._manager.send(request, node_id=coordinators[group_id])
+
+    try:
+        return admin._manager.run(ask).groups[0]
+    except kafka_errors.IncompatibleBrokerVersion:
+        return None
 
 
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:

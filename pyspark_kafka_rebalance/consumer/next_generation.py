@@ -13,6 +13,7 @@ Invariants, beside those of ``group_membership.py``:
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -46,6 +47,15 @@ _PATTERN_VERSION = 1
 
 #: INVALID_REGULAR_EXPRESSION, an error that kafka-python has no class for.
 _INVALID_REGULAR_EXPRESSION = 128
+
+
+def broker_pattern(pattern: str) -> str:
+    r"""A pattern of kafka-python's as one for the broker, in RE2 syntax.
+
+    kafka-python's are Python's and match the beginning of a name; the broker's match the whole of
+    it, and spell Python's ``\Z`` as ``\z``.
+    """
+    return "(?:" + re.sub(r"\\(.)", lambda e: r"\z" if e[1] == "Z" else e[0], pattern) + ").*"
 
 
 class NextGenerationMembership(GroupMembership):
@@ -226,10 +236,7 @@ class NextGenerationMembership(GroupMembership):
         return fields
 
     def _subscription(self) -> tuple[frozenset[str], str | None]:
-        """Topic names, or a regular expression for the broker to match (RE2 syntax).
-
-        kafka-python's patterns match the beginning of a name, the broker's the whole of it.
-        """
+        """Topic names, or a regular expression for the broker to match."""
         pattern = self._io.pattern
         if (
             pattern is None
@@ -237,7 +244,7 @@ class NextGenerationMembership(GroupMembership):
             or self._io.api_version(ConsumerGroupHeartbeatRequest) < _PATTERN_VERSION
         ):
             return self._io.topics, None
-        return frozenset(), f"(?:{pattern}).*"
+        return frozenset(), broker_pattern(pattern)
 
     async def _learn_session_timeout(self) -> None:
         """The broker sets the session timeout, and does not say so in any answer to a heartbeat."""

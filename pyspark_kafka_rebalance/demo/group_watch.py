@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka import KafkaAdminClient
 from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
+
+from ..consumer.group_description import GroupDescription, describe_group
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,7 +34,7 @@ class View:
     at : float
         When; ``time.time()``.
     state : str
-        The broker's word: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead.
+        The broker's word; see ``GroupDescription``.
     members : frozenset of str
         Readers with a member in the group.
     owned : dict of str to frozenset of TopicPartition
@@ -127,7 +129,7 @@ class GroupWatch:
 
     def _look(self) -> View:
         at = time.time()
-        group = self._admin.describe_groups([self._group_id])[self._group_id]
+        group = describe_group(self._admin, self._group_id)
         ends = self._admin.list_partition_offsets(
             dict.fromkeys(self._partitions, OffsetSpec.LATEST)
         )
@@ -144,7 +146,7 @@ class GroupWatch:
 def next_view(
     previous: View,
     at: float,
-    group: Mapping[str, Any],
+    group: GroupDescription,
     committed: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> View:
@@ -152,17 +154,13 @@ def next_view(
 
     A reader's members have its name before the first "-" of their client id.
     """
-    state = group["group_state"]
-    members = group["members"]
-    readers = frozenset(member["client_id"].partition("-")[0] for member in members)
+    state = group.state
+    readers = frozenset(member.client_id.partition("-")[0] for member in group.members)
     if state not in ("Stable", "Empty"):
         return View(at, state, readers, previous.owned, previous.revoking, committed, ends)
     owned: dict[str, set[TopicPartition]] = {reader: set() for reader in readers}
-    for member in members:
-        for topic in (member["member_assignment"] or {}).get("assigned_partitions", ()):
-            owned[member["client_id"].partition("-")[0]] |= {
-                TopicPartition(topic["topic"], partition) for partition in topic["partitions"]
-            }
+    for member in group.members:
+        owned[member.client_id.partition("-")[0]] |= member.assigned
     # In a cooperative rebalance a partition that moves belongs to nobody until its owner, which
     # knows by then, has released it.
     nobodys = ends.keys() - set().union(*owned.values())

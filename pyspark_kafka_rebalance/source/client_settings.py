@@ -129,6 +129,11 @@ _MAPPED = {
     "auto.offset.reset": _Mapping("auto_offset_reset", _RESETS, _For.CONSUMER),
     "exclude.internal.topics": _Mapping("exclude_internal_topics", BOOLEAN, _For.CONSUMER),
     "group.instance.id": _Mapping("group_instance_id", _INSTANCE_ID, _For.CONSUMER),
+    # Java has no "auto": KIP-848 where the brokers offer it.
+    "group.protocol": _Mapping(
+        "group_protocol", one_of("classic", "consumer", "auto", ignore_case=True), _For.CONSUMER
+    ),
+    "group.remote.assignor": _Mapping("group_remote_assignor", NON_EMPTY_TEXT, _For.CONSUMER),
     "heartbeat.interval.ms": _Mapping("heartbeat_interval_ms", _POSITIVE, _For.CONSUMER),
     "isolation.level": _Mapping(
         "isolation_level", one_of("read_uncommitted", "read_committed"), _For.CONSUMER
@@ -150,7 +155,6 @@ _BUFFERS = {"receive.buffer.bytes": socket.SO_RCVBUF, "send.buffer.bytes": socke
 
 _ONLY = {
     "enable.metrics.push": ("false", "client metrics are not pushed to the broker"),
-    "group.protocol": ("classic", "the protocol 'consumer' (KIP-848) is not supported yet"),
     "partition.assignment.strategy": (
         "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
         "under an eager assignor every rebalance stops every partition",
@@ -175,7 +179,6 @@ _REFUSED = {
     # What has no counterpart.
     "config.providers": _JAVA_CLASS,
     "default.api.timeout.ms": "a broker's answer is waited for as kafka.request.timeout.ms says",
-    "group.remote.assignor": "it belongs to the protocol 'consumer', which is not supported yet",
     "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to the Java client",
     "max.poll.records": "whole offset ranges are read; maxOffsetsPerTrigger bounds a batch",
     "metadata.recovery.rebootstrap.trigger.ms": _NO_ARGUMENT,
@@ -263,6 +266,7 @@ KNOWN_SETTINGS = (
 _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",
     "auto.offset.reset": "latest",
+    "group.protocol": "classic",
     "heartbeat.interval.ms": str(DEFAULT_HEARTBEAT_INTERVAL_MS),
     "isolation.level": "read_uncommitted",
     "max.poll.interval.ms": "300000",
@@ -306,7 +310,7 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     mapped = ClientSettings(
         by_user[_For.CLIENT], by_user[_For.CONSUMER], by_user[_For.FETCH], group_id
     )
-    _check_order(mapped, settings)
+    _check_together(mapped, settings)
     return mapped
 
 
@@ -346,8 +350,12 @@ def _socket_options(settings: Mapping[str, str]) -> dict[str, Any]:
     return {"socket_options": usual + sized}
 
 
-def _check_order(mapped: ClientSettings, settings: Mapping[str, str]) -> None:
-    """Check what must be smaller than what; the clients would find out much later."""
+def _check_together(mapped: ClientSettings, settings: Mapping[str, str]) -> None:
+    """Check what must fit together; the clients would find out much later."""
+    assignor = mapped.consumer.get("group_remote_assignor")
+    if assignor is not None and mapped.consumer["group_protocol"] == "classic":
+        allowed = "nothing with kafka.group.protocol=classic, where the group's leader assigns"
+        raise OptionError("kafka.group.remote.assignor", assignor, allowed)
     request = mapped.client.get("request_timeout_ms", 30_000)
     idle = mapped.client.get("connections_max_idle_ms", 540_000)
     wait = mapped.fetch.get("fetch_max_wait_ms", 500)

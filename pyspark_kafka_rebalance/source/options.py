@@ -92,8 +92,6 @@ class SourceOptions:
         a match from the start. None with topics.
     group_id : str
         The consumer group.
-    group_protocol : {"classic"}
-        How its members rebalance.
     client_config, consumer_config, fetch_config : Mapping[str, Any]
         kafka-python's arguments for every connection; for ``KafkaConsumer`` beside those; for
         the executors' fetches (only what the user set).
@@ -120,7 +118,6 @@ class SourceOptions:
     topics: tuple[str, ...] | None
     pattern: str | None
     group_id: str
-    group_protocol: Literal["classic"]
     client_config: Mapping[str, Any] = field(repr=False, hash=False)
     consumer_config: Mapping[str, Any] = field(repr=False, hash=False)
     fetch_config: Mapping[str, Any] = field(repr=False, hash=False)
@@ -175,7 +172,6 @@ class SourceOptions:
             topics=topics,
             pattern=pattern,
             group_id=settings.group_id,
-            group_protocol="classic",
             client_config=settings.client,
             consumer_config=settings.consumer,
             fetch_config=settings.fetch,

@@ -14,6 +14,7 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
+from ..consumer.group_description import describe_group
 from ..errors import KafkaRebalanceError
 from ..fetch.offset_range import OffsetRange
 
@@ -51,7 +52,7 @@ def moved_on(
         admin = KafkaAdminClient(**options.client_config)
         try:
             committed = admin.list_group_offsets({group_id: [_partition(r) for r in ranges]})
-            description = admin.describe_groups([group_id])
+            group = describe_group(admin, group_id)
         finally:
             admin.close()
     except kafka_errors.KafkaError as error:
@@ -63,13 +64,12 @@ def moved_on(
         for r in ranges
         if (found := committed[group_id].get(_partition(r))) is not None and found.offset > r.start
     }
-    others = frozenset(
-        TopicPartition(topic["topic"], partition)
-        for member in description[group_id]["members"]
-        if own_client_id is None or not member["client_id"].startswith(own_client_id)
-        for topic in (member["member_assignment"] or {}).get("assigned_partitions", ())
-        for partition in topic["partitions"]
-    )
+    others = {
+        partition
+        for member in group.members
+        if own_client_id is None or not member.client_id.startswith(own_client_id)
+        for partition in member.assigned
+    }
     gone = frozenset(p for p in map(_partition, ranges) if p in passed or p in others)
     log.info(
         "group %s: replaying %d ranges, of which %d have moved on", group_id, len(ranges), len(gone)

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import (
@@ -18,6 +19,7 @@ from pyspark_kafka_rebalance import (
     MembershipError,
     UnsupportedBrokerError,
 )
+from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, describe_group
 from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationMembership
 from pyspark_kafka_rebalance.testing import LocalKafka
 
@@ -363,3 +365,43 @@ def test_without_the_protocol_auto_is_classic_and_consumer_an_error() -> None:
             poll_until(owns(member, 1), member)
         finally:
             member.close()
+
+
+def test_a_whole_name_pattern_of_the_source_is_readable_for_the_broker(
+    kafka, topic_name, consumers, caplog
+):
+    kafka.create_topic(f"{topic_name}.a")
+    kafka.create_topic(f"{topic_name}.ab")
+    member = consumers()
+    member.subscribe(pattern=rf"(?:{topic_name}\.a)\Z")
+    poll_until(owns(member, 1), member)
+    assert member.assignment() == partitions(f"{topic_name}.a", 0)
+    assert "cannot read the pattern" not in caplog.text
+
+
+# The description of a group
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_is_described_in_either_protocol(
+    kafka, topic_name, group_id, consumers, protocol
+) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        assert describe_group(admin, group_id) == GroupDescription("Dead")
+        first = consumers(topic_name, client_id="a", group_protocol=protocol)
+        poll_until(owns(first, 2), first)
+        second = consumers(topic_name, client_id="b", group_protocol=protocol)
+        poll_until(lambda: owns(first, 1)() and owns(second, 1)(), first, second)
+        described = describe_group(admin, group_id)
+        assert described.state == "Stable"
+        assert {m.client_id: m.assigned for m in described.members} == {
+            "a": first.assignment(),
+            "b": second.assignment(),
+        }
+        first.close()
+        second.close()
+        assert describe_group(admin, group_id) == GroupDescription("Empty")
+    finally:
+        admin.close()

@@ -12,6 +12,7 @@ import signal
 import time
 
 import pyarrow.compute as pc
+import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.structs import TopicPartition
 
@@ -44,15 +45,22 @@ def batches_of(rows):
     return set(zip(*(rows[c].to_pylist() for c in ("reader", "batch", "attempt")), strict=True))
 
 
-def test_every_record_once_over_joins_a_graceful_leave_and_a_rejoin(kafka, topic_name, queries):
+both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@both_protocols
+def test_every_record_once_over_joins_a_graceful_leave_and_a_rejoin(
+    kafka, topic_name, queries, protocol
+):
     kafka.create_topic(topic_name, partitions=12)
+    group = {"kafka__group__protocol": protocol}
     with SteadyProducer(kafka, topic_name, partitions=12, per_second=1_200) as producer:
-        first = queries.start("A", batch_s=1.0)
+        first = queries.start("A", batch_s=1.0, **group)
         first.wait_for_batch()
         # Idle for a moment between batches, so that a stop has nothing under way to repeat.
-        second = queries.start("B", batch_s=1.0, trigger="2 seconds")
+        second = queries.start("B", batch_s=1.0, trigger="2 seconds", **group)
         second.wait_for_batch()
-        third = queries.start("C", batch_s=1.0)
+        third = queries.start("C", batch_s=1.0, **group)
         third.wait_for_batch()
         second.stop()
         left_at = time.time()
@@ -69,12 +77,14 @@ def test_every_record_once_over_joins_a_graceful_leave_and_a_rejoin(kafka, topic
         query.stop()
 
 
+@both_protocols
 def test_kill_9_in_the_middle_of_a_batch_then_restart(
-    kafka, topic_name, group_id, queries, tmp_path
+    kafka, topic_name, group_id, queries, tmp_path, protocol
 ):
     kafka.create_topic(topic_name, partitions=4)
+    kafka.configure_group(group_id, {"consumer.session.timeout.ms": 6_000})
     with SteadyProducer(kafka, topic_name, partitions=4, per_second=400) as producer:
-        short = {"kafka__session__timeout__ms": "6000"}
+        short = {"kafka__session__timeout__ms": "6000", "kafka__group__protocol": protocol}
         survivor = queries.start("A", **short)
         survivor.wait_for_batch()
         victim = queries.start("B", batch_s=4.0, **short)

@@ -11,6 +11,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from pyspark_kafka_rebalance.consumer.group_description import describe_group
+
 PATIENCE_S = 60.0
 
 
@@ -25,12 +27,16 @@ def offsets_of(table):
     return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
 
+both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@both_protocols
 def test_available_now_reads_what_is_there_once_and_commits_it(
-    kafka, topic_name, stream, committed
+    kafka, topic_name, stream, committed, protocol
 ):
     kafka.create_topic(topic_name, partitions=3)
     kafka.produce(topic_name, [b"%d" % n for n in range(300)])
-    query = stream()
+    query = stream(kafka__group__protocol=protocol)
     first = query.run()
     assert offsets_of(first) == [(p, o) for p in range(3) for o in range(100)]
     assert sorted(first["value"].to_pylist()) == sorted(b"%d" % n for n in range(300))
@@ -88,25 +94,19 @@ def test_max_offsets_per_trigger_bounds_every_batch(kafka, topic_name, stream):
     assert len([size for size in sizes if size]) >= 3
 
 
+@both_protocols
 def test_each_reader_is_a_member_and_commits_follow_every_batch(
-    kafka, topic_name, group_id, stream, committed
+    kafka, topic_name, group_id, stream, committed, protocol
 ):
     kafka.create_topic(topic_name, partitions=12)
     kafka.produce(topic_name, [b"x"] * 120)
-    query = stream(readers="4")
+    query = stream(readers="4", kafka__group__protocol=protocol)
     query.start(processingTime="0 seconds")
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     try:
 
         def shares():
-            group = admin.describe_groups([group_id])[group_id]
-            return sorted(
-                sum(
-                    len(topic["partitions"])
-                    for topic in (member["member_assignment"] or {}).get("assigned_partitions", ())
-                )
-                for member in group["members"]
-            )
+            return sorted(len(m.assigned) for m in describe_group(admin, group_id).members)
 
         wait_until(lambda: shares() == [3, 3, 3, 3], "four members with three partitions each")
         for end in (10, 20):

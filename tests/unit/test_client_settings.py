@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.errors import OptionError
 from pyspark_kafka_rebalance.source import client_settings
 from pyspark_kafka_rebalance.source.client_settings import ClientSettings, map_client_settings
@@ -94,7 +96,14 @@ def test_every_argument_is_one_that_kafka_python_takes() -> None:
         **{
             name: next(
                 text
-                for text in ("540001", "true", "earliest", "read_committed", "use_all_dns_ips")
+                for text in (
+                    "540001",
+                    "true",
+                    "earliest",
+                    "read_committed",
+                    "use_all_dns_ips",
+                    "consumer",
+                )
                 if _accepts(name, text)
             )
             for name in client_settings._MAPPED.keys()
@@ -104,7 +113,8 @@ def test_every_argument_is_one_that_kafka_python_takes() -> None:
     )
     assert everything.client.keys() <= KafkaAdminClient.DEFAULT_CONFIG.keys()
     assert everything.client.keys() <= KafkaConsumer.DEFAULT_CONFIG.keys()
-    assert everything.consumer.keys() <= KafkaConsumer.DEFAULT_CONFIG.keys()
+    ours = inspect.signature(DeferredRevokeConsumer).parameters.keys() - {"topics", "config"}
+    assert everything.consumer.keys() <= KafkaConsumer.DEFAULT_CONFIG.keys() | ours
     # KafkaConsumer(**client, **consumer) must work.
     assert not everything.client.keys() & everything.consumer.keys()
 
@@ -122,6 +132,7 @@ def test_defaults_are_javas_but_for_the_heartbeat() -> None:
     assert mapped.client == {"bootstrap_servers": ["h:1"], "reconnect_backoff_max_ms": 1000}
     assert mapped.consumer == {
         "auto_offset_reset": "latest",
+        "group_protocol": "classic",
         "heartbeat_interval_ms": 300,
         "isolation_level": "read_uncommitted",
         "max_poll_interval_ms": 300_000,
@@ -140,12 +151,15 @@ def test_values_are_typed_and_sorted_by_who_needs_them() -> None:
             "exclude.internal.topics": "False",
             "client.rack": "r1",
             "fetch.max.bytes": "1000",
-            "group.protocol": "Classic",
+            "group.protocol": "Consumer",
+            "group.remote.assignor": "range",
             "ssl.enabled.protocols": "TLSv1.3, TLSv1.2",
         }
     )
     assert mapped.group_id == "g"
     assert mapped.client["request_timeout_ms"] == 20_000
+    assert mapped.consumer["group_protocol"] == "consumer"
+    assert mapped.consumer["group_remote_assignor"] == "range"
     assert mapped.consumer["heartbeat_interval_ms"] == 700
     assert mapped.consumer["exclude_internal_topics"] is False
     assert mapped.consumer["client_rack"] == "r1"
@@ -224,7 +238,9 @@ BAD: list[tuple[str, dict[str, str]]] = [
     ("group.id", {"group.id": ""}),
     ("group.instance.id", {"group.instance.id": "a b"}),
     ("group.instance.id", {"group.instance.id": "x" * 245}),
-    ("group.protocol", {"group.protocol": "consumer"}),
+    ("group.protocol", {"group.protocol": "share"}),
+    ("group.remote.assignor", {"group.remote.assignor": "range"}),
+    ("group.remote.assignor", {"group.protocol": "consumer", "group.remote.assignor": ""}),
     (
         "partition.assignment.strategy",
         {"partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor"},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
 from pyspark_kafka_rebalance.demo.group_watch import View, next_view
 
 P = [TopicPartition("t", n) for n in range(4)]
@@ -11,21 +14,19 @@ ENDS = dict.fromkeys(P, 10)
 
 
 def described(state="Stable", **owned):
-    """As kafka-python returns it; a reader's members are called ``<reader>-<run>-<n>``."""
-    return {
-        "group_state": state,
-        "members": [
-            {
-                "client_id": f"{reader}-1f0c-0",
-                "member_assignment": {
-                    "assigned_partitions": [{"topic": "t", "partitions": partitions}]
-                }
+    """A reader's members are called ``<reader>-<run>-<n>``."""
+    return GroupDescription(
+        state,
+        tuple(
+            GroupMember(
+                f"{reader}-1f0c-0",
+                frozenset(TopicPartition("t", n) for n in partitions)
                 if state == "Stable"
-                else None,
-            }
+                else frozenset(),
+            )
             for reader, partitions in owned.items()
-        ],
-    }
+        ),
+    )
 
 
 def seen(*descriptions):
@@ -62,8 +63,8 @@ def test_a_join_under_way_leaves_the_owners_as_they_were():
 
 def test_several_members_of_one_reader_add_up():
     group = described(A=[0, 1])
-    group["members"] += described(A=[2, 3])["members"]
-    assert seen(group).owned == {"A": frozenset(P)}
+    both = replace(group, members=group.members + described(A=[2, 3]).members)
+    assert seen(both).owned == {"A": frozenset(P)}
 
 
 def test_an_uneven_share_is_not_the_end_yet():

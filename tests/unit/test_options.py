@@ -35,7 +35,7 @@ def test_defaults() -> None:
     assert options.topics == ("orders",)
     assert options.pattern is None
     assert options.group_id == "g"
-    assert options.group_protocol == "classic"
+    assert options.consumer_config["group_protocol"] == "classic"
     assert options.readers == 4
     assert options.starting_offsets == StartingOffsets.GROUP
     assert options.auto_offset_reset == "latest"
@@ -228,7 +228,7 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("kafkaConsumer.pollTimeoutMs", {"kafkaConsumer.pollTimeoutMs": "512"}),
     ("fetchOffset.numRetries", {"fetchOffset.numRetries": "3"}),
     ("fetchOffset.retryIntervalMs", {"fetchOffset.retryIntervalMs": "10"}),
-    ("kafka.group.protocol", {"kafka.group.protocol": "consumer"}),
+    ("kafka.group.protocol", {"kafka.group.protocol": "share"}),
     ("kafka.enable.auto.commit", {"kafka.enable.auto.commit": "false"}),
     ("kafka.key.deserializer", {"kafka.key.deserializer": "x.Y"}),
     ("kafka.session.timeout.ms", {"kafka.session.timeout.ms": "abc"}),

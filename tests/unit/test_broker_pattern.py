@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pyspark_kafka_rebalance.consumer.next_generation import broker_pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched", "not_matched"),
+    [
+        ("orders", "orders.eu", "my.orders"),
+        ("orders|bills", "bills.eu", "x.bills"),
+        (r"(?:orders|bills)\Z", "orders", "orders.eu"),
+        (r"a\.b", "a.b.c", "axb"),
+    ],
+)
+def test_broker_pattern(pattern: str, matched: str, not_matched: str) -> None:
+    """Python's ``\\Z`` stands for RE2's ``\\z`` here; the rest is spelt alike in both."""
+    whole = re.compile(broker_pattern(pattern).replace(r"\z", r"\Z"))
+    assert r"\Z" not in broker_pattern(pattern)
+    for name in (matched, not_matched):
+        assert bool(whole.fullmatch(name)) == bool(re.match(pattern, name)) == (name == matched)
+
+
+def test_an_escaped_backslash_before_a_z_stays() -> None:
+    assert broker_pattern(r"a\\Z") == r"(?:a\\Z).*"
