@@ -68,7 +68,7 @@ class ChildProcess:
         self._lines = queue.Queue()
         with self._log.open("a") as log_file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, json.dumps(self._settings)],
+                self._command(self._module, self._settings),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
@@ -81,6 +81,10 @@ class ChildProcess:
             target=self._follow, args=(self._process, self._lines), daemon=True
         ).start()
         return self
+
+    def _command(self, module: str, settings: Mapping[str, Any]) -> list[str]:
+        """What is started; a child in another language has its own."""
+        return [sys.executable, "-m", module, json.dumps(settings)]
 
     def __enter__(self) -> Self:
         return self.start()
