@@ -31,7 +31,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-oldest lint bench-handover jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-oldest lint bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -75,6 +75,11 @@ bench-handover: $(VENV)/.demo ## Measure kept partitions and hand-over of Spark 
 	@echo "== hand-over of Spark queries, several minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.handover $(ARGS)
 
+bench-rebalance: $(VENV)/.bench ## Measure rebalances beside kafka-python, aiokafka, confluent-kafka and Java (ARGS="--peers ours,java")
+	@$(FETCH_JARS)
+	@echo "== rebalances of one client after the other, about eight minutes"
+	@$(PY) -m benchmarks.rebalance $(ARGS)
+
 jars: $(VENV)/.demo ## Fetch Kafka's jars, once; they are cached by version (ARGS=--peer: Spark's source as well)
 	@$(FETCH_JARS) $(ARGS)
 
@@ -98,6 +103,9 @@ $(VENV)/.python:
 
 $(VENV)/.demo: setup.cfg pyproject.toml | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo)
+
+$(VENV)/.bench: setup.cfg pyproject.toml | $(VENV)/.python
+	$(call INSTALL,spark$(COMMA)bench)
 
 $(VENV)/.dev: setup.cfg pyproject.toml | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)dev)
