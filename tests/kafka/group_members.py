@@ -1,0 +1,158 @@
+"""What the tests of group membership have in common: polling members, and holding requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+PATIENCE_S = 30.0
+
+#: Every test of what both protocols promise runs with each of these.
+PROTOCOLS = ("classic",)
+
+Results = dict[DeferredRevokeConsumer, list[PollResult]]
+
+
+def wait_until(done: Callable[[], bool], what: str) -> None:
+    """Wait without polling any member."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+def poll_until(
+    done: Callable[[], bool],
+    *members: DeferredRevokeConsumer,
+    hold: bool = False,
+    results: Results | None = None,
+) -> Results:
+    """Poll the members in turn until ``done``; ``hold`` delays every revoke.
+
+    Checks what holds of every poll. Adds to ``results``, so that ``done`` can look into them.
+    """
+    results = {} if results is None else results
+    for member in members:
+        results.setdefault(member, [])
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, "the group did not get there"
+        for member in members:
+            result = member.poll_with_rebalance(timeout_ms=20)
+            results[member].append(result)
+            revoking = member._revocations.revoking
+            assert not result.lost & member.assignment(), "both lost and assigned"
+            assert not result.lost & result.assigned, "both lost and newly assigned"
+            assert not revoking & result.records.keys(), "a record of a revoking one"
+            if hold:
+                assert member.delay_revoke(result.to_be_revoked)
+    return results
+
+
+def owns(member: DeferredRevokeConsumer, count: int) -> Callable[[], bool]:
+    return lambda: len(member.assignment()) == count and member.is_stable
+
+
+def share(*members: DeferredRevokeConsumer, partitions: int) -> Callable[[], bool]:
+    """Whether the members own so many partitions together, evenly, and nothing is under way."""
+
+    def shared() -> bool:
+        owned = sorted(len(member.assignment()) for member in members)
+        return (
+            sum(owned) == partitions
+            and owned[-1] - owned[0] <= 1
+            and all(member.is_stable for member in members)
+        )
+
+    return shared
+
+
+def lost(results: Iterable[PollResult]) -> frozenset[TopicPartition]:
+    return frozenset().union(*(result.lost for result in results))
+
+
+def revoked(results: Iterable[PollResult]) -> frozenset[TopicPartition]:
+    return frozenset().union(*(result.revoked for result in results))
+
+
+def records(results: Iterable[PollResult]) -> list[tuple[TopicPartition, int]]:
+    """Partition and offset of every record, in the order in which they came."""
+    return [
+        (partition, record.offset)
+        for result in results
+        for partition, found in result.records.items()
+        for record in found
+    ]
+
+
+def committed(kafka: LocalKafka, group_id: str) -> dict[TopicPartition, int]:
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        offsets = admin.list_group_offsets(group_id)[group_id]
+        return {partition: found.offset for partition, found in offsets.items()}
+    finally:
+        admin.close()
+
+
+@contextmanager
+def held(
+    member: DeferredRevokeConsumer, request_type: type, *, answer: bool
+) -> Iterator[threading.Event]:
+    """Hold the member's requests of a kind, or the answers to them, until the block ends.
+
+    Yields the event that one is being held.
+    """
+    io = member._io
+    send = io.send
+    holding, go_on = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        holding.set()
+        while not go_on.is_set():
+            await io.sleep(0.01)
+
+    async def holding_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
+        if not isinstance(request, request_type):
+            return await send(request, node_id, timeout_ms)
+        if not answer:
+            await hold()
+        response = await send(request, node_id, timeout_ms)
+        if answer:
+            await hold()
+        return response
+
+    io.send = holding_send
+    try:
+        yield holding
+    finally:
+        io.send = send
+        go_on.set()
+
+
+@contextmanager
+def counted(member: DeferredRevokeConsumer, request_type: type) -> Iterator[list[Any]]:
+    """The requests of a kind that the member sends in the block."""
+    io = member._io
+    send = io.send
+    requests: list[Any] = []
+
+    async def counting_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
+        if isinstance(request, request_type):
+            requests.append(request)
+        return await send(request, node_id, timeout_ms)
+
+    io.send = counting_send
+    try:
+        yield requests
+    finally:
+        io.send = send

@@ -1,0 +1,171 @@
+"""kafka-python's traps, each by what went wrong in it.
+
+Others of them are in test_deferred.py: short polls, the fenced static member, the listener that
+could not commit.
+"""
+
+from __future__ import annotations
+
+import pytest
+from group_members import (
+    PATIENCE_S,
+    committed,
+    counted,
+    held,
+    lost,
+    owns,
+    poll_until,
+    records,
+    share,
+    wait_until,
+)
+from kafka.protocol.consumer import JoinGroupRequest, OffsetCommitRequest
+from kafka.structs import TopicPartition
+
+classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+
+
+@classic_only
+def test_a_topic_that_appears_during_a_join_is_joined_next(kafka, topic_name, consumers):
+    """The need to rejoin was forgotten when metadata changed while a join was under way."""
+    kafka.create_topic(f"{topic_name}.a", partitions=1)
+    member = consumers(metadata_max_age_ms=200)
+    member.subscribe(pattern=f"^{topic_name}")
+    poll_until(owns(member, 1), member)
+    with held(member, JoinGroupRequest, answer=True) as joining:
+        kafka.create_topic(f"{topic_name}.b", partitions=1)
+        assert joining.wait(PATIENCE_S)
+        kafka.create_topic(f"{topic_name}.c", partitions=1)
+        wait_until(lambda: f"{topic_name}.c" in member._io.topics, "the new topic's metadata")
+    poll_until(owns(member, 3), member)
+
+
+def test_commit_processed_without_a_coordinator_arrives(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=1)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    partition = TopicPartition(topic_name, 0)
+    member._coordinator.coordinator_dead("the test says so")
+    member.commit_processed({partition: 7})
+    assert member.drain(PATIENCE_S * 1000)
+    assert committed(kafka, group_id) == {partition: 7}
+    assert member.acknowledged(partition) == 7
+
+
+def test_many_commits_go_one_at_a_time_and_the_last_arrives(kafka, topic_name, group_id, consumers):
+    """With more than five in flight the library failed or dropped the last."""
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name)
+    poll_until(owns(member, 2), member)
+    with counted(member, OffsetCommitRequest) as sent:
+        with held(member, OffsetCommitRequest, answer=True) as committing:
+            for offset in range(1, 201):
+                member.commit_processed({TopicPartition(topic_name, offset % 2): offset})
+            assert committing.wait(PATIENCE_S)
+            assert len(sent) == 1
+        assert member.drain(PATIENCE_S * 1000)
+        assert len(sent) == 2, "not merged"
+    assert committed(kafka, group_id) == {
+        TopicPartition(topic_name, 0): 200,
+        TopicPartition(topic_name, 1): 199,
+    }
+
+
+def test_close_drains_what_is_in_flight_and_what_waits(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name)
+    poll_until(owns(member, 2), member)
+    first, second = (TopicPartition(topic_name, n) for n in range(2))
+    member.commit_processed({first: 1})
+    member.commit_processed({second: 8})
+    member.commit_processed({first: 9})
+    member.close()
+    assert committed(kafka, group_id) == {first: 9, second: 8}
+
+
+@classic_only
+def test_releases_that_come_together_share_one_join(kafka, topic_name, consumers):
+    """Each opened its own JoinGroup, and each join round costs a heartbeat interval."""
+    kafka.create_topic(topic_name, partitions=6)
+    patient = {"heartbeat_interval_ms": 60_000, "session_timeout_ms": 180_000}
+    first = consumers(topic_name, **patient)
+    poll_until(owns(first, 6), first)
+    second = consumers(topic_name, **patient)
+    poll_until(lambda: len(first._revocations.revoking) == 3, first, second, hold=True)
+    waiting = sorted(first._revocations.revoking)
+    with counted(first, JoinGroupRequest) as joins:
+        while waiting:  # one a poll
+            waiting.pop()
+            result = first.poll_with_rebalance(timeout_ms=20)
+            if result.to_be_revoked:
+                assert first.delay_revoke(sorted(result.to_be_revoked)[: len(waiting)])
+            assert not joins
+        poll_until(share(first, second, partitions=6), first, second)
+        assert len(joins) == 1
+
+
+@classic_only
+def test_one_slow_partition_does_not_hold_the_others_back(kafka, topic_name, consumers):
+    """The other side of sharing a join: it must not wait for what may take minutes."""
+    kafka.create_topic(topic_name, partitions=6)
+    first = consumers(topic_name)
+    poll_until(owns(first, 6), first)
+    second = consumers(topic_name)
+    poll_until(lambda: len(first._revocations.revoking) == 3, first, second, hold=True)
+    slow = min(first._revocations.revoking)
+
+    def done_but_one() -> bool:
+        first.delay_revoke({slow})
+        return len(second.assignment()) == 2
+
+    poll_until(done_but_one, first, second)
+    assert slow in first.assignment()
+    poll_until(share(first, second, partitions=6), first, second)
+
+
+@classic_only
+def test_a_release_while_a_join_is_under_way_asks_for_one_more(kafka, topic_name, consumers):
+    """That join had claimed the partition as owned, so its new owner never got it."""
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name)
+    poll_until(owns(first, 4), first)
+    second = consumers(topic_name)
+    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
+    moving = first._revocations.revoking
+    with held(first, JoinGroupRequest, answer=True) as joining:
+        third = consumers(topic_name)  # makes the group join again
+        poll_until(joining.is_set, first, second, third, hold=True)
+        poll_until(lambda: not first._revocations.revoking, first, second, third)
+        assert first.assignment().isdisjoint(moving)
+    poll_until(share(first, second, third, partitions=4), first, second, third)
+
+
+def test_the_gate_of_a_revoking_partition_outlives_an_assignment(
+    kafka, topic_name, group_id, consumers
+):
+    """The library lifts it from everything that stays with every new assignment; and a leader
+    that reported its last assignment, not what it owns, had its held partitions given away.
+
+    A third member arrives in a deferral.
+    """
+    kafka.create_topic(topic_name, partitions=6)
+    first = consumers(topic_name)
+    poll_until(owns(first, 6), first)
+    second = consumers(topic_name)
+    poll_until(lambda: len(first._revocations.revoking) == 3, first, second, hold=True)
+    moving, before = first._revocations.revoking, first.generation
+    third = consumers(topic_name)
+    poll_until(lambda: third.generation > before, first, second, third, hold=True)
+    poll_until(lambda: first.generation > before, first, second, third, hold=True)
+    assert moving <= first._revocations.revoking
+    kept = first.assignment() - first._revocations.revoking
+    kafka.produce(topic_name, [b"x"] * 12)
+    polled = {}
+
+    def all_of_the_kept() -> bool:
+        return {(p, n) for p in kept for n in range(2)} <= set(records(polled[first]))
+
+    poll_until(all_of_the_kept, first, second, third, hold=True, results=polled)
+    assert second.assignment() | third.assignment() == frozenset(), "given away while held"
+    results = poll_until(share(first, second, third, partitions=6), first, second, third)
+    assert not any(map(lost, results.values()))
