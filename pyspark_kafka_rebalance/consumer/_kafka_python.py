@@ -42,6 +42,8 @@ require_kafka_python(
             "_handle_find_coordinator_response",
             "_send_offset_fetch_request",
             "_send_offset_commit_request",
+            "_invoke_completed_offset_commit_callbacks",
+            "commit_offsets_async",
             "ensure_coordinator_ready_async",
             "refresh_committed_offsets_if_needed",
             "coordinator_dead",
@@ -226,6 +228,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     def poll(self, timeout_ms: float | None = None) -> bool:
         """Never holds a poll up: joining runs on the I/O loop, its results wait to be applied."""
+        self._invoke_completed_offset_commit_callbacks()
         if self.group_id is not None and self.subscribed:
             self.membership.start()
             if not self.membership.loss_waits():  # first the poll that says what is lost
@@ -253,6 +256,26 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         self.join_node = join_node
         self.coordinator_id = lane
         return lane
+
+    def commit_offsets_async(
+        self, offsets: Mapping[TopicPartition, Any], callback: Callable[..., Any] | None = None
+    ) -> Future:
+        """The answer to the commit itself; the callbacks are called by polls, in order.
+
+        The library's future is done as soon as an unknown coordinator is found, before anything
+        is committed, and its callbacks come last first.
+        """
+        callback = callback or self.config["default_offset_commit_callback"]
+        future = self._manager.call_soon(self._find_and_commit, offsets)
+        future.add_both(
+            lambda answer: self.completed_offset_commits.append((callback, offsets, answer))
+        )
+        return future
+
+    async def _find_and_commit(self, offsets: Mapping[TopicPartition, Any]) -> None:
+        if self.coordinator_unknown():
+            await self.lookup_coordinator()
+        await self._send_offset_commit_request(offsets)
 
     async def _send_offset_commit_request(self, offsets: Mapping[TopicPartition, Any]) -> None:
         if self.subscribed:

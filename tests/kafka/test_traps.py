@@ -20,7 +20,7 @@ from group_members import (
     wait_until,
 )
 from kafka.protocol.consumer import JoinGroupRequest, OffsetCommitRequest
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
@@ -40,6 +40,40 @@ def test_a_topic_that_appears_during_a_join_is_joined_next(kafka, topic_name, co
     poll_until(owns(member, 3), member)
 
 
+def test_commit_async_without_a_coordinator_does_not_report_a_success_that_was_none(
+    kafka, topic_name, group_id, consumers
+):
+    """The future was done when the coordinator was found, before anything was committed."""
+    kafka.create_topic(topic_name, partitions=1)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    partition = TopicPartition(topic_name, 0)
+    with held(member, OffsetCommitRequest, answer=False) as committing:
+        member._coordinator.coordinator_dead("the test says so")
+        future = member.commit_async({partition: OffsetAndMetadata(7, "", -1)})
+        assert committing.wait(PATIENCE_S)
+        assert not future.is_done
+    wait_until(lambda: future.is_done, "the commit's answer")
+    assert future.succeeded()
+    assert committed(kafka, group_id) == {partition: 7}
+
+
+def test_commit_async_of_what_is_lost_reports_a_failure(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=1)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    answers = []
+    member._membership._lose("test")
+    member._coordinator.coordinator_dead("the test says so")
+    member.commit_async(
+        {TopicPartition(topic_name, 0): OffsetAndMetadata(7, "", -1)},
+        callback=lambda _, answer: answers.append(answer),
+    )
+    poll_until(lambda: bool(answers), member)
+    assert isinstance(answers[0], Exception)
+    assert committed(kafka, group_id) == {}
+
+
 def test_commit_processed_without_a_coordinator_arrives(kafka, topic_name, group_id, consumers):
     kafka.create_topic(topic_name, partitions=1)
     member = consumers(topic_name)
@@ -50,6 +84,25 @@ def test_commit_processed_without_a_coordinator_arrives(kafka, topic_name, group
     assert member.drain(PATIENCE_S * 1000)
     assert committed(kafka, group_id) == {partition: 7}
     assert member.acknowledged(partition) == 7
+
+
+def test_commit_callbacks_come_from_polls_and_in_order(kafka, topic_name, consumers):
+    """They came in reverse order; and only kafka-python's own coordinator called them."""
+    kafka.create_topic(topic_name, partitions=1)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    partition = TopicPartition(topic_name, 0)
+    called = []
+    futures = [
+        member.commit_async(
+            {partition: OffsetAndMetadata(offset, "", -1)},
+            callback=lambda offsets, answer: called.append((offsets[partition].offset, answer)),
+        )
+        for offset in (1, 2, 3)
+    ]
+    wait_until(lambda: all(future.is_done for future in futures), "the answers")
+    poll_until(lambda: len(called) >= 3, member)
+    assert called == [(1, None), (2, None), (3, None)]
 
 
 def test_many_commits_go_one_at_a_time_and_the_last_arrives(kafka, topic_name, group_id, consumers):
