@@ -381,7 +381,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             records,
             self._revocations.to_be_revoked,
             self._revocations.lost,
-            frozenset(self._assigned),
+            frozenset(self._assigned) - self._revocations.lost,  # both while this poll waited
             revoked,
         )
 

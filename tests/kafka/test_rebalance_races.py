@@ -16,6 +16,7 @@ from group_members import (
     records,
     revoked,
     share,
+    wait_until,
 )
 from kafka import KafkaAdminClient
 from kafka.protocol.consumer import (
@@ -60,6 +61,24 @@ def test_lost_in_a_deferral(kafka, topic_name, consumers):
     assert result.revoked == result.to_be_revoked == frozenset()
     results = poll_until(share(first, second, partitions=4), first, second)
     assert not any(map(lost, results.values())), "lost again, later"
+
+
+def test_assigned_and_lost_in_one_poll(kafka, topic_name, consumers):
+    """The result named the partition as newly assigned although it was gone again."""
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name)
+
+    def lose_what_is_assigned() -> None:
+        wait_until(lambda: len(member.assignment()) == 2, "an assignment")
+        member._membership._lose("test", keep_member_id=True)
+
+    loser = threading.Thread(target=lose_what_is_assigned)
+    loser.start()
+    result = member.poll_with_rebalance(timeout_ms=PATIENCE_S * 1000)  # a loss ends it
+    loser.join()
+    assert len(result.lost) == 2
+    assert result.assigned == member.assignment() == frozenset()
+    poll_until(owns(member, 2), member)
 
 
 def test_assigned_and_revoked_at_once(kafka, topic_name, consumers):
