@@ -56,7 +56,19 @@ def poll_until(
             assert not revoking & result.records.keys(), "a record of a revoking one"
             if hold:
                 assert member.delay_revoke(result.to_be_revoked)
+        assert_nothing_is_owned_twice(*members)
     return results
+
+
+def assert_nothing_is_owned_twice(*members: DeferredRevokeConsumer) -> None:
+    """Of those that know of no loss that their next poll would report."""
+    owned = [
+        partition
+        for member in members
+        if not member._membership.loss_waits()
+        for partition in member.assignment()
+    ]
+    assert len(owned) == len(set(owned)), f"owned twice: {sorted(owned)}"
 
 
 def owns(member: DeferredRevokeConsumer, count: int) -> Callable[[], bool]:
