@@ -36,6 +36,7 @@ class KafkaCluster:
         self._clients = threading.Lock()
         self._administration = threading.Lock()
         self._admin: KafkaAdminClient | None = None
+        self._admin_is_stale = False
         self._producers: dict[str | None, KafkaProducer] = {}
 
     @property
@@ -198,6 +199,10 @@ class KafkaCluster:
 
     def _admin_client(self) -> KafkaAdminClient:
         with self._clients:
+            if self._admin is not None and self._admin_is_stale:
+                self._admin.close()
+                self._admin = None
+            self._admin_is_stale = False
             if self._admin is None:
                 self._admin = KafkaAdminClient(
                     bootstrap_servers=self.bootstrap_servers, **self._client_config

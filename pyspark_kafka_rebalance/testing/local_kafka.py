@@ -249,6 +249,8 @@ class LocalKafka(KafkaCluster):
     def _start(self, chosen: Iterable[Broker]) -> None:
         for broker in chosen:
             broker.start()
+        # kafka-python's looks for no broker again that was away when it last asked for metadata.
+        self._admin_is_stale = True
         expected = set(self.running)
 
         def knows_all(metadata: Any) -> bool:

@@ -221,6 +221,18 @@ def test_three_brokers_replicate_and_one_may_die(kafka3: LocalKafka, topic_name:
     kafka3.create_topic(f"{topic_name}-after", partitions=3)  # known on all three
 
 
+def test_topics_can_be_made_after_the_broker_that_made_the_last_was_away(
+    kafka3: LocalKafka, topic_name: str
+) -> None:
+    """The admin client knew its id, and not its address any more."""
+    kafka3.create_topic(topic_name)
+    asked = kafka3._admin_client()._controller_id
+    kafka3.stop(asked)
+    kafka3.produce(topic_name, [b"x"])
+    kafka3.restart(asked)
+    kafka3.create_topic(f"{topic_name}-after")
+
+
 def test_two_brokers_are_refused() -> None:
     with pytest.raises(ValueError, match="1 or 3"):
         LocalKafka(2)
