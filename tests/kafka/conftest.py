@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from flaky_network import FlakyNetwork
-from group_members import PROTOCOLS
+from group_members import PROTOCOLS, MakeMember, members_of
 
-from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 
@@ -22,26 +19,17 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def session_timeout_ms() -> int:
+    """Of the members that ``consumers`` makes; parametrize it for another."""
+    return 6_000
+
+
+@pytest.fixture
 def consumers(
-    kafka: LocalKafka, group_id: str, protocol: str
-) -> Iterator[Callable[..., DeferredRevokeConsumer]]:
+    kafka: LocalKafka, group_id: str, protocol: str, session_timeout_ms: int
+) -> Iterator[MakeMember]:
     """Make members of one group; closed at the end."""
-    with ExitStack() as stack:
-
-        def make(*topics: str, **config: Any) -> DeferredRevokeConsumer:
-            settings = {
-                "bootstrap_servers": kafka.bootstrap_servers,
-                "group_id": group_id,
-                "group_protocol": protocol,
-                "auto_offset_reset": "earliest",
-                "session_timeout_ms": 6_000,
-                "heartbeat_interval_ms": 500,
-                **config,
-            }
-            consumer = DeferredRevokeConsumer(*topics, **settings)
-            stack.callback(consumer.close, timeout_ms=2_000)
-            return consumer
-
+    with members_of(kafka, group_id, protocol, session_timeout_ms) as make:
         yield make
 
 

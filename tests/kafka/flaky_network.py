@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable, Iterator
+
+from pyspark_kafka_rebalance.testing.ports import ReservedPort
 
 
 class FlakyNetwork:
@@ -14,19 +17,18 @@ class FlakyNetwork:
     """
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._port = ReservedPort()
         self._flows = threading.Event()
-        self._flows.set()
-        self._is_cut = False
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self._threads: list[threading.Thread] = []
+        self._listener: socket.socket | None = None
+        self.mend()
 
     @property
     def url(self) -> str:
         """For ``proxy_url``."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http://127.0.0.1:{self._port.number}"
 
     def stall(self) -> None:
         """Connections stay open, new ones are accepted, and nothing gets through any more."""
@@ -35,68 +37,71 @@ class FlakyNetwork:
     def cut(self) -> None:
         """Break all connections and refuse new ones."""
         with self._lock:
-            self._is_cut = True
+            assert self._listener is not None, "cut already"
+            _shut(self._listener)  # wakes the thread that accepts, which closes it
+            self._listener = None
             for connection in self._sockets:
                 _shut(connection)
 
     def mend(self) -> None:
         """Let everything through again; what a stall held back included."""
         with self._lock:
-            self._is_cut = False
+            if self._listener is None:
+                self._listener = socket.create_server(("127.0.0.1", self._port.number))
+                self._start(self._accept, self._listener)
         self._flows.set()
 
     def __enter__(self) -> FlakyNetwork:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.cut()
+        if self._listener is not None:
+            self.cut()
         self._flows.set()
-        _shut(self._listener)  # wakes the thread that accepts
         for thread in self._threads:
             thread.join()
-        self._listener.close()
+        self._port.release()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # the listener's end
-            while True:
-                client, _ = self._listener.accept()
-                if self._keep(client):
-                    self._start(self._serve, client)
-
-    def _keep(self, connection: socket.socket) -> bool:
-        """Whether the connection may live; it is closed if not."""
-        with self._lock:
-            if not self._is_cut:
-                self._sockets.add(connection)
-                return True
-        connection.close()
-        return False
-
-    def _start(self, run: object, *arguments: socket.socket) -> threading.Thread:
-        thread = threading.Thread(target=run, args=arguments)  # type: ignore[arg-type]
+    def _start(self, run: Callable[..., None], *arguments: socket.socket) -> threading.Thread:
+        thread = threading.Thread(target=run, args=arguments)
         self._threads.append(thread)
         thread.start()
         return thread
 
+    def _accept(self, listener: socket.socket) -> None:
+        with listener, contextlib.suppress(OSError):  # the listener's end
+            while True:
+                client, _ = listener.accept()
+                self._start(self._serve, client)
+
     def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
+        with self._kept(client), contextlib.suppress(OSError):
             head = b""
             while not head.endswith(b"\r\n\r\n"):
                 head += (received := client.recv(4096))
                 if not received:
-                    break
-            else:
-                self._flows.wait()
-                host, port = head.split()[1].decode().rsplit(":", 1)
-                with socket.create_connection((host, int(port))) as broker:
-                    if self._keep(broker):
-                        client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                        back = threading.Thread(target=self._copy, args=(broker, client))
-                        back.start()
-                        self._copy(client, broker)
-                        back.join()
-                        self._forget(broker)
-        self._forget(client)
+                    return
+            self._flows.wait()
+            host, port = head.split()[1].decode().rsplit(":", 1)
+            with self._kept(socket.create_connection((host, int(port)))) as broker:
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                back = self._start(self._copy, broker, client)
+                self._copy(client, broker)
+                back.join()
+
+    @contextlib.contextmanager
+    def _kept(self, connection: socket.socket) -> Iterator[socket.socket]:
+        """The connection, known to ``cut`` until it is closed."""
+        with connection:
+            with self._lock:
+                self._sockets.add(connection)
+                if self._listener is None:
+                    _shut(connection)
+            try:
+                yield connection
+            finally:
+                with self._lock:
+                    self._sockets.discard(connection)
 
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -105,10 +110,6 @@ class FlakyNetwork:
                 target.sendall(data)
         _shut(source)
         _shut(target)
-
-    def _forget(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._sockets.discard(connection)
 
 
 def _shut(connection: socket.socket) -> None:

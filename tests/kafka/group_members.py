@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient
@@ -18,9 +18,41 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 PATIENCE_S = 30.0
 
 #: Every test of what both protocols promise runs with each of these.
-PROTOCOLS = ("classic",)
+PROTOCOLS = ("classic", "consumer")
 
+MakeMember = Callable[..., DeferredRevokeConsumer]
 Results = dict[DeferredRevokeConsumer, list[PollResult]]
+
+
+@contextmanager
+def members_of(
+    cluster: LocalKafka, group_id: str, protocol: str, session_timeout_ms: int
+) -> Iterator[MakeMember]:
+    """Make members of one group; closed at the end."""
+    timeouts = {"session_timeout_ms": session_timeout_ms, "heartbeat_interval_ms": 500}
+    if protocol == "consumer":  # there they are the group's
+        cluster.configure_group(
+            group_id,
+            {f"consumer.{name.replace('_', '.')}": value for name, value in timeouts.items()},
+        )
+    with ExitStack() as stack:
+
+        def make(*topics: str, **config: Any) -> DeferredRevokeConsumer:
+            settings = {
+                "bootstrap_servers": cluster.bootstrap_servers,
+                "group_id": group_id,
+                "group_protocol": protocol,
+                "auto_offset_reset": "earliest",
+                # Brokers come back sooner here than the 30 s for which it would wait at the end.
+                "reconnect_backoff_max_ms": 200,
+                **timeouts,
+                **config,
+            }
+            member = DeferredRevokeConsumer(*topics, **settings)
+            stack.callback(member.close, timeout_ms=2_000)
+            return member
+
+        yield make
 
 
 def wait_until(done: Callable[[], bool], what: str) -> None:

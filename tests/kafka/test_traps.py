@@ -63,7 +63,7 @@ def test_commit_async_of_what_is_lost_reports_a_failure(kafka, topic_name, group
     member = consumers(topic_name)
     poll_until(owns(member, 1), member)
     answers = []
-    member._membership._lose("test")
+    member._membership._lose("test", keep_member_id=True)
     member._coordinator.coordinator_dead("the test says so")
     member.commit_async(
         {TopicPartition(topic_name, 0): OffsetAndMetadata(7, "", -1)},
@@ -195,7 +195,7 @@ def test_a_release_while_a_join_is_under_way_asks_for_one_more(kafka, topic_name
 
 
 def test_the_gate_of_a_revoking_partition_outlives_an_assignment(
-    kafka, topic_name, group_id, consumers
+    kafka, topic_name, protocol, consumers
 ):
     """The library lifts it from everything that stays with every new assignment; and a leader
     that reported its last assignment, not what it owns, had its held partitions given away.
@@ -210,7 +210,8 @@ def test_the_gate_of_a_revoking_partition_outlives_an_assignment(
     moving, before = first._revocations.revoking, first.generation
     third = consumers(topic_name)
     poll_until(lambda: third.generation > before, first, second, third, hold=True)
-    poll_until(lambda: first.generation > before, first, second, third, hold=True)
+    if protocol == "classic":  # in the other the epoch waits for the release
+        poll_until(lambda: first.generation > before, first, second, third, hold=True)
     assert moving <= first._revocations.revoking
     kept = first.assignment() - first._revocations.revoking
     kafka.produce(topic_name, [b"x"] * 12)

@@ -1,0 +1,250 @@
+"""Who keeps its partitions and who loses them: rare polls, moving coordinators, broken networks.
+
+In test_deferred.py: a process that is stopped (SIGSTOP), one that no longer polls, a suspended
+broker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from flaky_network import FlakyNetwork
+from group_members import (
+    PATIENCE_S,
+    MakeMember,
+    committed,
+    lost,
+    members_of,
+    owns,
+    poll_until,
+    records,
+    share,
+    wait_until,
+)
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+
+#: Longer than a broker's end is noticed and its partitions have another leader.
+outlive_brokers = pytest.mark.parametrize("session_timeout_ms", [25_000])
+
+
+@pytest.fixture
+def quorum(kafka3: LocalKafka) -> Iterator[LocalKafka]:
+    """Three brokers; afterwards all run again, and coordinate what they preferably do."""
+    yield kafka3
+    for broker_id in set(kafka3.broker_ids) - set(kafka3.running):
+        kafka3.restart(broker_id)
+    wait_until(lambda: elected_preferred(kafka3), "the preferred leaders")
+
+
+@pytest.fixture
+def quorum_members(
+    quorum: LocalKafka, group_id: str, protocol: str, session_timeout_ms: int
+) -> Iterator[MakeMember]:
+    with members_of(quorum, group_id, protocol, session_timeout_ms) as make:
+        yield make
+
+
+def elected_preferred(cluster: LocalKafka) -> bool:
+    """Elect the preferred coordinators; False as long as some are not back in sync."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        admin.elect_leaders(0, {"__consumer_offsets": [0, 1, 2]})
+    except kafka_errors.PreferredLeaderNotAvailableError:
+        return False
+    finally:
+        admin.close()
+    return True
+
+
+def coordinator_of(member: DeferredRevokeConsumer) -> int | None:
+    """The id of the broker, if it is known."""
+    lane = member._io.coordinator()
+    return None if lane is None else int(lane.removeprefix("lane-"))
+
+
+@pytest.mark.parametrize("session_timeout_ms", [2_500])
+def test_polls_rarer_than_the_session_timeout_through_rebalances(kafka, topic_name, consumers):
+    """Joins run on the I/O loop: a generation is joined, and kept alive, between two polls."""
+    kafka.create_topic(topic_name, partitions=6)
+    fast = consumers(topic_name)
+    poll_until(owns(fast, 6), fast)
+    slow = consumers(topic_name)
+    polled = {}
+
+    def poll_slowly_until(done: Callable[[], bool], *others: DeferredRevokeConsumer) -> None:
+        deadline = time.monotonic() + 2 * PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, "the group did not get there"
+            next_poll = time.monotonic() + 3
+            poll_until(lambda at=next_poll: time.monotonic() >= at, *others, results=polled)
+            before = len(polled.setdefault(slow, []))
+            poll_until(lambda n=before: len(polled[slow]) > n, slow, results=polled)
+
+    poll_slowly_until(share(fast, slow, partitions=6), fast)
+    third = consumers(topic_name)
+    poll_slowly_until(share(fast, slow, third, partitions=6), fast, third)
+    kept = slow.assignment()
+    third.close()
+    poll_slowly_until(share(fast, slow, partitions=6), fast)
+    assert kept <= slow.assignment()
+    assert lost(polled[slow]) == frozenset()
+
+
+@classic_only
+def test_a_join_that_is_held_longer_than_the_session_timeout(kafka, topic_name, consumers, network):
+    """Another member is silent: heartbeats, and the records of what stays, go on meanwhile."""
+    kafka.create_topic(topic_name, partitions=4)
+    session_s = 2.5
+    first = consumers(topic_name, session_timeout_ms=int(session_s * 1000))
+    poll_until(owns(first, 4), first)
+    silent = consumers(topic_name, proxy_url=network.url, session_timeout_ms=20_000)
+    poll_until(share(first, silent, partitions=4), first, silent)
+    network.stall()
+    third = consumers(topic_name)
+    poll_until(lambda: first._membership._joining and third._membership._joining, first, third)
+    polled = {}
+    held_until = time.monotonic() + 2 * session_s
+    poll_until(lambda: time.monotonic() > held_until, first, third, results=polled)
+    kafka.produce(topic_name, [b"x"] * 8)
+    poll_until(lambda: len(records(polled[first])) == 4, first, third, results=polled)
+    assert first._membership._joining, "the join was not held, so this proves nothing"
+    assert lost(polled[first]) == frozenset()
+    network.mend()
+    poll_until(share(first, silent, third, partitions=4), first, silent, third, results=polled)
+    assert not any(map(lost, polled.values()))
+
+
+@pytest.mark.parametrize("session_timeout_ms", [3_000])
+@pytest.mark.parametrize("break_it", [FlakyNetwork.stall, FlakyNetwork.cut])
+def test_without_a_network_a_member_loses_before_another_gets(
+    kafka, topic_name, consumers, network, break_it
+):
+    """The group gives its partitions away after the session timeout, and nobody can tell it."""
+    kafka.create_topic(topic_name, partitions=4)
+    severed = consumers(topic_name, proxy_url=network.url)
+    poll_until(owns(severed, 4), severed)
+    other = consumers(topic_name)
+    poll_until(share(severed, other, partitions=4), severed, other)
+    mine = severed.assignment()
+    break_it(network)
+    # In this order: what `other` got before, `severed` must know to be lost now.
+    polled = poll_until(owns(other, 4), other, severed)
+    assert lost(polled[severed]) == mine
+    assert severed.assignment() == frozenset()
+    assert not severed.may_hand_out()
+    network.mend()
+    polled = poll_until(share(severed, other, partitions=4), other, severed)
+    assert not any(map(lost, polled.values()))
+
+
+@outlive_brokers
+def test_a_network_that_comes_back_within_the_session_timeout(
+    kafka, topic_name, group_id, consumers, network
+):
+    """Nothing is lost, and what was to be committed is."""
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name, proxy_url=network.url)
+    poll_until(owns(member, 2), member)
+    generation = member.generation
+    network.cut()
+    offsets = dict.fromkeys(member.assignment(), 5)
+    member.commit_processed(offsets)
+    # Until a request failed and another coordinator is looked for.
+    polled = poll_until(member._coordinator.coordinator_unknown, member)
+    network.mend()
+    poll_until(lambda: not member._membership.commits.any_outstanding(), member, results=polled)
+    assert member.generation == generation
+    assert lost(polled[member]) == frozenset()
+    assert committed(kafka, group_id) == offsets
+
+
+@outlive_brokers
+def test_a_broker_restart_takes_nothing_from_anyone(kafka, topic_name, group_id, consumers):
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name)
+    second = consumers(topic_name)
+    poll_until(share(first, second, partitions=4), first, second)
+    before = {member: member.assignment() for member in (first, second)}
+    kafka.restart()
+    first.commit_processed(dict.fromkeys(first.assignment(), 5))
+    second.commit_processed(dict.fromkeys(second.assignment(), 5))
+    polled = poll_until(
+        lambda: not any(m._membership.commits.any_outstanding() for m in before), first, second
+    )
+    assert not any(map(lost, polled.values()))
+    assert {member: member.assignment() for member in before} == before
+    assert set(committed(kafka, group_id).values()) == {5}
+
+
+@outlive_brokers
+@pytest.mark.parametrize("end", [LocalKafka.stop, LocalKafka.kill])
+def test_the_coordinator_moves_in_a_deferral_and_back_again(
+    quorum, topic_name, quorum_members, end
+):
+    """To another broker when its own ends; back, with its connection open, by an election."""
+    quorum.create_topic(topic_name, partitions=6)
+    first = quorum_members(topic_name)
+    poll_until(owns(first, 6), first)
+    second = quorum_members(topic_name)
+    polled = {}
+    poll_until(
+        lambda: len(first._revocations.revoking) == 3, first, second, hold=True, results=polled
+    )
+    moving = first._revocations.revoking
+
+    def commit_everything(offset: int) -> None:
+        first.commit_processed(dict.fromkeys(first.assignment(), offset))
+        poll_until(
+            lambda: not first._membership.commits.any_outstanding(),
+            first,
+            second,
+            hold=True,
+            results=polled,
+        )
+        assert {first.acknowledged(p) for p in first.assignment()} == {offset}
+
+    original = coordinator_of(first)
+    end(quorum, original)
+    commit_everything(1)
+    assert coordinator_of(first) not in (original, None)
+    quorum.restart(original)
+    poll_until(lambda: elected_preferred(quorum), first, second, hold=True, results=polled)
+    poll_until(
+        lambda: {coordinator_of(first), coordinator_of(second)} == {original},
+        first,
+        second,
+        hold=True,
+        results=polled,
+    )
+    commit_everything(2)
+    assert moving == first._revocations.revoking, "the deferral did not survive"
+    poll_until(share(first, second, partitions=6), first, second, results=polled)
+    assert second.assignment() == moving
+    assert not any(map(lost, polled.values()))
+
+
+@classic_only
+@outlive_brokers
+def test_the_coordinator_is_killed_in_a_join(quorum, topic_name, quorum_members, network):
+    """The JoinGroup that it held is answered by nobody."""
+    quorum.create_topic(topic_name, partitions=6)
+    first = quorum_members(topic_name)
+    poll_until(owns(first, 6), first)
+    silent = quorum_members(topic_name, proxy_url=network.url)
+    poll_until(share(first, silent, partitions=6), first, silent)
+    network.stall()
+    third = quorum_members(topic_name)
+    polled = {}
+    poll_until(lambda: first._membership._joining, first, third, results=polled)
+    quorum.kill(coordinator_of(first))
+    network.mend()
+    poll_until(share(first, silent, third, partitions=6), first, silent, third, results=polled)
+    assert not any(map(lost, polled.values()))
