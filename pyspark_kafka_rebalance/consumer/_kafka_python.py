@@ -16,6 +16,7 @@ from uuid import UUID
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import __version__ as kafka_version
 from kafka import errors as kafka_errors
+from kafka.consumer.subscription_state import TopicPartitionState
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.wakeup_notifier import WakeupNotifier
@@ -49,6 +50,7 @@ require_kafka_python(
             "coordinator_dead",
         ),
         KafkaConsumer: ("_poll_once", "_refresh_committed_offsets"),
+        TopicPartitionState: ("mark_pending_revocation",),  # sets _pending_revocation
         KafkaAdminClient: ("_find_coordinator_ids",),
     }
 )
@@ -211,13 +213,15 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     ) -> None:
         """Own exactly ``partitions``; nothing of ``gated`` is fetched or returned any more.
 
-        The library clears the gate with every new assignment, so both are set together. Its
-        public ``assign_from_subscribed`` refuses a partition of a topic that just left the
-        subscription (a deleted topic under a pattern), which is still ours until it is released.
+        The library clears the gate with every new assignment, so both are set together; 3.0.5
+        does not, and has no call that would. The public ``assign_from_subscribed`` refuses a
+        partition of a topic that just left the subscription (a deleted topic under a pattern),
+        which is still ours until it is released.
         """
         with self._subscription._lock:
             self._subscription._apply_assignment(sorted(partitions), randomize=True)
-            self._subscription.mark_pending_revocation(gated)
+            for partition, state in self._subscription.assignment.items():
+                state._pending_revocation = partition in gated
 
     @property
     def rebalance_listener(self) -> Any:
