@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-
-import kafka
+from importlib import import_module
 
 SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
 
 
-def require_kafka_python(used: Mapping[type, Collection[str]]) -> None:
+def require_supported_version() -> None:
+    """Refuse a kafka-python of another version, before anything that only ours has is imported.
+
+    Raises
+    ------
+    ImportError
+        Names the version found and what is supported.
+    """
+    try:
+        found: str = import_module("kafka").__version__
+    except ImportError as error:  # none, or one that is too old for this Python
+        raise ImportError(
+            f"kafka-python cannot be imported: {error}; install kafka-python{SUPPORTED_VERSIONS}"
+        ) from error
+    version = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+    if not (3, 0, 5) <= version < (3, 1):
+        raise ImportError(
+            f"kafka-python {found} is not supported; install kafka-python{SUPPORTED_VERSIONS}"
+        )
+
+
+def require_names(used: Mapping[type, Collection[str]]) -> None:
     """Refuse a kafka-python whose private names are not the ones that a module uses.
 
     Parameters
@@ -22,16 +42,14 @@ def require_kafka_python(used: Mapping[type, Collection[str]]) -> None:
     ImportError
         Names the version found, what is supported, and every name that is missing.
     """
-    version = tuple(int(part) for part in kafka.__version__.split(".")[:3] if part.isdigit())
     missing = [
         f"{owner.__name__}.{name}"
         for owner, names in used.items()
         for name in names
         if not hasattr(owner, name)
     ]
-    if not (3, 0, 5) <= version < (3, 1) or missing:
-        lacks = f"; it lacks {', '.join(missing)}" if missing else ""
+    if missing:
         raise ImportError(
-            f"kafka-python {kafka.__version__} is not supported{lacks}; "
-            f"install kafka-python{SUPPORTED_VERSIONS}"
+            f"kafka-python {import_module('kafka').__version__} is not supported; "
+            f"it lacks {', '.join(missing)}; install kafka-python{SUPPORTED_VERSIONS}"
         )

@@ -25,7 +25,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataResponse
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 from kafka.util import Timer, WeakMethod
 
-from ..kafka_python_version import require_kafka_python
+from ..kafka_python_version import require_names
 from .messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SUBSCRIPTION_VERSION = 2
 
 
-require_kafka_python(
+require_names(
     {
         ConsumerCoordinator: (
             "_handle_metadata_update",

@@ -26,7 +26,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
 from ..errors import KafkaRebalanceError, UnsupportedBrokerError
-from ..kafka_python_version import require_kafka_python
+from ..kafka_python_version import require_names
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _IDLE_CLUSTERS = 4
 _GRACE_S = 30.0
 
 
-require_kafka_python(
+require_names(
     {
         KafkaConnectionManager: ("send", "call_soon", "bootstrap_async", "bootstrapped"),
         NetworkSelector: ("start", "stop", "close"),
