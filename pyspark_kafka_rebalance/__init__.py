@@ -22,6 +22,7 @@ _PUBLIC = {
     "PartitionsLostError": "errors",
     "UnsupportedBrokerError": "errors",
     "DeferredRevokeConsumer": "consumer.deferred",
+    "FetchMetadata": "consumer.fetch_metadata",
     "PollResult": "consumer.deferred",
     "RangeFetcher": "fetch.fetcher",
     "OffsetRange": "fetch.offset_range",
@@ -33,6 +34,7 @@ __all__ = [*_PUBLIC, "DefaultSource"]
 if TYPE_CHECKING:
     from .consumer.deferred import DeferredRevokeConsumer as DeferredRevokeConsumer
     from .consumer.deferred import PollResult as PollResult
+    from .consumer.fetch_metadata import FetchMetadata as FetchMetadata
     from .errors import CorruptRecordError as CorruptRecordError
     from .errors import DataLossError as DataLossError
     from .errors import KafkaRebalanceError as KafkaRebalanceError

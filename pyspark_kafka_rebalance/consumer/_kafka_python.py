@@ -16,6 +16,7 @@ from uuid import UUID
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import __version__ as kafka_version
 from kafka import errors as kafka_errors
+from kafka.consumer.fetcher import Fetcher
 from kafka.consumer.subscription_state import TopicPartitionState
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
@@ -50,8 +51,10 @@ require_names(
             "coordinator_dead",
         ),
         KafkaConsumer: ("_poll_once", "_refresh_committed_offsets"),
-        TopicPartitionState: ("mark_pending_revocation",),  # sets _pending_revocation
         KafkaAdminClient: ("_find_coordinator_ids",),
+        Fetcher: ("_handle_fetch_response",),
+        # mark_pending_revocation is what sets _pending_revocation.
+        TopicPartitionState: ("mark_pending_revocation", "position"),
     }
 )
 
@@ -223,6 +226,12 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             for partition, state in self._subscription.assignment.items():
                 state._pending_revocation = partition in gated
 
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset that a poll will return, as far as it is known; asks nobody."""
+        state = self._subscription.assignment.get(partition)
+        position = None if state is None else state.position
+        return None if position is None else int(position.offset)
+
     @property
     def rebalance_listener(self) -> Any:
         """The listener given to ``subscribe``, or None."""
@@ -365,6 +374,27 @@ def describe_consumer_group(admin: KafkaAdminClient, group_id: str) -> Any:
         return admin._manager.run(ask).groups[0]
     except kafka_errors.IncompatibleBrokerVersion:
         return None
+
+
+def watch_fetches(
+    consumer: KafkaConsumer,
+    answered: Callable[[Any, Collection[TopicPartition], Any], None],
+) -> None:
+    """Before the first fetch: have ``answered(node_id, partitions asked for, response)`` called.
+
+    On the I/O loop, before kafka-python looks at the response: a poll that returns its records
+    also has what ``answered`` made of it.
+    """
+    fetcher = consumer._fetcher
+    handle = fetcher._handle_fetch_response
+
+    def tell_and_handle(
+        node_id: Any, fetch_offsets: Mapping[TopicPartition, int], send_time: float, response: Any
+    ) -> None:
+        answered(node_id, fetch_offsets, response)
+        handle(node_id, fetch_offsets, send_time, response)
+
+    fetcher._handle_fetch_response = tell_and_handle
 
 
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:

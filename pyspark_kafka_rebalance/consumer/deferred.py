@@ -27,11 +27,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import KafkaConsumer
+from kafka.errors import IllegalStateError
+from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError, UnsupportedBrokerError
-from ._kafka_python import fetch_step, offers_consumer_protocol, replace_coordinator
+from ._kafka_python import (
+    fetch_step,
+    offers_consumer_protocol,
+    replace_coordinator,
+    watch_fetches,
+)
 from .classic import ClassicMembership
+from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import AssignmentReceived, GroupMembership, Lost, refuse_strangers
 from .next_generation import NextGenerationMembership
 from .revocation import Revocations
@@ -63,6 +71,10 @@ class PollResult:
         New since the last poll.
     revoked : frozenset of TopicPartition
         Their revoke was completed at the start of this poll.
+    metadata : dict of TopicPartition to FetchMetadata
+        Of every partition that a fetch answered since the last poll, empty answers included, and
+        of those in ``records`` (KIP-695). Never of one whose revoke is requested: nothing more of
+        it will be read, so that whoever waits for its lag to shrink would wait in vain.
     """
 
     records: dict[TopicPartition, list[Any]] = field(default_factory=dict)
@@ -70,6 +82,7 @@ class PollResult:
     lost: frozenset[TopicPartition] = frozenset()
     assigned: frozenset[TopicPartition] = frozenset()
     revoked: frozenset[TopicPartition] = frozenset()
+    metadata: dict[TopicPartition, FetchMetadata] = field(default_factory=dict)
 
 
 class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
@@ -145,6 +158,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             else NextGenerationMembership(*member, group_remote_assignor)
         )
         io.membership = self._membership
+        isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
+        watch_fetches(self, self._ends.answered)
 
     # -- KIP-983 ----------------------------------------------------------------------------------
 
@@ -171,6 +187,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             by_hand: dict[TopicPartition, list[Any]] = super().poll(
                 timeout_ms, max_records, update_offsets
             )
+            self._ends.collect(self.assignment())
             return by_hand
         if max_records is None:
             max_records = self.config["max_poll_records"]
@@ -181,7 +198,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     ) -> PollResult:
         """Poll and say in one answer what the rebalance wants (KIP-983, variant 1)."""
         if self._closed or timeout_ms < 0 or not self._grouped():
-            return PollResult(self.poll(timeout_ms, max_records))
+            records = self.poll(timeout_ms, max_records)
+            return PollResult(records, metadata=self._fetch_metadata(records))
         if max_records is None:
             max_records = self.config["max_poll_records"]
         return self._poll(timeout_ms, max_records, True)
@@ -234,6 +252,27 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         refuse_strangers(offsets, self.assignment())
         self._membership.commit(offsets)
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end, as of the last poll.
+
+        Never asks a broker. The end is the high watermark, or the last stable offset under
+        ``read_committed``. Java's ``Consumer#currentLag`` (KIP-695).
+
+        Returns
+        -------
+        int or None
+            None while the position or the end is unknown: no fetch has been answered yet.
+
+        Raises
+        ------
+        IllegalStateError
+            The partition is not assigned; as ``position`` and ``highwater`` do.
+        """
+        if partition not in self.assignment():
+            raise IllegalStateError(f"{partition} is not assigned")
+        found = self._metadata_of(partition)
+        return None if found is None else found.lag
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next.
@@ -334,6 +373,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._revocations = Revocations()
         self._requested_at.clear()
         self._releasing = frozenset()
+        self._ends.collect(())
 
     def _protocol_for(self, group_protocol: str) -> str:
         """The protocol to use, by what the brokers offer; ``"classic"`` needs no question."""
@@ -366,6 +406,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         # between, kafka-python's fetcher waits for data a slice at a time.
         deadline = time.monotonic() + timeout_ms / 1000
         self._io.poll()
+        self._ends.collect(self._io.owned())  # before this poll changes it
         revoked = self._begin_turn()
         while True:
             self._apply_events()
@@ -383,7 +424,21 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             self._revocations.lost,
             frozenset(self._assigned) - self._revocations.lost,  # both while this poll waited
             revoked,
+            self._fetch_metadata(records),
         )
+
+    def _fetch_metadata(
+        self, records: Collection[TopicPartition]
+    ) -> dict[TopicPartition, FetchMetadata]:
+        """What the fetches answered since the last poll say, seen from where this poll ends."""
+        self._ends.collect(self._io.owned())
+        told = self._ends.take_fresh().union(records) - self._not_released()
+        found = ((partition, self._metadata_of(partition)) for partition in told)
+        return {partition: metadata for partition, metadata in found if metadata is not None}
+
+    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
+        end, position = self._ends.latest(partition), self._io.position(partition)
+        return None if end is None or position is None else end.seen_from(position)
 
     def _begin_turn(self) -> frozenset[TopicPartition]:
         """The KIP's steps at the start of a poll; the partitions whose revoke was completed."""
@@ -508,6 +563,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def _set_assignment(self, partitions: Collection[TopicPartition]) -> None:
         self._io.set_assignment(partitions, self._not_released())
+        self._ends.collect(partitions)
 
     def _tell_listener(self, method: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._io.rebalance_listener
