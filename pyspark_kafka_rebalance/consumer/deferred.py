@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -146,6 +147,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._requested_at: dict[TopicPartition, float] = {}
         # Completed, their commits still outstanding; replaced, because the I/O loop reads it.
         self._releasing: frozenset[TopicPartition] = frozenset()
+        # Held while a commit is added, and while a partition stops to be assigned: either the
+        # commit is counted before, or it is refused. Never held over I/O or a listener.
+        self._giving_up = threading.Lock()
         self._generation = -1
         self._assigned: set[TopicPartition] = set()  # during this poll
         self._eventful = False  # a revoke was requested or a partition lost during this poll
@@ -239,6 +243,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
         Commits are aggregated, in order and one at a time, and go on during joins. A revoke is
         only completed towards the group when the broker has acknowledged them; ``close`` drains.
+        May be called on another thread than the one that polls, as may ``assignment``,
+        ``acknowledged``, ``current_lag`` and the lists.
 
         Parameters
         ----------
@@ -250,8 +256,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         PartitionsLostError
             One of the partitions is not owned; nothing of this call is committed.
         """
-        refuse_strangers(offsets, self.assignment())
-        self._membership.commit(offsets)
+        with self._giving_up:
+            refuse_strangers(offsets, self.assignment())
+            self._membership.commit(offsets)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end, as of the last poll.
@@ -370,6 +377,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def unsubscribe(self) -> None:
         """Leave the group and give up every partition."""
         super().unsubscribe()
+        self._membership.commits.forget_all()  # what another thread added while this one left
         self._revocations = Revocations()
         self._requested_at.clear()
         self._releasing = frozenset()
@@ -447,9 +455,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._membership.lose_if_expired()
         lost: frozenset[TopicPartition] = frozenset()
         if self._membership.loss_waits():  # first: what is lost cannot be completed
-            event = self._membership.take_event()
-            assert isinstance(event, Lost)
-            lost = self._lost_by(event)
+            _, lost = self._take_event()
         completed = self._revocations.begin_poll(lost)
         self._eventful = bool(lost)
         if lost:
@@ -468,11 +474,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._lose_overdue()
         if self._revocations.lost:
             return
-        event = self._membership.take_event()
+        event, lost = self._take_event()
         if isinstance(event, AssignmentReceived):
             self._apply_assignment(event)
         elif isinstance(event, Lost):
-            lost = self._lost_by(event)
             self._revocations.lose(lost)
             self._eventful = bool(lost)
             self._drop(lost)
@@ -509,17 +514,18 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             # Not fetched any more, but the listener may still commit.
             self._io.set_assignment(self._io.owned(), self._not_released() | completed)
             self._tell_listener("on_partitions_revoked", completed)
-            self._releasing |= completed
+            with self._giving_up:
+                self._releasing |= completed
         self._release_drained()
 
     def _release_drained(self) -> None:
         """Give up what is completed and has no commit outstanding (invariant 3)."""
         released = {p for p in self._releasing if not self._membership.commits.outstanding(p)}
         if released:
-            self._releasing -= released
+            self._set_assignment(self._io.owned() - released)
+            self._releasing -= released  # not before: it would look assigned again for a moment
             for partition in released:
                 self._requested_at.pop(partition, None)
-            self._set_assignment(self._io.owned() - released)
             self._membership.released(released)
 
     def _lose_overdue(self) -> None:
@@ -539,25 +545,32 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         )
         self._revocations.lose(overdue)
         self._eventful = True
-        self._membership.commits.drop(overdue)
-        # A commit in flight cannot be recalled: the group gets the partition after its answer.
-        self._releasing |= overdue
+        with self._giving_up:
+            self._membership.commits.drop(overdue)
+            # A commit in flight cannot be recalled: the group gets the partition after its answer.
+            self._releasing |= overdue
         for partition in overdue:
             self._requested_at.pop(partition, None)
         self._tell_listener("on_partitions_lost", overdue)
         self._set_assignment(self._io.owned())
         self._release_drained()
 
-    def _lost_by(self, event: Lost) -> frozenset[TopicPartition]:
-        owned = self._io.owned()
-        return owned if event.partitions is None else owned & event.partitions
+    def _take_event(self) -> tuple[AssignmentReceived | Lost | None, frozenset[TopicPartition]]:
+        """The next event, and what it loses, which is not assigned any more from here on."""
+        with self._giving_up:
+            event = self._membership.take_event()
+            if not isinstance(event, Lost):
+                return event, frozenset()
+            owned = self._io.owned()
+            lost = owned if event.partitions is None else owned & event.partitions
+            self._set_assignment(owned - lost)
+            return event, lost
 
     def _drop(self, lost: frozenset[TopicPartition]) -> None:
         """These partitions are gone, and are nothing that could be released."""
         self._releasing -= lost
         for partition in lost:
             self._requested_at.pop(partition, None)
-        self._set_assignment(self._io.owned() - lost)
         log.warning("%s", self._describe(0))
         self._tell_listener("on_partitions_lost", lost)
 

@@ -250,6 +250,80 @@ def test_a_revoke_waits_for_the_answer_to_its_commit(kafka, topic_name, group_id
     assert committed(kafka, group_id)[moving] == 5
 
 
+def interrupted(
+    call: Callable[..., Any], by: DeferredRevokeConsumer
+) -> tuple[Callable[..., Any], threading.Thread]:
+    """The call, during which ``by`` begins a poll on another thread, and that thread."""
+    poll = threading.Thread(target=by.poll_with_rebalance)
+
+    def interrupted_call(*arguments: Any) -> Any:
+        poll.start()
+        poll.join(1.0)  # as far as it gets while the call is half done
+        return call(*arguments)
+
+    return interrupted_call, poll
+
+
+@only_classic  # alone in its group, a member of the consumer protocol gets it back at once
+def test_a_commit_racing_the_completion_of_a_revoke_counts_or_is_refused(
+    kafka, topic_name, group_id, consumers, monkeypatch
+):
+    """Another thread's commit must not be sent after the partition went to its new owner."""
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    member = consumers(topic_name)
+    poll_until(owns(member, 2), member)
+    moving = TopicPartition(topic_name, 0)
+    member._revocations.request([moving])
+    membership = member._membership
+    commit, poll = interrupted(membership.commit, by=member)
+    monkeypatch.setattr(membership, "commit", commit)
+    member.commit_processed({moving: 5})
+    in_time = moving in member._io.owned()
+    poll.join()
+    assert in_time, "accepted by us, and the partition was already given up"
+    monkeypatch.undo()
+    poll_until(lambda: moving in member.assignment(), member)
+    assert committed(kafka, group_id)[moving] == 5
+
+
+def test_a_commit_racing_a_loss_is_not_sent_by_the_next_generation(
+    kafka, topic_name, group_id, consumers, monkeypatch
+):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    member = consumers(topic_name)
+    poll_until(owns(member, 2), member)
+    partition = TopicPartition(topic_name, 0)
+    membership = member._membership
+    refused = []
+
+    def commit_on_another_thread() -> None:
+        try:
+            member.commit_processed({partition: 5})
+        except PartitionsLostError as error:
+            refused.append(error)
+
+    committing = threading.Thread(target=commit_on_another_thread)
+    take_event = membership.take_event
+
+    def commit_after_the_loss_was_taken() -> Any:
+        event = take_event()
+        if not committing.ident:
+            committing.start()
+            committing.join(1.0)
+        return event
+
+    membership._lose("said the test")
+    monkeypatch.setattr(membership, "take_event", commit_after_the_loss_was_taken)
+    poll_until(lambda: bool(committing.ident), member)
+    committing.join()
+    poll_until(owns(member, 2), member)
+    assert refused
+    assert member.drain(5_000)
+    assert partition not in committed(kafka, group_id)
+
+
 @only_classic
 def test_commits_and_leaving_do_not_wait_for_a_dead_member(kafka, topic_name, group_id, consumers):
     """The lane: JoinGroup is held until the dead member's session times out."""
