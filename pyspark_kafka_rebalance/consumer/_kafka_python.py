@@ -292,7 +292,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     async def _send_offset_commit_request(self, offsets: Mapping[TopicPartition, Any]) -> None:
         if self.subscribed:
-            await self.membership.commit_now({p: _offset(o) for p, o in offsets.items()})
+            await self.membership.commit_now({p: offset_of(o) for p, o in offsets.items()})
         else:
             await super()._send_offset_commit_request(offsets)
 
@@ -313,7 +313,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         self.membership.close(timeout_ms)
 
 
-def _offset(value: Any) -> int:
+def offset_of(value: Any) -> int:
+    """The next offset in what ``commit`` takes: an OffsetAndMetadata or a plain number."""
     return int(value.offset) if isinstance(value, OffsetAndMetadata) else int(value)
 
 

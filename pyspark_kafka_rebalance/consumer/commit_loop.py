@@ -72,8 +72,10 @@ class CommitLoop:
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these next offsets when the lane is free, merged with what waits."""
         with self._lock:
+            woken = self._commits.any_waiting()
             self._commits.add(offsets)
-        self.wake()
+        if not woken:  # waking costs a system call, and every record may bring a commit
+            self.wake()
 
     def wake(self) -> None:
         """Look again at what waits: a generation was joined, or the loop is to end."""

@@ -36,10 +36,12 @@ from ..errors import OptionError, UnsupportedBrokerError
 from ._kafka_python import (
     fetch_step,
     offers_consumer_protocol,
+    offset_of,
     replace_coordinator,
     watch_fetches,
 )
 from .classic import ClassicMembership
+from .completion import Completion
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import AssignmentReceived, GroupMembership, Lost, refuse_strangers
 from .next_generation import NextGenerationMembership
@@ -150,6 +152,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         # Held while a commit is added, and while a partition stops to be assigned: either the
         # commit is counted before, or it is refused. Never held over I/O or a listener.
         self._giving_up = threading.Lock()
+        self._completion = Completion()
         self._generation = -1
         self._assigned: set[TopicPartition] = set()  # during this poll
         self._eventful = False  # a revoke was requested or a partition lost during this poll
@@ -258,7 +261,56 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         with self._giving_up:
             refuse_strangers(offsets, self.assignment())
+            self._completion.complete_below(offsets)
             self._membership.commit(offsets)
+
+    def processed(self, partition: TopicPartition, *offsets: int) -> None:
+        """The records of a partition at these offsets are processed, in whatever order.
+
+        Commits, as ``commit_processed`` does, how far everything is that polls handed out: the
+        lowest offset that is not processed, or the one after the last. For asynchronous workers;
+        any thread may call it. Again for the same record is fine.
+
+        Parameters
+        ----------
+        partition : TopicPartition
+            Where the records come from.
+        *offsets : int
+            The records' own offsets (not the next ones).
+
+        Raises
+        ------
+        PartitionsLostError
+            The partition is not owned any more, which a worker cannot know: its new owner
+            delivers these records too.
+        ValueError
+            No poll has handed out one of them.
+        """
+        with self._giving_up:
+            refuse_strangers(
+                dict.fromkeys((partition,), max(offsets, default=0)), self.assignment()
+            )
+            position = self._completion.complete(partition, offsets)
+            if position is not None:
+                self._membership.commit({partition: position})
+
+    def unprocessed(self) -> frozenset[TopicPartition]:
+        """Owned partitions with records that polls handed out and nobody has ``processed``."""
+        with self._giving_up:
+            return self._completion.pending()
+
+    def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
+        """``KafkaConsumer.commit``: what it commits counts as processed."""
+        committed = self._by_hand(offsets)
+        super().commit(offsets, timeout_ms)
+        with self._giving_up:
+            self._completion.complete_below(committed)
+
+    def commit_async(self, offsets: Any = None, callback: Any = None) -> Any:
+        """``KafkaConsumer.commit_async``: what it commits counts as processed."""
+        with self._giving_up:
+            self._completion.complete_below(self._by_hand(offsets))
+        return super().commit_async(offsets, callback)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end, as of the last poll.
@@ -378,6 +430,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Leave the group and give up every partition."""
         super().unsubscribe()
         self._membership.commits.forget_all()  # what another thread added while this one left
+        self._completion = Completion()
         self._revocations = Revocations()
         self._requested_at.clear()
         self._releasing = frozenset()
@@ -420,8 +473,21 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             self._apply_events()
             left_ms = 0 if self._eventful else max(0.0, (deadline - time.monotonic()) * 1000)
             records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
+            self._hand_out(records)
             if records or self._eventful or time.monotonic() >= deadline:
                 return self._result(records, revoked)
+
+    def _hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
+        with self._giving_up:
+            for partition, found in records.items():
+                self._completion.hand_out(partition, [record.offset for record in found])
+
+    def _by_hand(self, offsets: Mapping[TopicPartition, Any] | None) -> dict[TopicPartition, int]:
+        """What a commit by hand commits: next offsets; without any named, the positions."""
+        if offsets is None:
+            found = {p: self._io.position(p) for p in self.assignment()}
+            return {p: offset for p, offset in found.items() if offset is not None}
+        return {p: offset_of(value) for p, value in offsets.items()}
 
     def _result(
         self, records: dict[TopicPartition, list[Any]], revoked: frozenset[TopicPartition]
@@ -516,6 +582,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             self._tell_listener("on_partitions_revoked", completed)
             with self._giving_up:
                 self._releasing |= completed
+                self._completion.forget(completed)
         self._release_drained()
 
     def _release_drained(self) -> None:
@@ -547,6 +614,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._eventful = True
         with self._giving_up:
             self._membership.commits.drop(overdue)
+            self._completion.forget(overdue)
             # A commit in flight cannot be recalled: the group gets the partition after its answer.
             self._releasing |= overdue
         for partition in overdue:
@@ -564,6 +632,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             owned = self._io.owned()
             lost = owned if event.partitions is None else owned & event.partitions
             self._set_assignment(owned - lost)
+            self._completion.forget(lost)
             return event, lost
 
     def _drop(self, lost: frozenset[TopicPartition]) -> None:

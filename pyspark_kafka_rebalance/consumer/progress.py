@@ -82,6 +82,10 @@ class OffsetCommits:
         """Whether something of the partition is waiting or in flight."""
         return partition in self._waiting or partition in self._in_flight
 
+    def any_waiting(self) -> bool:
+        """Whether anything waits to be sent."""
+        return bool(self._waiting)
+
     def any_outstanding(self) -> bool:
         """Whether anything at all is waiting or in flight."""
         return bool(self._waiting or self._in_flight)
