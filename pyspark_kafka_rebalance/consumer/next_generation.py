@@ -6,7 +6,7 @@ and, when it changed, with what the member shall own. What that means is decided
 
 Invariants, beside those of ``group_membership.py``:
  1. At most one heartbeat is in flight.
- 2. A heartbeat lists as owned what the consumer has applied and not released.
+ 2. A heartbeat lists as owned what the consumer has taken to apply and has not released.
  3. At most one assignment waits to be applied: the newest.
 """
 
@@ -99,10 +99,20 @@ class NextGenerationMembership(GroupMembership):
         with self._lock:
             return self._member.joined and not self._events and self._reconciliation.reconciled
 
+    def take_event(self) -> AssignmentReceived | Lost | None:
+        """The next event to apply. What it assigns counts as owned from here on.
+
+        Else a smaller target that came while the consumer applies it would be acknowledged, and
+        others given what the consumer is about to own.
+        """
+        with self._lock:
+            event = self._events.pop(0) if self._events else None
+            if isinstance(event, AssignmentReceived):
+                self._reconciliation.own(event.topic_ids)
+            return event
+
     def applied(self, event: AssignmentReceived) -> None:
         """The assignment is in force: acknowledge it unless something is still to be revoked."""
-        with self._lock:
-            self._reconciliation.own(event.topic_ids)
         self._wake()
 
     def released(self, partitions: Collection[TopicPartition]) -> None:

@@ -40,7 +40,6 @@ class Report:
 
     all_fields: bool
     owned: Mapping[TopicPartition, UUID] | None
-    revision: int
 
 
 class Reconciliation:
@@ -63,7 +62,6 @@ class Reconciliation:
         self._unanswered_since: float | None = None
         self._target_since = 0.0
         self._revoke_by = math.inf
-        self._revision = 0
 
     @property
     def owned(self) -> Mapping[TopicPartition, UUID]:
@@ -111,7 +109,7 @@ class Reconciliation:
             self._unanswered_since = now
         everything = joining or self._resend
         owned = dict(self._owned) if everything or self.acknowledgement_due else None
-        return Report(everything, owned, self._revision)
+        return Report(everything, owned)
 
     def answered(self, report: Report) -> float:
         """The heartbeat was accepted; since when none before it had been."""
@@ -119,8 +117,7 @@ class Reconciliation:
         assert since is not None
         self._unanswered_since = None
         self._resend = False
-        listed_target = self._complete and report.owned == self._target
-        if listed_target and report.revision == self._revision:  # invariant 2
+        if self._complete and report.owned == self._owned == self._target:  # invariant 2
             self._acknowledged = True
         return since
 
@@ -149,7 +146,7 @@ class Reconciliation:
             self._changed()
 
     def own(self, partitions: Mapping[TopicPartition, UUID]) -> None:
-        """These are applied: the member owns them now, and goes on owning what it had."""
+        """The member owns these as well from now on."""
         added = {p: topic for p, topic in partitions.items() if p not in self._owned}
         if added:
             self._owned |= added
@@ -171,7 +168,6 @@ class Reconciliation:
         return overdue
 
     def _changed(self) -> None:
-        self._revision += 1
         self._acknowledged = False
         if not self.surplus:
             self._revoke_by = math.inf

@@ -20,6 +20,7 @@ from pyspark_kafka_rebalance import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, describe_group
+from pyspark_kafka_rebalance.consumer.group_membership import AssignmentReceived
 from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationMembership
 from pyspark_kafka_rebalance.testing import LocalKafka
 
@@ -389,11 +390,11 @@ def test_a_group_is_described_in_either_protocol(
     kafka.create_topic(topic_name, partitions=2)
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     try:
-        assert describe_group(admin, group_id) == GroupDescription("Dead")
         first = consumers(topic_name, client_id="a", group_protocol=protocol)
         poll_until(owns(first, 2), first)
         second = consumers(topic_name, client_id="b", group_protocol=protocol)
         poll_until(lambda: owns(first, 1)() and owns(second, 1)(), first, second)
+        assert describe_group(admin, f"no-{group_id}") == GroupDescription("Dead")
         described = describe_group(admin, group_id)
         assert described.state == "Stable"
         assert {m.client_id: m.assigned for m in described.members} == {
@@ -405,3 +406,20 @@ def test_a_group_is_described_in_either_protocol(
         assert describe_group(admin, group_id) == GroupDescription("Empty")
     finally:
         admin.close()
+
+
+def test_what_is_being_applied_counts_as_owned(kafka, topic_name, consumers):
+    """A smaller target that comes meanwhile must not be acknowledged as if it were not."""
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name)
+    poll_until(owns(member, 2), member)
+    membership = member._membership
+    assert isinstance(membership, NextGenerationMembership)
+    membership.released(partitions(topic_name, 1))  # unasked, so it is offered again
+    assert membership._reconciliation.owned.keys() == partitions(topic_name, 0)
+    event = membership.take_event()
+    assert isinstance(event, AssignmentReceived)
+    assert event.partitions == partitions(topic_name, 0, 1)
+    assert membership._reconciliation.owned.keys() == event.partitions
+    member._apply_assignment(event)
+    poll_until(owns(member, 2), member)
