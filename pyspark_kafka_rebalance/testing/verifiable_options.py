@@ -1,0 +1,126 @@
+"""The command line of Kafka's VerifiableConsumer (Apache Kafka 4.3), for DeferredRevokeConsumer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import OptionError
+from ..source.client_settings import map_client_settings
+from ..source.values import INT_MAX, integer, parse_value
+
+COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+
+_COUNT = integer(1, INT_MAX)
+
+#: What the command line decides, whatever the settings file says, as in Java.
+_NOT_FROM_FILE = frozenset(
+    {
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "group.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "partition.assignment.strategy",
+    }
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Exits with 1 when an option is wrong, as Java's does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and exit."""
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: error: {message}\n")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; ``config`` of the result is for DeferredRevokeConsumer."""
+    parser = _Parser(
+        prog="verifiable-consumer",
+        description="Consumes one topic and prints what happens as JSON lines, with the options "
+        "and the events of Kafka's own VerifiableConsumer.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--bootstrap-server", required=True, metavar="HOST1:PORT1[,HOST2:PORT2[...]]")
+    add("--topic", required=True, help="consume this topic")
+    add("--group-protocol", default="classic", type=str.lower, help="classic or consumer")
+    add("--group-remote-assignor", help="only used if the group protocol is consumer")
+    add("--group-id", required=True)
+    add("--group-instance-id", help="makes it a static member")
+    add("--max-messages", type=int, default=-1, help="then end; -1 (default): no end")
+    add("--session-timeout", type=int, metavar="TIMEOUT-MS", help="classic protocol only")
+    add("--verbose", action="store_true", help="print every record, too")
+    add("--enable-autocommit", action="store_true", help="commit in the background, and tell not")
+    add("--reset-policy", choices=("earliest", "latest", "none"), default="earliest")
+    add("--assignment-strategy", default=COOPERATIVE, help="%(default)s, and no other")
+    files = parser.add_mutually_exclusive_group()
+    files.add_argument("--consumer.config", dest="command_config", help="older name of the next")
+    files.add_argument("--command-config", metavar="CONFIG-FILE", help="settings, by Java's names")
+    parsed = parser.parse_args(arguments)
+    try:
+        parsed.config = _config(parsed)
+    except (OptionError, OSError) as error:
+        parser.error(str(error))
+    return parsed
+
+
+def _config(parsed: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of DeferredRevokeConsumer; OptionError, OSError."""
+    classic = parsed.group_protocol == "classic"
+    if classic and parsed.assignment_strategy != COOPERATIVE:
+        raise OptionError("--assignment-strategy", parsed.assignment_strategy, COOPERATIVE)
+    if not classic and parsed.session_timeout is not None:
+        # As in Java: the group's, not the member's (KIP-848).
+        allowed = "nothing with --group-protocol consumer; the broker has the group's"
+        raise OptionError("--session-timeout", parsed.session_timeout, allowed)
+    settings: dict[str, str] = {}
+    if parsed.command_config is not None:
+        settings = read_properties(Path(parsed.command_config).read_text().splitlines())
+    given = {name: text for name, text in settings.items() if name not in _NOT_FROM_FILE}
+    poll_records = given.pop("max.poll.records", None)  # the Spark source has no use for it
+    mapped = map_client_settings({**given, "bootstrap.servers": parsed.bootstrap_server})
+    config = {
+        **mapped.client,
+        **mapped.consumer,
+        **mapped.fetch,
+        "auto_offset_reset": parsed.reset_policy,
+        "group_id": parsed.group_id,
+        "group_protocol": parsed.group_protocol,
+    }
+    if poll_records is not None:
+        config["max_poll_records"] = parse_value("max.poll.records", poll_records, _COUNT)
+    if parsed.group_instance_id is not None:
+        config["group_instance_id"] = parsed.group_instance_id
+    if parsed.session_timeout is not None:
+        config["session_timeout_ms"] = parsed.session_timeout
+    if not classic and parsed.group_remote_assignor is not None:
+        config["group_remote_assignor"] = parsed.group_remote_assignor
+    return config
+
+
+def read_properties(lines: Iterable[str]) -> dict[str, str]:
+    """The settings of a properties file: ``name=value`` and comments, nothing more of its format.
+
+    Raises
+    ------
+    OptionError
+        A line is neither.
+    """
+    settings = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or text.endswith("\\"):
+            # The line is not quoted: it may be part of a password.
+            raise OptionError("--command-config", f"line {number}", "name=value on one line")
+        settings[name.strip()] = value.strip()
+    return settings
