@@ -40,7 +40,7 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
-from ..errors import OptionError, PartitionsLostError
+from ..errors import KafkaRebalanceError, PartitionsLostError
 from .verifiable_events import (
     Fields,
     event_line,
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         consumer = DeferredRevokeConsumer(**parsed.config)
-    except (OptionError, KafkaError) as error:
+    except (KafkaRebalanceError, KafkaError) as error:
         log.error("%s", error)
         return 1
     verifiable = VerifiableConsumer(

@@ -63,7 +63,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--consumer.config", dest="command_config", help="older name of the next")
     files.add_argument("--command-config", metavar="CONFIG-FILE", help="settings, by Java's names")
-    parsed = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:  # as in Java
+        parser.print_help()
+        parser.exit()
+    parsed = parser.parse_args(given)
     try:
         parsed.config = _config(parsed)
     except (OptionError, OSError) as error:
