@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.structs import TopicPartition
 
@@ -47,12 +46,19 @@ def partitions_of(event: Event) -> list[TopicPartition]:
 class MemberState:
     """One member as its own events tell it; a new one for each process.
 
+    Parameters
+    ----------
+    consumer_protocol : bool
+        Java's member of that protocol reads on while a rebalance goes on, and one that is stopped
+        in the midst of a revoke may tell of it twice. Kafka's handler lets it, too.
+
     Raises
     ------
     MemberError
         From :meth:`apply`.
     """
 
+    consumer_protocol: bool = False
     phase: Phase = Phase.STARTED
     assignment: set[TopicPartition] = field(default_factory=set)
     position: dict[TopicPartition, int] = field(default_factory=dict)
@@ -79,12 +85,13 @@ class MemberState:
 
     def _partitions_revoked(self, event: Event) -> None:
         partitions = partitions_of(event)
-        self._check(self.assignment >= set(partitions), "revoked without being owned", event)
+        if not self.consumer_protocol:
+            self._check(self.assignment >= set(partitions), "revoked without being owned", event)
+            self.phase = Phase.REBALANCING
         self.revocations += 1
         self.assignment -= set(partitions)
         for partition in partitions:
             self.position.pop(partition, None)
-        self.phase = Phase.REBALANCING
 
     def _partitions_lost(self, event: Event) -> None:
         self.lost |= set(partitions_of(event))
@@ -118,6 +125,15 @@ class MemberState:
             raise MemberError(f"{what}: {event}")
 
 
+class Redelivery(NamedTuple):
+    """Records that a new owner consumed again, because the one before it left them uncommitted."""
+
+    partition: TopicPartition
+    count: int
+    left_by: str
+    last_commit_failed: bool  # that is, that member knew
+
+
 @dataclass
 class Verdict:
     """What the group did, over all its members.
@@ -129,8 +145,8 @@ class Verdict:
     jumps : list of str
         A new owner began elsewhere than between the group's committed offset and the position of
         the owner before it.
-    redelivered : Counter
-        Records that were consumed again, by partition.
+    redelivered : list of Redelivery
+        Records that were consumed again.
     position : dict
         The offset behind the last record consumed.
     committed : dict
@@ -139,7 +155,7 @@ class Verdict:
 
     overlaps: list[str] = field(default_factory=list)
     jumps: list[str] = field(default_factory=list)
-    redelivered: Counter[TopicPartition] = field(default_factory=Counter)
+    redelivered: list[Redelivery] = field(default_factory=list)
     position: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -156,6 +172,8 @@ def judge(histories: Mapping[str, Sequence[Event]]) -> Verdict:
     verdict = Verdict()
     owners: dict[TopicPartition, str] = {}
     at: dict[tuple[str, TopicPartition], int] = {}
+    readers: dict[TopicPartition, str] = {}  # the last one
+    failed: set[tuple[str, TopicPartition]] = set()
     for member, event in _in_order_of_time(histories):
         name = event["name"]
         if name == "partitions_assigned":
@@ -174,24 +192,28 @@ def judge(histories: Mapping[str, Sequence[Event]]) -> Verdict:
         elif name == "records_consumed":
             for partition, batch in zip(partitions_of(event), event["partitions"], strict=True):
                 if (member, partition) not in at:
-                    _take_over(verdict, member, partition, batch["minOffset"])
+                    left_by = readers.get(partition, "")
+                    before = verdict.position.get(partition, 0)
+                    committed = verdict.committed.get(partition, 0)
+                    begins = batch["minOffset"]
+                    if not committed <= begins <= before:
+                        told = f"{partition} at {begins}, not in {committed} to {before}"
+                        verdict.jumps.append(f"{member} begins {told}")
+                    if begins < before:
+                        again = (left_by, (left_by, partition) in failed)
+                        verdict.redelivered.append(Redelivery(partition, before - begins, *again))
+                readers[partition] = member
                 at[member, partition] = batch["maxOffset"] + 1
                 reached = verdict.position.get(partition, 0)
                 verdict.position[partition] = max(reached, batch["maxOffset"] + 1)
-        elif name == "offsets_committed" and event["success"]:
+        elif name == "offsets_committed":
             for partition, commit in zip(partitions_of(event), event["offsets"], strict=True):
-                verdict.committed[partition] = commit["offset"]
+                if event["success"]:
+                    verdict.committed[partition] = commit["offset"]
+                    failed.discard((member, partition))
+                else:
+                    failed.add((member, partition))
     return verdict
-
-
-def _take_over(verdict: Verdict, member: str, partition: TopicPartition, begins: int) -> None:
-    committed = verdict.committed.get(partition, 0)
-    position = verdict.position.get(partition, 0)
-    if not committed <= begins <= position:
-        told = f"{member} begins {partition} at {begins}, not in {committed} to {position}"
-        verdict.jumps.append(told)
-    if begins < position:
-        verdict.redelivered[partition] += position - begins
 
 
 def _in_order_of_time(

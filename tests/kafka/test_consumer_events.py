@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from consumer_events import MemberError, MemberState, Phase, is_valid_assignment, judge
+from consumer_events import (
+    MemberError,
+    MemberState,
+    Phase,
+    Redelivery,
+    is_valid_assignment,
+    judge,
+)
 from kafka.structs import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -90,6 +97,14 @@ def test_what_a_member_may_do() -> None:
     assert member.assignment == set()
 
 
+def test_what_only_a_member_of_the_consumer_protocol_may_do() -> None:
+    member = MemberState(consumer_protocol=True)
+    for event in (changed("assigned", 0, 1), changed("revoked", 1), consumed(0, 1)):
+        member.apply(event)
+    member.apply(changed("revoked", 1))
+    assert member.assignment == {P0}
+
+
 def test_a_partition_that_goes_on_where_it_was_left() -> None:
     verdict = judge(
         {
@@ -130,7 +145,7 @@ def test_what_was_not_committed_comes_again() -> None:
     second = [changed("assigned", 0, at=4), consumed(5, 12, at=5)]
     verdict = judge({"a": [*first, told("killed", at=3)], "b": second})
     assert not verdict.jumps
-    assert verdict.redelivered == {P0: 5}
+    assert verdict.redelivered == [Redelivery(P0, 5, "a", last_commit_failed=False)]
     assert verdict.position == {P0: 13}
 
 
@@ -147,7 +162,15 @@ def test_a_member_that_begins_again_after_a_loss() -> None:
             ]
         }
     )
-    assert verdict.redelivered == {P0: 5}
+    assert verdict.redelivered == [Redelivery(P0, 5, "a", last_commit_failed=False)]
+
+
+def test_what_a_refused_commit_left() -> None:
+    refused = committed(10, at=2, success=False)
+    first = [changed("assigned", 0, at=1), consumed(0, 9, at=2), refused]
+    second = [changed("assigned", 0, at=4), consumed(0, 12, at=5)]
+    (again,) = judge({"a": [*first, changed("revoked", 0, at=3)], "b": second}).redelivered
+    assert again == Redelivery(P0, 10, "a", last_commit_failed=True)
 
 
 def test_an_assignment_is_valid_when_each_partition_has_one_owner() -> None:

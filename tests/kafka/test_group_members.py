@@ -125,4 +125,5 @@ def test_a_member_that_is_killed(group_of: MakeGroup) -> None:
     group.wait_until_caught_up()
     verdict = group.finish()
     assert not verdict.overlaps
-    assert verdict.redelivered.keys() <= of_the_killed
+    assert {again.partition for again in verdict.redelivered} <= of_the_killed
+    assert all(again.left_by.startswith("b ") for again in verdict.redelivered)

@@ -58,9 +58,16 @@ def java_command() -> tuple[str, ...]:
 class Member:
     """One process of the group. ``take`` is called with each event, on a thread of its own."""
 
-    def __init__(self, name: str, command: list[str], log: Path, take: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        state: MemberState,
+        command: list[str],
+        log: Path,
+        take: Callable[[Member, Event], None],
+    ) -> None:
         self.name = name
-        self.state = MemberState()
+        self.state = state
         self.events: list[Event] = []
         self._log = log
         with log.open("w") as errors:
@@ -86,7 +93,7 @@ class Member:
             f"{self._log.read_text(errors='replace')[-1_500:]}"
         )
 
-    def _follow(self, take: Callable[..., None]) -> None:
+    def _follow(self, take: Callable[[Member, Event], None]) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -187,7 +194,8 @@ class VerifiableGroup:
         assert before is None or before.state.phase is Phase.DEAD
         log = self._work / f"{name}-{len(self._processes)}.log"
         with self._changed:
-            member = Member(name, command, log, self._take)
+            state = MemberState(consumer_protocol=protocol == "consumer")
+            member = Member(name, state, command, log, self._take)
             self._members[name] = member
             self._processes.append(member)
 
@@ -229,6 +237,10 @@ class VerifiableGroup:
         """What each living member owns."""
         living = self._members.keys() - self.dead()
         return {name: frozenset(self[name].assignment) for name in living}
+
+    def told(self) -> dict[str, tuple[int, int]]:
+        """How many assignments and revocations each member has told."""
+        return {n: (m.state.assignments, m.state.revocations) for n, m in self._members.items()}
 
     def balanced(self) -> bool:
         """Whether each partition has one owner, and the living members own about as many each."""
@@ -283,7 +295,7 @@ class VerifiableGroup:
         self.stop(*self._members.keys() - self.dead())
         if self._failures:
             raise self._failures[0]
-        verdict = judge({f"{n} {m.name}": m.events for n, m in enumerate(self._processes)})
+        verdict = judge({f"{m.name} ({n})": m.events for n, m in enumerate(self._processes)})
         assert all(end > 0 for end in self._produced.values()), "nothing was written"
         assert not verdict.jumps
         assert verdict.position == self._produced, "lost"
