@@ -9,11 +9,11 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from group_members import PATIENCE_S, committed, owns, poll_until
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -25,81 +25,7 @@ from pyspark_kafka_rebalance import (
 )
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-PATIENCE_S = 30.0
-
-only_classic = pytest.mark.parametrize("protocol", ["classic"])
-
-
-@pytest.fixture(params=["classic", "consumer"])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def consumers(
-    kafka: LocalKafka, group_id: str, protocol: str
-) -> Iterator[Callable[..., DeferredRevokeConsumer]]:
-    """Make members of one group; closed at the end."""
-    set_timeouts(kafka, group_id, 6_000)
-    with ExitStack() as stack:
-
-        def make(*topics: str, **config: Any) -> DeferredRevokeConsumer:
-            settings = {
-                "group_protocol": protocol,
-                "bootstrap_servers": kafka.bootstrap_servers,
-                "group_id": group_id,
-                "auto_offset_reset": "earliest",
-                "session_timeout_ms": 6_000,
-                "heartbeat_interval_ms": 500,
-                **config,
-            }
-            consumer = DeferredRevokeConsumer(*topics, **settings)
-            stack.callback(consumer.close, timeout_ms=2_000)
-            return consumer
-
-        yield make
-
-
-def set_timeouts(kafka: LocalKafka, group_id: str, session_timeout_ms: int) -> None:
-    """What members of the consumer protocol are told by the broker."""
-    kafka.configure_group(
-        group_id,
-        {
-            "consumer.session.timeout.ms": session_timeout_ms,
-            "consumer.heartbeat.interval.ms": 500,
-        },
-    )
-
-
-def poll_until(
-    done: Callable[[], bool], *members: DeferredRevokeConsumer, hold: bool = False
-) -> list[Any]:
-    """Poll the members in turn until ``done``; ``hold`` delays every revoke. The poll results."""
-    results = []
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, "the group did not get there"
-        for member in members:
-            result = member.poll_with_rebalance(timeout_ms=20)
-            results.append(result)
-            assert not result.lost & member.assignment(), "both lost and assigned"
-            assert not result.to_be_revoked & result.records.keys(), "a record of a revoking one"
-            if hold:
-                assert member.delay_revoke(result.to_be_revoked)
-    return results
-
-
-def owns(member: DeferredRevokeConsumer, count: int) -> Callable[[], bool]:
-    return lambda: len(member.assignment()) == count and member.is_stable
-
-
-def committed(kafka: LocalKafka, group_id: str) -> dict[TopicPartition, int]:
-    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-    try:
-        offsets = admin.list_group_offsets(group_id)[group_id]
-        return {partition: found.offset for partition, found in offsets.items()}
-    finally:
-        admin.close()
+only_classic = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
 
 def test_a_revoke_is_requested_in_one_poll_and_completed_later(kafka, topic_name, consumers):
@@ -196,7 +122,7 @@ def test_defer_revoke_false_completes_in_the_poll_that_learned_of_it(kafka, topi
     second = consumers(topic_name)
     results = poll_until(owns(second, 2), first, second)
     assert first.get_to_be_revoked_partitions() == frozenset()
-    assert all(not result.to_be_revoked for result in results)
+    assert all(not result.to_be_revoked for result in results[first])
 
 
 def test_partitions_not_drained_by_the_deadline_are_lost_and_only_those(
@@ -385,12 +311,12 @@ class dead_member:  # noqa: N801 - reads as a context manager
         self._process.stdout.close()
 
 
+@pytest.mark.parametrize("session_timeout_ms", [3_000])
 def test_after_a_stall_longer_than_the_session_everything_is_lost_at_once(
     kafka, topic_name, group_id, protocol, consumers
 ):
     """The lease: a stopped process must not go on with what it had when it resumes."""
     kafka.create_topic(topic_name, partitions=2)
-    set_timeouts(kafka, group_id, 3_000)
     with dead_member(
         kafka,
         topic_name,
@@ -408,11 +334,11 @@ def test_after_a_stall_longer_than_the_session_everything_is_lost_at_once(
         assert stalled.stdout.readline().split() == ["0", "2"]
 
 
-def test_an_expired_lease_loses_before_the_broker_answers(kafka, topic_name, group_id, consumers):
-    set_timeouts(kafka, group_id, 3_000)
+@pytest.mark.parametrize("session_timeout_ms", [3_000])
+def test_an_expired_lease_loses_before_the_broker_answers(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"x"] * 20)
-    member = consumers(topic_name, session_timeout_ms=3_000)
+    member = consumers(topic_name)
     poll_until(owns(member, 2), member)
     kafka.suspend()
     try:
@@ -440,7 +366,9 @@ def test_a_commit_outside_a_generation_is_refused_here_not_accepted_there(
         member.commit_processed({partition: 3})
     with pytest.raises(PartitionsLostError):
         member.commit({partition: OffsetAndMetadata(3, "", -1)})
-    assert partition in poll_until(lambda: bool(member.get_lost_partitions()), member)[-1].lost
+    assert (
+        partition in poll_until(lambda: bool(member.get_lost_partitions()), member)[member][-1].lost
+    )
     assert committed(kafka, group_id) == {}
 
 
@@ -499,7 +427,7 @@ def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
     cluster.partitions_for_topic = lambda topic: (
         partitions_for_topic(topic) if known.is_set() else None
     )
-    results = poll_until(lambda: member.generation >= 1, member)
+    results = poll_until(lambda: member.generation >= 1, member)[member]
     assert len(results[-1].assigned) == 3
 
 
@@ -547,10 +475,10 @@ def test_short_polls_balance(kafka, topic_name, consumers):
         time.sleep(0.2)
 
 
+@pytest.mark.parametrize("session_timeout_ms", [2_000])
 def test_heartbeats_go_on_between_rare_polls(kafka, topic_name, group_id, consumers):
     kafka.create_topic(topic_name, partitions=2)
-    set_timeouts(kafka, group_id, 2_000)
-    member = consumers(topic_name, session_timeout_ms=2_000, heartbeat_interval_ms=300)
+    member = consumers(topic_name)
     poll_until(owns(member, 2), member)
     time.sleep(5)
     assert member.poll_with_rebalance(timeout_ms=20).lost == frozenset()

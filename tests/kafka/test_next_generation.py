@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from group_members import lost, owns, poll_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
@@ -24,52 +23,10 @@ from pyspark_kafka_rebalance.consumer.group_membership import AssignmentReceived
 from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationMembership
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-PATIENCE_S = 30.0
-
-Consumers = Callable[..., DeferredRevokeConsumer]
-
 
 @pytest.fixture
-def consumers(kafka: LocalKafka, group_id: str) -> Iterator[Consumers]:
-    """Make members of one group; closed at the end."""
-    kafka.configure_group(
-        group_id,
-        {"consumer.session.timeout.ms": 6_000, "consumer.heartbeat.interval.ms": 500},
-    )
-    with ExitStack() as stack:
-
-        def make(*topics: str, **config: Any) -> DeferredRevokeConsumer:
-            settings = {
-                "bootstrap_servers": kafka.bootstrap_servers,
-                "group_id": group_id,
-                "group_protocol": "consumer",
-                "auto_offset_reset": "earliest",
-                **config,
-            }
-            consumer = DeferredRevokeConsumer(*topics, **settings)
-            stack.callback(consumer.close, timeout_ms=2_000)
-            return consumer
-
-        yield make
-
-
-def poll_until(
-    done: Callable[[], object], *members: DeferredRevokeConsumer, hold: bool = False
-) -> list[Any]:
-    """Poll the members in turn until ``done``; ``hold`` delays every revoke. The poll results."""
-    results = []
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, "the group did not get there"
-        for member in members:
-            results.append(member.poll_with_rebalance(timeout_ms=20))
-            if hold:
-                member.delay_revoke(results[-1].to_be_revoked)
-    return results
-
-
-def owns(member: DeferredRevokeConsumer, count: int) -> Callable[[], bool]:
-    return lambda: len(member.assignment()) == count and member.is_stable
+def protocol() -> str:
+    return "consumer"
 
 
 def partitions(topic: str, *numbers: int) -> set[TopicPartition]:
@@ -102,12 +59,12 @@ def test_only_what_is_not_drained_is_lost_before_the_broker_fences_the_member(
     slow = consumers(topic_name, max_poll_interval_ms=4_000)
     poll_until(owns(slow, 4), slow)
     second = consumers(topic_name)
-    poll_until(lambda: slow._revocations.revoking, slow, second, hold=True)
+    poll_until(lambda: bool(slow._revocations.revoking), slow, second, hold=True)
     revoking = slow._revocations.revoking
     kept = slow.assignment() - revoking
     member_id = slow._membership.member_id
-    results = poll_until(lambda: owns(second, 2)(), slow, second, hold=True)
-    assert frozenset().union(*(result.lost for result in results)) == revoking
+    results = poll_until(owns(second, 2), slow, second, hold=True)
+    assert lost(results[slow]) == revoking
     assert slow.assignment() == kept
     assert slow._membership.member_id == member_id
     assert slow._membership._losses == 0, "the whole member was fenced"
@@ -119,7 +76,7 @@ def test_the_deadline_holds_also_while_nobody_polls(kafka, topic_name, consumers
     slow = consumers(topic_name, max_poll_interval_ms=4_000)
     poll_until(owns(slow, 2), slow)
     second = consumers(topic_name)
-    poll_until(lambda: slow._revocations.revoking, slow, second, hold=True)
+    poll_until(lambda: bool(slow._revocations.revoking), slow, second, hold=True)
     revoking = slow._revocations.revoking
     poll_until(owns(second, 1), second)  # slow is not polled
     with pytest.raises(Exception, match=f"{topic_name}-"):
@@ -162,8 +119,8 @@ def test_a_fenced_member_loses_everything_and_comes_back_under_its_id(
     member_id = member._membership.member_id
     # A heartbeat with an epoch of the future is what a broker fences.
     member._membership._member = member._membership._member._replace(generation=99)
-    results = poll_until(lambda: member.get_lost_partitions(), member)
-    assert results[-1].lost == partitions(topic_name, 0, 1)
+    results = poll_until(lambda: bool(member.get_lost_partitions()), member)
+    assert results[member][-1].lost == partitions(topic_name, 0, 1)
     assert not member.may_hand_out()
     poll_until(owns(member, 2), member)
     assert member._membership.member_id == member_id
@@ -218,7 +175,7 @@ def test_after_a_lost_answer_the_heartbeat_says_everything(kafka, topic_name, co
     poll_until(owns(member, 2), member)
     sent = sent_heartbeats(member)
     member._membership._reconciliation.not_answered()
-    poll_until(lambda: sent, member)
+    poll_until(lambda: bool(sent), member)
     _, fields = sent[0]
     (owned,) = fields["topic_partitions"]
     assert sorted(owned.partitions) == [0, 1]
