@@ -21,6 +21,7 @@ _PUBLIC = {
     "OptionError": "errors",
     "PartitionsLostError": "errors",
     "UnsupportedBrokerError": "errors",
+    "AsyncDeferredRevokeConsumer": "consumer.asynchronous",
     "DeferredRevokeConsumer": "consumer.deferred",
     "FetchMetadata": "consumer.fetch_metadata",
     "PollResult": "consumer.deferred",
@@ -32,6 +33,9 @@ _PUBLIC = {
 __all__ = [*_PUBLIC, "DefaultSource"]
 
 if TYPE_CHECKING:
+    from .consumer.asynchronous import (
+        AsyncDeferredRevokeConsumer as AsyncDeferredRevokeConsumer,
+    )
     from .consumer.deferred import DeferredRevokeConsumer as DeferredRevokeConsumer
     from .consumer.deferred import PollResult as PollResult
     from .consumer.fetch_metadata import FetchMetadata as FetchMetadata

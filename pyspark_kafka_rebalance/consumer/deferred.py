@@ -153,6 +153,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         # commit is counted before, or it is refused. Never held over I/O or a listener.
         self._giving_up = threading.Lock()
         self._completion = Completion()
+        self._woken = threading.Event()
         self._generation = -1
         self._assigned: set[TopicPartition] = set()  # during this poll
         self._eventful = False  # a revoke was requested or a partition lost during this poll
@@ -220,6 +221,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         revoked = self._begin_turn()
         self._apply_events()
         return self._result({}, revoked)
+
+    def wakeup(self) -> None:
+        """End the poll under way early, or else the next one; from any thread.
+
+        As Java's, but the poll does not raise: it returns what it has, maybe no records.
+        """
+        self._woken.set()
 
     def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
         """Partitions whose revoke is completed in the next poll, unless it is delayed."""
@@ -463,7 +471,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return self._revocations.revoking | self._releasing
 
     def _poll(self, timeout_ms: float, max_records: int, update_offsets: bool) -> PollResult:
-        # Until when: the timeout. Ended early by records, a requested revoke, or a loss. In
+        # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In
         # between, kafka-python's fetcher waits for data a slice at a time.
         deadline = time.monotonic() + timeout_ms / 1000
         self._io.poll()
@@ -474,7 +482,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             left_ms = 0 if self._eventful else max(0.0, (deadline - time.monotonic()) * 1000)
             records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
             self._hand_out(records)
-            if records or self._eventful or time.monotonic() >= deadline:
+            woken = self._woken.is_set()
+            if records or self._eventful or woken or time.monotonic() >= deadline:
+                self._woken.clear()
                 return self._result(records, revoked)
 
     def _hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:

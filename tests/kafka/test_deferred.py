@@ -475,6 +475,21 @@ def test_short_polls_balance(kafka, topic_name, consumers):
         time.sleep(0.2)
 
 
+def test_a_wakeup_ends_one_poll(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    poll = threading.Thread(target=member.poll_with_rebalance, args=(600_000,))
+    poll.start()
+    member.wakeup()
+    poll.join(PATIENCE_S)
+    assert not poll.is_alive()
+    member.wakeup()  # none is under way: the next
+    assert member.poll(timeout_ms=600_000) == {}
+    kafka.produce(topic_name, [b"x"])
+    assert member.poll(timeout_ms=600_000), "a wakeup ends one poll only"
+
+
 @pytest.mark.parametrize("session_timeout_ms", [2_000])
 def test_heartbeats_go_on_between_rare_polls(kafka, topic_name, group_id, consumers):
     kafka.create_topic(topic_name, partitions=2)
