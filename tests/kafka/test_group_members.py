@@ -127,3 +127,25 @@ def test_a_member_that_is_killed(group_of: MakeGroup) -> None:
     assert not verdict.overlaps
     assert {again.partition for again in verdict.redelivered} <= of_the_killed
     assert all(again.left_by.startswith("b ") for again in verdict.redelivered)
+
+
+def test_a_second_process_with_the_instance_id_of_a_member(group_of: MakeGroup) -> None:
+    """The classic protocol fences the first, the consumer protocol keeps the second out."""
+    group = group_of(session_timeout_ms=LONG_SESSION_MS)
+    group.start("first", group_instance_id="i")
+    group.wait_until_balanced()
+    group.wait_until_caught_up()
+    before = group.told()["first"]
+    group.start("second", group_instance_id="i")
+    if group.group_protocol == "classic":
+        group.wait_until(lambda: "first" in group.dead(), "the first to be fenced")
+        group.wait_until_balanced()
+        group.finish()
+        return
+    group.wait_until(lambda: "instance id is owned by" in group.log_of("second"), "the refusal")
+    group.wait_until_caught_up()
+    assert group.joined() == {"first"}
+    assert group.told()["first"] == before
+    group.stop("first")  # which keeps its place for itself, or for another of its name
+    group.wait_until(lambda: group.joined() == {"second"}, "the second to take over")
+    group.finish_exactly_once()

@@ -90,8 +90,12 @@ class Member:
         return (
             f"{self.name}: {self.state.phase.value}, exit code {self.process.poll()}, owns "
             f"{sorted(partition.partition for partition in self.state.assignment)}; its log:\n"
-            f"{self._log.read_text(errors='replace')[-1_500:]}"
+            f"{self.log_end()}"
         )
+
+    def log_end(self, characters: int = 1_500) -> str:
+        """The end of what it logged."""
+        return self._log.read_text(errors="replace")[-characters:]
 
     def _follow(self, take: Callable[[Member, Event], None]) -> None:
         assert self.process.stdout is not None
@@ -137,7 +141,7 @@ class VerifiableGroup:
         self._topic = topic
         self._group_id = group_id
         self._work = work
-        self._protocol = group_protocol
+        self.group_protocol = group_protocol
         self._session_timeout_ms = session_timeout_ms
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
@@ -177,7 +181,7 @@ class VerifiableGroup:
         group_protocol: str | None = None,
     ) -> None:
         """Start a member; again after it ended, too."""
-        protocol = group_protocol or self._protocol
+        protocol = group_protocol or self.group_protocol
         command = [*(java_command() if java else OURS)]
         command += ["--bootstrap-server", self._kafka.bootstrap_servers]
         command += ["--topic", self._topic, "--group-id", self._group_id]
@@ -217,6 +221,10 @@ class VerifiableGroup:
 
     def __getitem__(self, name: str) -> MemberState:
         return self._members[name].state
+
+    def log_of(self, name: str) -> str:
+        """The end of what a member has logged."""
+        return self._members[name].log_end()
 
     def dead(self) -> set[str]:
         """The members that have ended."""
