@@ -142,10 +142,12 @@ class CommitLoop:
             commits.acknowledge(accepted)
             commits.settle(refused)
             commits.retry()
+            # After a loss another membership may have the same id, at the same epoch.
+            ours = commits is self._commits and member == self._member()
         for p in refused:
             reason = errors[p].__name__
             log.warning("offset %d of %s-%d cannot be committed: %s", offsets[p], *p, reason)
-        if member == self._member():
+        if ours:
             if accepted:
                 self._on_accepted(sent_at)
             for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:

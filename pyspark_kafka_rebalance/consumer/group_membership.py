@@ -255,12 +255,13 @@ class GroupMembership(ABC):
             They are lost, even if no poll has said so yet.
         """
         with self._lock:
-            for event in self._events:
-                if isinstance(event, Lost):
-                    gone = event.partitions
-                    kept = frozenset() if gone is None else frozenset(offsets) - gone
-                    refuse_strangers(offsets, kept)
+            self._refuse_lost(offsets)
             self._commits.add(offsets)
+
+    def refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raise PartitionsLostError, naming them, when some are lost, as ``commit`` does."""
+        with self._lock:
+            self._refuse_lost(offsets)
 
     def leave(self, timeout_ms: float | None = None, reason: str = "unsubscribed") -> None:
         """Leave the group over the lane."""
@@ -284,22 +285,38 @@ class GroupMembership(ABC):
 
     async def commit_now(self, offsets: Mapping[TopicPartition, int]) -> None:
         """kafka-python's ``commit()``: one attempt; raises what the library retries or reports."""
-        member = self._member
+        losses, member = self._losses, self._member
         if not member.joined:
             # Outside a generation the broker would take it for a commit by hand and accept it.
             refuse_strangers(offsets, frozenset())
         refuse_strangers(offsets, self._committable())
-        results = await self._lane.commit(member, offsets)
-        for error in results.values():
+        try:
+            errors = await self._lane.commit(member, offsets)
+        except kafka_errors.KafkaError as failure:  # it may or may not have arrived
+            self._consider_answer(losses, type(failure))
+            raise
+        for error in errors.values():
             verdict = verdict_of(error)
             if verdict is Verdict.ACCEPTED:
                 continue
-            self._consider(verdict, error)
+            self._consider_answer(losses, error)
             if verdict in (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE):
                 raise kafka_errors.CoordinatorLoadInProgressError(str(error.__name__))
             raise error()
 
+    def _consider_answer(self, losses: int, error: type[Exception]) -> None:
+        """The answer to a former membership says nothing about the present one (invariant 2)."""
+        if losses == self._losses:
+            self._consider(verdict_of(error), error)
+
     # -- losing -----------------------------------------------------------------------------------
+
+    def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for event in self._events:
+            if isinstance(event, Lost):
+                gone = event.partitions
+                kept = frozenset() if gone is None else frozenset(offsets) - gone
+                refuse_strangers(offsets, kept)
 
     def _lose(self, reason: str, keep_member_id: bool = False) -> None:
         """Record the loss of everything owned; thread-safe."""

@@ -149,7 +149,10 @@ class Lane:
     async def commit(
         self, member: Member, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, type[Exception]]:
-        """Commit next offsets, fenced by the member's generation; the error of each partition."""
+        """Commit next offsets, fenced by the member's generation; the error of each partition.
+
+        NetworkExceptionError (no response was received) of one that the answer does not name.
+        """
         by_topic: dict[str, dict[int, int]] = defaultdict(dict)
         for partition, offset in offsets.items():
             by_topic[partition.topic][partition.partition] = offset
@@ -181,11 +184,12 @@ class Lane:
             self._io.coordinator(),
             self._timeout_ms,
         )
-        return {
+        answered = {
             TopicPartition(topic.name, partition.partition_index): error_of(partition.error_code)
             for topic in response.topics
             for partition in topic.partitions
         }
+        return {p: answered.get(p, kafka_errors.NetworkExceptionError) for p in offsets}
 
     async def leave(self, member: Member, reason: str) -> type[Exception]:
         """Leave the group; the other members learn of it with their next heartbeat."""

@@ -141,6 +141,17 @@ def test_a_commit_is_fenced_by_the_generation_and_answered_for_each_partition() 
     assert sent == offsets
 
 
+def test_a_partition_that_the_answer_leaves_out_is_not_taken_for_committed() -> None:
+    named = SimpleNamespace(
+        name="a", partitions=[SimpleNamespace(partition_index=n, error_code=0) for n in (0, 9)]
+    )
+    connection = Connection(SimpleNamespace(topics=[named]))
+    lane = Lane(connection, "g", None, 1_000, 8)  # type: ignore[arg-type]
+    first, second = TopicPartition("a", 0), TopicPartition("a", 1)
+    errors = asyncio.run(lane.commit(Member(41, "member-1"), {first: 10, second: 20}))
+    assert errors == {first: kafka_errors.NoError, second: kafka_errors.NetworkExceptionError}
+
+
 def test_heartbeat_and_leave_say_what_the_broker_said() -> None:
     connection = Connection(SimpleNamespace(error_code=27), SimpleNamespace(error_code=25))
     lane = Lane(connection, "g", None, 1_000, 8)  # type: ignore[arg-type]
