@@ -265,12 +265,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         Raises
         ------
         PartitionsLostError
-            One of the partitions is not owned; nothing of this call is committed.
+            One of the partitions is not owned by this member of the group (assigned by hand:
+            ``commit``); nothing of this call is committed.
         """
         with self._giving_up:
-            refuse_strangers(offsets, self.assignment())
-            self._completion.complete_below(offsets)
-            self._membership.commit(offsets)
+            refuse_strangers(offsets, self._owned_in_group())
+            self._membership.refuse_lost(offsets)
+            self._membership.commit(self._completion.complete_below(offsets))
 
     def processed(self, partition: TopicPartition, *offsets: int) -> None:
         """The records of a partition at these offsets are processed, in whatever order.
@@ -289,15 +290,16 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         Raises
         ------
         PartitionsLostError
-            The partition is not owned any more, which a worker cannot know: its new owner
-            delivers these records too.
+            The partition is not owned any more, or it is again and these records were handed out
+            before; a worker cannot know. Whoever owns it now delivers them too.
         ValueError
-            No poll has handed out one of them.
+            No poll has handed out one of them. As with the other error, nothing of this call
+            counts.
         """
         with self._giving_up:
-            refuse_strangers(
-                dict.fromkeys((partition,), max(offsets, default=0)), self.assignment()
-            )
+            named = {partition: max(offsets, default=0)}
+            refuse_strangers(named, self._owned_in_group())
+            self._membership.refuse_lost(named)
             position = self._completion.complete(partition, offsets)
             if position is not None:
                 self._membership.commit({partition: position})
@@ -345,8 +347,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Send nothing more of what waits, and let a lower offset be committed next.
 
         For the one case in which a committed position must move back: the records are gone.
+        Those that were handed out do not count any more; seek to where polls go on.
         """
-        self._membership.commits.drop(partitions)
+        with self._giving_up:
+            self._membership.commits.drop(partitions)
+            self._completion.forget(partitions)
 
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
         """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
@@ -438,7 +443,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Leave the group and give up every partition."""
         super().unsubscribe()
         self._membership.commits.forget_all()  # what another thread added while this one left
-        self._completion = Completion()
+        with self._giving_up:
+            self._completion.forget_all()
         self._revocations = Revocations()
         self._requested_at.clear()
         self._releasing = frozenset()
@@ -466,6 +472,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def _grouped(self) -> bool:
         return bool(self._io.subscribed)
+
+    def _owned_in_group(self) -> frozenset[TopicPartition]:
+        """The assignment, unless it was made by hand: then there is no membership that commits."""
+        return self.assignment() if self._grouped() else frozenset()
 
     def _not_released(self) -> frozenset[TopicPartition]:
         return self._revocations.revoking | self._releasing
