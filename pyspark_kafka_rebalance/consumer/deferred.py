@@ -415,7 +415,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return True
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
-        """Drain the commits of ``commit_processed``, leave the group, close the connections.
+        """Drain what is processed, leave the group, close the connections.
+
+        From the end of the draining on, ``processed`` and ``commit_processed`` are refused.
 
         Parameters
         ----------
@@ -431,13 +433,28 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         deadline = time.monotonic() + timeout_ms / 1000
         if self._grouped():
             try:
-                if not self.drain(timeout_ms):
-                    log.warning("group %s: closed with commits outstanding", self._group_id)
-                self._tell_listener("on_partitions_revoked", self._io.owned())
+                self._tell_listener("on_partitions_revoked", self.assignment())  # it may commit
+            except Exception:
+                log.exception("group %s: the rebalance listener failed", self._group_id)
+            try:
+                while not self._end_commits():
+                    if not self.drain(max(0.0, (deadline - time.monotonic()) * 1000)):
+                        log.warning("group %s: closed with commits outstanding", self._group_id)
+                        break
             except Exception:
                 log.exception("group %s: closing without a full drain", self._group_id)
+            self._end_commits(give_up=True)
         left_ms = max(100.0, (deadline - time.monotonic()) * 1000)
         super().close(autocommit=False, timeout_ms=left_ms)
+
+    def _end_commits(self, give_up: bool = False) -> bool:
+        """Refuse commits from here on, once none is outstanding; whether they are refused now."""
+        with self._giving_up:
+            if self._membership.commits.any_outstanding() and not give_up:
+                return False
+            self._releasing = self._io.owned()
+            self._completion.forget_all()
+            return True
 
     def unsubscribe(self) -> None:
         """Leave the group and give up every partition."""
