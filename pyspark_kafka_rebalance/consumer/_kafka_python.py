@@ -232,6 +232,13 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         position = None if state is None else state.position
         return None if position is None else int(position.offset)
 
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where each partition stands that has a position: what ``commit()`` commits."""
+        consumed: dict[TopicPartition, OffsetAndMetadata] = (
+            self._subscription.all_consumed_offsets()
+        )
+        return consumed
+
     @property
     def rebalance_listener(self) -> Any:
         """The listener given to ``subscribe``, or None."""

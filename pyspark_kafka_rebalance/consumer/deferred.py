@@ -19,11 +19,12 @@ Invariants of the assignment (those of the lists are in ``revocation.py``):
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ from kafka.errors import IllegalStateError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError, UnsupportedBrokerError
+from ..errors import OptionError, PartitionsLostError, UnsupportedBrokerError
 from ._kafka_python import (
     fetch_step,
     offers_consumer_protocol,
@@ -310,17 +311,23 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             return self._completion.pending()
 
     def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
-        """``KafkaConsumer.commit``: what it commits counts as processed."""
-        committed = self._by_hand(offsets)
+        """``KafkaConsumer.commit``: what the broker accepts counts as processed."""
+        if offsets is None:
+            offsets = self._positions()
         super().commit(offsets, timeout_ms)
-        with self._giving_up:
-            self._completion.complete_below(committed)
+        self._committed_by_hand(offsets)
 
     def commit_async(self, offsets: Any = None, callback: Any = None) -> Any:
-        """``KafkaConsumer.commit_async``: what it commits counts as processed."""
-        with self._giving_up:
-            self._completion.complete_below(self._by_hand(offsets))
-        return super().commit_async(offsets, callback)
+        """``KafkaConsumer.commit_async``: what the broker accepts counts as processed.
+
+        A failure reaches the callback only; then the records are still ``unprocessed``, so that
+        their revoke can be delayed until another commit.
+        """
+        if offsets is None:
+            offsets = self._positions()
+        future = super().commit_async(offsets, callback)
+        future.add_callback(lambda _: self._committed_by_hand(offsets))
+        return future
 
     def current_lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end, as of the last poll.
@@ -517,14 +524,22 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def _hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
         with self._giving_up:
             for partition, found in records.items():
-                self._completion.hand_out(partition, [record.offset for record in found])
+                self._completion.hand_out(partition, _offsets(found))
 
-    def _by_hand(self, offsets: Mapping[TopicPartition, Any] | None) -> dict[TopicPartition, int]:
-        """What a commit by hand commits: next offsets; without any named, the positions."""
-        if offsets is None:
-            found = {p: self._io.position(p) for p in self.assignment()}
-            return {p: offset for p, offset in found.items() if offset is not None}
-        return {p: offset_of(value) for p, value in offsets.items()}
+    def _positions(self) -> dict[TopicPartition, Any]:
+        """What a commit by hand without offsets commits; nothing of a completed revoke."""
+        consumed = self._io.consumed()
+        return {p: consumed[p] for p in self.assignment() & consumed.keys()}
+
+    def _committed_by_hand(self, offsets: Mapping[TopicPartition, Any]) -> None:
+        committed = {p: offset_of(o) for p, o in offsets.items()}
+        with self._giving_up:
+            reached = self._completion.complete_below(committed)
+            beyond = {p: offset for p, offset in reached.items() if offset > committed[p]}
+            if beyond:
+                # Lost since: then there is nothing to commit, and the next poll says so.
+                with contextlib.suppress(PartitionsLostError):
+                    self._membership.commit(beyond)
 
     def _result(
         self, records: dict[TopicPartition, list[Any]], revoked: frozenset[TopicPartition]
@@ -705,6 +720,12 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             f"assigned={len(self._io.owned())} (new {added}) revoking={len(revoking)} "
             f"(drained {len(self._releasing)}) lost={len(self._revocations.lost)}{deadline}"
         )
+
+
+def _offsets(records: Sequence[Any]) -> Sequence[int]:
+    """Their offsets; a range where none is missing between the first and the last."""
+    whole = range(records[0].offset, records[-1].offset + 1)
+    return whole if len(whole) == len(records) else [record.offset for record in records]
 
 
 def _checked_config(
