@@ -488,6 +488,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         log.info("group %s: the %s protocol", self._group_id, chosen)
         return chosen
 
+    def __next__(self) -> Any:
+        """The next record; the library's iterator, which may drop records that a poll brought."""
+        record = super().__next__()
+        if self._grouped():
+            self._hand_out({TopicPartition(record.topic, record.partition): [record]})
+        return record
+
     # -- one turn of the rebalance ----------------------------------------------------------------
 
     @property
@@ -515,7 +522,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             self._apply_events()
             left_ms = 0 if self._eventful else max(0.0, (deadline - time.monotonic()) * 1000)
             records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
-            self._hand_out(records)
+            if update_offsets:
+                self._hand_out(records)
             woken = self._woken.is_set()
             if records or self._eventful or woken or time.monotonic() >= deadline:
                 self._woken.clear()
