@@ -37,7 +37,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-oldest test-old-client lint bench-handover bench-rebalance jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-old-client lint bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -66,6 +66,11 @@ test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
 	@$(FETCH_JARS)
 	@echo "== tests on Kafka and Spark"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/spark
+
+test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long (about half an hour)
+	@$(FETCH_JARS)
+	@echo "== long churns, of other plans each time; python -m tests.chaos --seed SEED repeats one"
+	@$(PY) -m pytest $(ARGS) tests/chaos
 
 test-oldest: ## Run all tests on the oldest PySpark and kafka-python that are supported
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS="'pyspark==4.2.*' 'kafka-python==$(OLDEST_KAFKA_PYTHON)'"
