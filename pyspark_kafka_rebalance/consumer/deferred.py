@@ -33,7 +33,7 @@ from kafka.errors import IllegalStateError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError, PartitionsLostError, UnsupportedBrokerError
+from ..errors import PartitionsLostError, UnsupportedBrokerError
 from ._kafka_python import (
     fetch_step,
     offers_consumer_protocol,
@@ -43,6 +43,7 @@ from ._kafka_python import (
 )
 from .classic import ClassicMembership
 from .completion import Completion
+from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import AssignmentReceived, GroupMembership, Lost, refuse_strangers
 from .next_generation import NextGenerationMembership
@@ -52,11 +53,6 @@ log = logging.getLogger(__name__)
 
 #: How long poll waits for records at a stretch before it looks for rebalance events again.
 _SLICE_MS = 50
-
-#: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval.
-DEFAULT_HEARTBEAT_INTERVAL_MS = 1_000
-
-_GROUP_PROTOCOLS = ("classic", "consumer", "auto")
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         revoke_timeout_ms: int | None = None,
         **config: Any,
     ) -> None:
-        config = _checked_config(config, group_protocol, group_remote_assignor, revoke_timeout_ms)
+        config = checked_config(config, group_protocol, group_remote_assignor, revoke_timeout_ms)
         super().__init__(*topics, **config)
         try:
             group_protocol = self._protocol_for(group_protocol)
@@ -734,49 +730,3 @@ def _offsets(records: Sequence[Any]) -> Sequence[int]:
     """Their offsets; a range where none is missing between the first and the last."""
     whole = range(records[0].offset, records[-1].offset + 1)
     return whole if len(whole) == len(records) else [record.offset for record in records]
-
-
-def _checked_config(
-    config: dict[str, Any],
-    group_protocol: str,
-    group_remote_assignor: str | None,
-    revoke_timeout_ms: int | None,
-) -> dict[str, Any]:
-    """Refuse what cannot work before any network is touched; fill in our defaults."""
-    if not config.get("group_id"):
-        raise OptionError("group_id", config.get("group_id"), "the name of the consumer group")
-    if group_protocol not in _GROUP_PROTOCOLS:
-        raise OptionError(
-            "group_protocol", group_protocol, " or ".join(map(repr, _GROUP_PROTOCOLS))
-        )
-    if group_remote_assignor is not None and group_protocol == "classic":
-        raise OptionError(
-            "group_remote_assignor",
-            group_remote_assignor,
-            "nothing with group_protocol='classic', where the leader's own assignor decides",
-        )
-    if config.get("enable_auto_commit"):
-        raise OptionError(
-            "enable_auto_commit", True, "False: only commit_processed knows what is processed"
-        )
-    if "partition_assignment_strategy" in config:
-        raise OptionError(
-            "partition_assignment_strategy",
-            config["partition_assignment_strategy"],
-            "nothing: cooperative-sticky is the strategy of every member",
-        )
-    limit = config.get("max_poll_interval_ms", KafkaConsumer.DEFAULT_CONFIG["max_poll_interval_ms"])
-    if revoke_timeout_ms is not None and not 0 < revoke_timeout_ms <= limit:
-        raise OptionError(
-            "revoke_timeout_ms", revoke_timeout_ms, f"1 to max_poll_interval_ms={limit}"
-        )
-    session = config.get("session_timeout_ms", 45_000)
-    interval = config.setdefault(
-        "heartbeat_interval_ms", min(DEFAULT_HEARTBEAT_INTERVAL_MS, session // 3)
-    )
-    if not 0 < interval < session:
-        raise OptionError(
-            "heartbeat_interval_ms", interval, f"1 to less than session_timeout_ms={session}"
-        )
-    config["enable_auto_commit"] = False
-    return config
