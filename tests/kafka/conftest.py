@@ -10,6 +10,9 @@ from group_members import PROTOCOLS, MakeMember, members_of
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+# An assertion in there says what it found, as in a test.
+pytest.register_assert_rewrite("verifiable_group")
+
 
 @pytest.fixture(params=PROTOCOLS)
 def protocol(request: pytest.FixtureRequest) -> str:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from group_members import PROTOCOLS
 from kafka import KafkaAdminClient
 from verifiable_group import VerifiableGroup
 
@@ -27,7 +28,7 @@ def groups(
     """
     with ExitStack() as stack:
         started = {}
-        for protocol in ("classic", "consumer"):
+        for protocol in PROTOCOLS:
             work = tmp_path / protocol
             work.mkdir()
             group = VerifiableGroup(
@@ -60,7 +61,7 @@ def test_every_broker_is_restarted(kafka3: LocalKafka, groups: dict[str, Verifia
         group.finish_exactly_once()
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_coordinator_is_killed(
     kafka3: LocalKafka, groups: dict[str, VerifiableGroup], group_id: str, protocol: str
 ) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from group_members import PROTOCOLS
 from verifiable_group import VerifiableGroup
 
 from pyspark_kafka_rebalance.testing import LocalKafka
-
-PROTOCOLS = ("classic", "consumer")
 
 #: More than any bounce takes.
 LONG_SESSION_MS = 45_000
@@ -140,6 +139,7 @@ def test_a_second_process_with_the_instance_id_of_a_member(group_of: MakeGroup) 
     if group.group_protocol == "classic":
         group.wait_until(lambda: "first" in group.dead(), "the first to be fenced")
         group.wait_until_balanced()
+        group.wait_until_caught_up()
         group.finish()
         return
     group.wait_until(lambda: "instance id is owned by" in group.log_of("second"), "the refusal")

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 from consumer_events import Redelivery, Verdict
+from group_members import PROTOCOLS
 from kafka import KafkaAdminClient
 from verifiable_group import VerifiableGroup
 
 from pyspark_kafka_rebalance.testing import LocalKafka
-
-PROTOCOLS = ("classic", "consumer")
 
 
 def group_of(

@@ -9,14 +9,13 @@ import subprocess
 from typing import Any
 
 import pytest
+from group_members import PROTOCOLS
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 from verifiable_group import OURS, PATIENCE_S, java_command
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE
-
-PROTOCOLS = ("classic", "consumer")
 
 
 def run(command: tuple[str, ...], *options: str) -> str:

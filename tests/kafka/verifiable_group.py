@@ -85,6 +85,11 @@ class Member:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended, all that it told is taken, and the last line is not among it."""
+        return not self._follower.is_alive() and self.state.phase is not Phase.DEAD
+
     def account(self) -> str:
         """Where it stands, and the end of what it said."""
         return (
@@ -272,8 +277,7 @@ class VerifiableGroup:
                 if done():
                     return
                 for member in self._members.values():
-                    crashed = member.process.poll() and member.state.phase is not Phase.DEAD
-                    assert not crashed, member.account()
+                    assert not member.crashed, member.account()
                 if not self._changed.wait(min(1.0, deadline - time.monotonic())):
                     accounts = "\n".join(m.account() for m in self._members.values())
                     assert time.monotonic() < deadline, f"waited for {what}\n{accounts}"
@@ -283,12 +287,12 @@ class VerifiableGroup:
         self.wait_until(self.balanced, "an even assignment")
 
     def wait_until_caught_up(self) -> None:
-        """Wait until everything written so far is consumed."""
+        """Wait until of every partition everything written so far is consumed, and more."""
         with self._changed:
             written = dict(self._produced)
         self.wait_until(
-            lambda: all(self._position[p] >= end for p, end in written.items()),
-            f"all to be consumed up to {written}",
+            lambda: all(self._position[p] > end for p, end in written.items()),
+            f"records behind {written}",
         )
 
     def finish(self) -> Verdict:
@@ -299,7 +303,7 @@ class VerifiableGroup:
         """
         self._enough.set()
         self._load.join()
-        self.wait_until_caught_up()
+        self.wait_until(lambda: self._position == self._produced, f"all of {self._produced}")
         self.stop(*self._members.keys() - self.dead())
         if self._failures:
             raise self._failures[0]
