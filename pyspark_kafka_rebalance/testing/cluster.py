@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.structs import TopicPartition
 
 from .errors import LocalKafkaError
 
@@ -175,6 +176,12 @@ class KafkaCluster:
         if failures:
             raise failures[0]
         return ends
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """A group's committed offsets, as any Kafka tool sees them: the next to read."""
+        with self._administration:
+            offsets = self._admin_client().list_group_offsets(group_id)[group_id]
+        return {partition: found.offset for partition, found in offsets.items()}
 
     def close(self) -> None:
         """Close the clients; again is fine."""

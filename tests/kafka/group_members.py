@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 #: Every test of what both protocols promise runs with each of these.
 PROTOCOLS = ("classic", "consumer")
@@ -137,15 +136,6 @@ def records(results: Iterable[PollResult]) -> list[tuple[TopicPartition, int]]:
         for partition, found in result.records.items()
         for record in found
     ]
-
-
-def committed(kafka: LocalKafka, group_id: str) -> dict[TopicPartition, int]:
-    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-    try:
-        offsets = admin.list_group_offsets(group_id)[group_id]
-        return {partition: found.offset for partition, found in offsets.items()}
-    finally:
-        admin.close()
 
 
 @contextmanager

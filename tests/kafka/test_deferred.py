@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from group_members import PATIENCE_S, committed, owns, poll_until
+from group_members import PATIENCE_S, owns, poll_until
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -152,7 +152,7 @@ def test_partitions_not_drained_by_the_deadline_are_lost_and_only_those(
     assert first.drain(5_000)
     poll_until(owns(second, 2), first, second)
     assert second.assignment() == lost
-    assert committed(kafka, group_id).keys() == kept
+    assert kafka.committed(group_id).keys() == kept
 
 
 def test_a_revoke_waits_for_the_answer_to_its_commit(kafka, topic_name, group_id, consumers):
@@ -173,7 +173,7 @@ def test_a_revoke_waits_for_the_answer_to_its_commit(kafka, topic_name, group_id
         kafka.resume()
     # Alone in its group it gets the partition back, once it has been released.
     poll_until(lambda: moving in first.assignment(), first)
-    assert committed(kafka, group_id)[moving] == 5
+    assert kafka.committed(group_id)[moving] == 5
 
 
 def interrupted(
@@ -210,7 +210,7 @@ def test_a_commit_racing_the_completion_of_a_revoke_counts_or_is_refused(
     assert in_time, "accepted by us, and the partition was already given up"
     monkeypatch.undo()
     poll_until(lambda: moving in member.assignment(), member)
-    assert committed(kafka, group_id)[moving] == 5
+    assert kafka.committed(group_id)[moving] == 5
 
 
 def test_a_commit_racing_a_loss_is_not_sent_by_the_next_generation(
@@ -247,7 +247,7 @@ def test_a_commit_racing_a_loss_is_not_sent_by_the_next_generation(
     poll_until(owns(member, 2), member)
     assert refused
     assert member.drain(5_000)
-    assert partition not in committed(kafka, group_id)
+    assert partition not in kafka.committed(group_id)
 
 
 @only_classic
@@ -369,7 +369,7 @@ def test_a_commit_outside_a_generation_is_refused_here_not_accepted_there(
     assert (
         partition in poll_until(lambda: bool(member.get_lost_partitions()), member)[member][-1].lost
     )
-    assert committed(kafka, group_id) == {}
+    assert kafka.committed(group_id) == {}
 
 
 def test_a_commit_that_waits_when_the_membership_is_lost_is_never_sent(
@@ -389,7 +389,7 @@ def test_a_commit_that_waits_when_the_membership_is_lost_is_never_sent(
         kafka.resume()
     poll_until(lambda: bool(member.get_lost_partitions()), member)
     poll_until(owns(member, 1), member)
-    assert committed(kafka, group_id).get(TopicPartition(topic_name, 0), 0) <= 1
+    assert kafka.committed(group_id).get(TopicPartition(topic_name, 0), 0) <= 1
 
 
 @only_classic
@@ -573,7 +573,7 @@ def test_a_listener_may_commit(kafka, topic_name, group_id, consumers):
     second = consumers(topic_name)
     poll_until(owns(second, 1), first, second)
     assert calls == [("assigned", 2), ("revoked", 1)]
-    assert list(committed(kafka, group_id).values()) == [4]
+    assert list(kafka.committed(group_id).values()) == [4]
 
 
 def test_a_pattern_finds_a_new_topic_and_new_partitions(kafka, topic_name, consumers):

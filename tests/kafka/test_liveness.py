@@ -14,7 +14,6 @@ from flaky_network import FlakyNetwork
 from group_members import (
     PATIENCE_S,
     MakeMember,
-    committed,
     lost,
     members_of,
     owns,
@@ -163,7 +162,7 @@ def test_a_network_that_comes_back_within_the_session_timeout(
     poll_until(lambda: not member._membership.commits.any_outstanding(), member, results=polled)
     assert member.generation == generation
     assert lost(polled[member]) == frozenset()
-    assert committed(kafka, group_id) == offsets
+    assert kafka.committed(group_id) == offsets
 
 
 @outlive_brokers
@@ -181,7 +180,7 @@ def test_a_broker_restart_takes_nothing_from_anyone(kafka, topic_name, group_id,
     )
     assert not any(map(lost, polled.values()))
     assert {member: member.assignment() for member in before} == before
-    assert set(committed(kafka, group_id).values()) == {5}
+    assert set(kafka.committed(group_id).values()) == {5}
 
 
 @outlive_brokers

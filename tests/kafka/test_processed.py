@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from group_members import (
     PATIENCE_S,
-    committed,
     counted,
     held,
     owns,
@@ -122,7 +121,7 @@ def test_workers_that_finish_out_of_order_across_joins_and_leaves(
     assert not first.failed + second.failed
     assert set((first.done + second.done).values()) == {1}, "a record came twice"
     ends = {TopicPartition(topic_name, p): produced // 6 for p in range(6)}
-    assert committed(kafka, group_id) == ends
+    assert kafka.committed(group_id) == ends
 
 
 def test_a_late_worker_of_a_lost_partition_is_told_and_commits_nothing(
@@ -144,7 +143,7 @@ def test_a_late_worker_of_a_lost_partition_is_told_and_commits_nothing(
     with pytest.raises(PartitionsLostError):
         member.processed(partition, 0)
     poll_until(owns(member, 1), member)
-    assert committed(kafka, group_id) == {}
+    assert kafka.committed(group_id) == {}
 
 
 def test_what_is_committed_by_hand_counts_as_processed(kafka, topic_name, consumers):
@@ -234,7 +233,7 @@ def test_a_worker_that_finishes_as_the_drain_of_close_ends(with_records, kafka, 
     member.processed(partition, 0)
     member.close()
     assert drained == [True, True]
-    assert committed(kafka, group_id) == {partition: 2}
+    assert kafka.committed(group_id) == {partition: 2}
     with pytest.raises(PartitionsLostError, match=f"{partition.topic}-0 at 2"):
         member.processed(partition, 2)
     with pytest.raises(PartitionsLostError, match=f"{partition.topic}-0 at 3"):
@@ -256,7 +255,7 @@ def test_what_the_listener_commits_at_close_is_drained(kafka, topic_name, group_
     member.subscribe([topic_name], listener=Committing())
     poll_until(owns(member, 1), member)
     member.close()
-    assert committed(kafka, group_id) == {TopicPartition(topic_name, 0): 4}
+    assert kafka.committed(group_id) == {TopicPartition(topic_name, 0): 4}
 
 
 def test_a_lower_commit_takes_along_what_workers_completed_beyond_it(with_records):
@@ -301,7 +300,7 @@ def test_partitions_assigned_by_hand_are_refused_instead_of_never_committed(
     with pytest.raises(PartitionsLostError):
         member.processed(partition, 0)
     member.commit()
-    assert committed(kafka, group_id) == {partition: 10}
+    assert kafka.committed(group_id) == {partition: 10}
 
 
 def test_a_commit_of_the_positions_leaves_out_a_revoke_that_is_complete(
@@ -322,7 +321,7 @@ def test_a_commit_of_the_positions_leaves_out_a_revoke_that_is_complete(
         future = member.commit_async()
     wait_until(lambda: future.is_done, "the answer")
     assert future.succeeded()
-    assert committed(kafka, group_id) == {moving: 5, kept: 10}
+    assert kafka.committed(group_id) == {moving: 5, kept: 10}
 
 
 @contextmanager
@@ -380,7 +379,7 @@ def test_a_commit_without_an_answer_is_sent_again_not_taken_for_done(
             assert member.drain(PATIENCE_S * 1000)
             assert {p: member.acknowledged(p) for p in offsets} == offsets
         assert len(sent) == 2
-    assert committed(kafka, group_id) == offsets
+    assert kafka.committed(group_id) == offsets
 
 
 @pytest.mark.parametrize("how", UNKNOWN_ANSWERS)

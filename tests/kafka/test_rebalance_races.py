@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 from group_members import (
     PATIENCE_S,
-    committed,
     held,
     lost,
     owns,
@@ -184,7 +183,7 @@ def test_a_commit_racing_a_revoke(kafka, topic_name, group_id, consumers):
     poll_until(share(*members, partitions=4), *members, results=results)
     assert not any(map(lost, results.values()))
     newcomers = records(results[second] + results[third])
-    assert committed(kafka, group_id).keys() >= moving
+    assert kafka.committed(group_id).keys() >= moving
     assert {p for p, offset in newcomers if offset < 5} == set(), "read again"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 from group_members import (
     PATIENCE_S,
-    committed,
     counted,
     held,
     lost,
@@ -55,7 +54,7 @@ def test_commit_async_without_a_coordinator_does_not_report_a_success_that_was_n
         assert not future.is_done
     wait_until(lambda: future.is_done, "the commit's answer")
     assert future.succeeded()
-    assert committed(kafka, group_id) == {partition: 7}
+    assert kafka.committed(group_id) == {partition: 7}
 
 
 def test_commit_async_of_what_is_lost_reports_a_failure(kafka, topic_name, group_id, consumers):
@@ -71,7 +70,7 @@ def test_commit_async_of_what_is_lost_reports_a_failure(kafka, topic_name, group
     )
     poll_until(lambda: bool(answers), member)
     assert isinstance(answers[0], Exception)
-    assert committed(kafka, group_id) == {}
+    assert kafka.committed(group_id) == {}
 
 
 def test_commit_processed_without_a_coordinator_arrives(kafka, topic_name, group_id, consumers):
@@ -82,7 +81,7 @@ def test_commit_processed_without_a_coordinator_arrives(kafka, topic_name, group
     member._coordinator.coordinator_dead("the test says so")
     member.commit_processed({partition: 7})
     assert member.drain(PATIENCE_S * 1000)
-    assert committed(kafka, group_id) == {partition: 7}
+    assert kafka.committed(group_id) == {partition: 7}
     assert member.acknowledged(partition) == 7
 
 
@@ -119,7 +118,7 @@ def test_many_commits_go_one_at_a_time_and_the_last_arrives(kafka, topic_name, g
             assert len(sent) == 1, "two in flight"
         assert member.drain(PATIENCE_S * 1000)
         assert len(sent) == 2, "not merged"
-    assert committed(kafka, group_id) == {
+    assert kafka.committed(group_id) == {
         TopicPartition(topic_name, 0): 200,
         TopicPartition(topic_name, 1): 199,
     }
@@ -134,7 +133,7 @@ def test_close_drains_what_is_in_flight_and_what_waits(kafka, topic_name, group_
     member.commit_processed({second: 8})
     member.commit_processed({first: 9})
     member.close()
-    assert committed(kafka, group_id) == {first: 9, second: 8}
+    assert kafka.committed(group_id) == {first: 9, second: 8}
 
 
 @classic_only

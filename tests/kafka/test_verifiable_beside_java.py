@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from group_members import PROTOCOLS
-from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 from verifiable_group import OURS, PATIENCE_S, java_command
 
@@ -86,7 +85,7 @@ def test_a_signal_lets_it_commit_and_leave(
             process.kill()
     assert names[-1] == "shutdown_complete"
     assert names[-3:-1] == ["shutdown_requested", "partitions_revoked"]
-    assert committed(kafka, group_id) == {TopicPartition(topic_name, 0): 20}
+    assert kafka.committed(group_id) == {TopicPartition(topic_name, 0): 20}
 
 
 def test_auto_commit_is_silent_and_drained_at_the_end(
@@ -97,13 +96,4 @@ def test_auto_commit_is_silent_and_drained_at_the_end(
     options = ["--bootstrap-server", kafka.bootstrap_servers, "--topic", topic_name]
     options += ["--group-id", group_id, "--enable-autocommit", "--max-messages", "20"]
     assert "offsets_committed" not in run(OURS, *options)
-    assert committed(kafka, group_id) == {TopicPartition(topic_name, 0): 20}
-
-
-def committed(kafka: LocalKafka, group_id: str) -> dict[TopicPartition, int]:
-    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-    try:
-        offsets = admin.list_group_offsets(group_id)[group_id]
-        return {partition: found.offset for partition, found in offsets.items()}
-    finally:
-        admin.close()
+    assert kafka.committed(group_id) == {TopicPartition(topic_name, 0): 20}

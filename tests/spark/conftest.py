@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -116,12 +116,7 @@ def committed(kafka: LocalKafka, group_id: str) -> Callable[[], dict[TopicPartit
     """The group's committed offsets, asked as any Kafka tool asks."""
 
     def ask() -> dict[TopicPartition, int]:
-        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-        try:
-            offsets = admin.list_group_offsets(group_id)[group_id]
-            return {partition: found.offset for partition, found in offsets.items()}
-        finally:
-            admin.close()
+        return kafka.committed(group_id)
 
     return ask
 
