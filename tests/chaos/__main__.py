@@ -28,7 +28,12 @@ _SHOWN = 50
 def main() -> int:
     arguments = _arguments()
     console = Console()
-    plan = make_plan(arguments.seed, arguments.joins, arguments.children)
+    plan = make_plan(
+        arguments.seed,
+        arguments.joins,
+        {"process": arguments.processes, "librdkafka": arguments.librdkafka},
+        brokers=() if arguments.librdkafka else (1, 2, 3),
+    )
     work = Path(tempfile.mkdtemp(prefix="churn-"))
     logging.basicConfig(
         filename=work / "log",
@@ -75,7 +80,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
     parser.add_argument("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0])
     parser.add_argument("--joins", type=int, default=50)
-    parser.add_argument("--children", type=int, default=3, help="members that are processes")
+    parser.add_argument("--processes", type=int, default=3, help="members in one of their own")
+    parser.add_argument(
+        "--librdkafka",
+        type=int,
+        default=0,
+        help="members that use librdkafka; then no broker restarts",
+    )
     parser.add_argument("--rate", type=int, default=400, help="records a second")
     parser.add_argument("--rounds", type=int, default=1, help="restarts of every broker, at least")
     return parser.parse_args()

@@ -19,10 +19,11 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.ledger import read_ledger, tally
 
+from .book import MemberReport, MemberSettings
 from .invariants import Holding, commits_astray, overlaps, unheld
-from .member import ChildMember, MemberReport, MemberSettings, ThreadMember
 from .plan import TOPICS, Plan, Step
 from .processing import Piece
+from .running import RunningMember, start_member
 from .surroundings import PATIENCE_S, CommitWatch, RollingRestarts, SteadyInput
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ PROTOCOLS = ("classic", "consumer")
 
 #: Longer than a coordinator's restart takes: nobody may be thought dead because of one.
 SESSION_TIMEOUT_MS = 25_000
+#: Without restarts. librdkafka that leaves in the middle of a join does not say so, and the group
+#: waits so long for it.
+SHORT_SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 300
 
 
@@ -64,7 +68,7 @@ class Churn:
     Parameters
     ----------
     kafka : LocalKafka
-        Three brokers. The run makes topics and a group with a name of its own.
+        Three brokers, or one if the plan restarts none. Topics and group have names of the run's.
     plan : Plan
     work : Path
         An empty folder for the ledger and the logs of children.
@@ -98,11 +102,12 @@ class Churn:
         self._group_id = name
         self._topics = {f"{name}-{topic}": count for topic, count in TOPICS.items()}
         self._protocol = protocol
+        self._session_timeout_ms = SESSION_TIMEOUT_MS if plan.restarts else SHORT_SESSION_TIMEOUT_MS
         self._rate = rate
         self._rounds = rounds
         self._on_step = on_step or (lambda step: None)
-        self._present: dict[str, ThreadMember | ChildMember] = {}
-        self._leaving: list[ThreadMember | ChildMember] = []
+        self._present: dict[str, RunningMember] = {}
+        self._leaving: list[RunningMember] = []
         self._reports: list[MemberReport] = []
 
     def run(self) -> Outcome:
@@ -120,7 +125,7 @@ class Churn:
             self._kafka.configure_group(
                 self._group_id,
                 {
-                    "consumer.session.timeout.ms": SESSION_TIMEOUT_MS,
+                    "consumer.session.timeout.ms": self._session_timeout_ms,
                     "consumer.heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
                 },
             )
@@ -142,7 +147,8 @@ class Churn:
             # The last two stay until all is read: without them nobody would be there to read it.
             for step in steps[:-2]:
                 self._take(step, check)
-            _wait_until(lambda: restarts.rounds >= self._rounds, "the restarts", check)
+            wanted = self._rounds * len(self._plan.restarts)
+            _wait_until(lambda: restarts.restarts >= wanted, "the restarts", check)
             restarts.stop()
             source.stop()
             ends = source.end_offsets()
@@ -166,27 +172,19 @@ class Churn:
             member.leave()
             self._leaving.append(member)
 
-    def _join(self, step: Step) -> ThreadMember | ChildMember:
+    def _join(self, step: Step) -> RunningMember:
         settings = MemberSettings(
-            step.member,
-            self._plan.seed,
-            tuple(self._topics),
-            str(self._ledger),
-            {
-                "bootstrap_servers": self._kafka.bootstrap_servers,
-                "group_id": self._group_id,
-                "group_protocol": self._protocol,
-                "client_id": step.member,
-                "auto_offset_reset": "earliest",
-                "session_timeout_ms": SESSION_TIMEOUT_MS,
-                "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
-                # Brokers come back sooner here than the 30 s for which it would wait at the end.
-                "reconnect_backoff_max_ms": 200,
-            },
+            name=step.member,
+            seed=self._plan.seed,
+            topics=tuple(self._topics),
+            ledger=str(self._ledger),
+            bootstrap_servers=self._kafka.bootstrap_servers,
+            group_id=self._group_id,
+            group_protocol=self._protocol,
+            session_timeout_ms=self._session_timeout_ms,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
         )
-        if step.in_child_process:
-            return ChildMember(settings, self._work)
-        return ThreadMember(settings)
+        return start_member(step.kind, settings, self._work)
 
     def _is_settled(self) -> bool:
         shares = [member.owned for member in self._present.values()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Literal
 
 #: Members of a group at any time: from the two that are needed to hand anything over, up.
 MIN_MEMBERS = 2
@@ -11,6 +13,10 @@ MAX_MEMBERS = 8
 
 #: 17 and 5 partitions: no number of members divides both, nor their sum.
 TOPICS = {"orders": 11, "payments": 5, "returns": 1}
+
+
+#: A DeferredRevokeConsumer on a thread, or in a process of its own; or librdkafka on a thread.
+MemberKind = Literal["thread", "process", "librdkafka"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,8 @@ class Step:
         Otherwise it leaves.
     member : str
         Each name joins once and leaves once.
-    in_child_process : bool
-        A member runs in a process of its own; the others are threads of one process.
+    kind : str
+        What the member is and where it runs.
     after_settling : bool
         Wait first until the group has shared the partitions evenly. Otherwise the step comes in
         the middle of whatever the one before has set off.
@@ -34,7 +40,7 @@ class Step:
 
     joins: bool
     member: str
-    in_child_process: bool
+    kind: MemberKind
     after_settling: bool
     pause_s: float
 
@@ -58,7 +64,9 @@ class Plan:
     restarts: tuple[int, ...]
 
 
-def make_plan(seed: int, joins: int, children: int) -> Plan:
+def make_plan(
+    seed: int, joins: int, others: Mapping[MemberKind, int], brokers: Sequence[int] = (1, 2, 3)
+) -> Plan:
     """Let members join and leave, between ``MIN_MEMBERS`` and ``MAX_MEMBERS`` at a time.
 
     The group grows and shrinks towards one random size after the other, so that several join in a
@@ -70,12 +78,15 @@ def make_plan(seed: int, joins: int, children: int) -> Plan:
         The same plan for the same seed.
     joins : int
         So many members join, and leave, in all.
-    children : int
-        So many of them run in a process of their own.
+    others : mapping
+        So many of them are of these kinds, and the rest threads.
+    brokers : sequence of int
+        The ids of those that restart.
     """
     random = Random(seed)
     names = [f"m{n:02d}" for n in range(joins)]
-    in_child_process = set(random.sample(names, children))
+    kinds: list[MemberKind] = [kind for kind, count in others.items() for _ in range(count)]
+    chosen = dict(zip(random.sample(names, len(kinds)), kinds, strict=True))
     steps: list[Step] = []
     present: list[str] = []
     target = MIN_MEMBERS
@@ -84,7 +95,7 @@ def make_plan(seed: int, joins: int, children: int) -> Plan:
         return Step(
             joins,
             member,
-            member in in_child_process,
+            chosen.get(member, "thread"),
             after_settling=bool(steps) and random.random() < 0.3,
             pause_s=round(random.uniform(0, 0.5), 3),
         )
@@ -100,4 +111,4 @@ def make_plan(seed: int, joins: int, children: int) -> Plan:
             steps.append(step(False, present.pop(random.randrange(len(present)))))
     while present:
         steps.append(step(False, present.pop(random.randrange(len(present)))))
-    return Plan(seed, tuple(steps), tuple(random.sample((1, 2, 3), 3)))
+    return Plan(seed, tuple(steps), tuple(random.sample(brokers, len(brokers))))

@@ -116,7 +116,7 @@ class SteadyInput(Background):
 class RollingRestarts(Background):
     """Restarts one broker after the other, each when the last one's replicas are in sync again.
 
-    ``rounds`` counts how often every broker has been restarted.
+    ``restarts`` counts them; an empty order restarts none.
     """
 
     def __init__(
@@ -127,10 +127,6 @@ class RollingRestarts(Background):
         self._topics = [*topics, "__consumer_offsets"]
         self._order = order
         self.restarts = 0
-
-    @property
-    def rounds(self) -> int:
-        return self.restarts // len(self._order)
 
     def run(self) -> None:
         for broker_id in cycle(self._order):

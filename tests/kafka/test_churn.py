@@ -19,7 +19,7 @@ from tests.chaos.plan import make_plan
 def test_fifty_joins_and_leaves_while_brokers_restart_break_nothing(
     kafka3: LocalKafka, group_id: str, protocol: str, seed: int, tmp_path: Path
 ):
-    plan = make_plan(seed, joins=50, children=3)
+    plan = make_plan(seed, 50, {"process": 3})
     outcome = Churn(kafka3, plan, tmp_path, name=group_id, protocol=protocol).run()
     assert outcome.violations == ()
     assert outcome.leaves == 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import accumulate
 from random import Random
@@ -152,13 +153,15 @@ def test_records_are_finished_in_order_and_all_in_time():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_member_of_a_plan_joins_once_then_leaves_once_within_the_bounds(seed):
-    plan = make_plan(seed, joins=50, children=4)
-    assert plan == make_plan(seed, joins=50, children=4)
+    plan = make_plan(seed, 50, {"process": 4, "librdkafka": 9})
+    assert plan == make_plan(seed, 50, {"process": 4, "librdkafka": 9})
     joined = [step.member for step in plan.steps if step.joins]
     left = [step.member for step in plan.steps if not step.joins]
     assert len(joined) == len(set(joined)) == 50
     assert sorted(joined) == sorted(left)
-    assert len({step.member for step in plan.steps if step.in_child_process}) == 4
+    kinds = Counter(step.kind for step in plan.steps if step.joins)
+    assert kinds == {"thread": 37, "process": 4, "librdkafka": 9}
+    assert len({(step.member, step.kind) for step in plan.steps}) == 50
     assert not plan.steps[0].after_settling, "an empty group shares nothing"
     sizes = list(accumulate(1 if step.joins else -1 for step in plan.steps))
     assert max(sizes) <= MAX_MEMBERS
