@@ -160,8 +160,10 @@ def test_a_suspended_broker_is_silent_and_comes_back() -> None:
 
 
 PARENT = """
-import os, time
+import os, signal, time
 from pyspark_kafka_rebalance.testing import LocalKafka
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
 with LocalKafka() as kafka:
     fork = os.fork() if {forks} else 0
@@ -192,7 +194,10 @@ def test_no_broker_outlives_its_parent(how: signal.Signals, forks: bool) -> None
         pid, folder, fork = parent.stdout.readline().split()
         assert exists(int(pid))
         parent.send_signal(how)
-        parent.wait(PATIENCE_S)
+        try:
+            parent.wait(PATIENCE_S)
+        finally:
+            parent.kill()
         wait_until(lambda: not exists(int(pid)), "the broker to end")
         wait_until(lambda: not Path(folder).exists(), "its folder to be removed")
         if forks:
