@@ -132,7 +132,7 @@ class Churn:
         steps = self._plan.steps
         with ExitStack() as stack:
             stack.callback(self._end_members)
-            watch = stack.enter_context(CommitWatch(self._kafka, self._group_id))
+            watch = stack.enter_context(CommitWatch(self._kafka, self._topics, self._group_id))
             source = stack.enter_context(SteadyInput(self._kafka, self._topics, self._rate))
             restarts = stack.enter_context(
                 RollingRestarts(self._kafka, self._topics, self._plan.restarts)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.metadata import ask_broker
 
@@ -25,6 +25,11 @@ PATIENCE_S = 150.0
 
 _SEND_EVERY_S = 0.02
 _LOOK_EVERY_S = 0.25
+
+
+def partitions_of(topics: Mapping[str, int]) -> list[TopicPartition]:
+    """All partitions of the topics, given how many each has."""
+    return [TopicPartition(topic, n) for topic, count in topics.items() for n in range(count)]
 
 
 class Background:
@@ -75,9 +80,7 @@ class SteadyInput(Background):
     def __init__(self, kafka: LocalKafka, topics: Mapping[str, int], rate: int) -> None:
         super().__init__()
         self._servers = kafka.bootstrap_servers
-        self._partitions = [
-            TopicPartition(t, n) for t, count in topics.items() for n in range(count)
-        ]
+        self._partitions = partitions_of(topics)
         self._rate = rate
         self.sent = 0
 
@@ -150,33 +153,29 @@ class RollingRestarts(Background):
 
 
 class CommitWatch(Background):
-    """Asks the coordinator for the group's committed offsets, again and again."""
+    """Asks the coordinator for the group's committed offsets, again and again.
 
-    def __init__(self, kafka: LocalKafka, group_id: str) -> None:
+    For stable ones, as a next owner does (kafka-python's admin client cannot): a coordinator that
+    has just taken over may otherwise answer with older offsets than the last.
+    """
+
+    def __init__(self, kafka: LocalKafka, topics: Mapping[str, int], group_id: str) -> None:
         super().__init__()
         self._servers = kafka.bootstrap_servers
+        self._partitions = partitions_of(topics)
         self._group_id = group_id
         self.observed: list[CommittedOffsets] = []
 
     def run(self) -> None:
-        admin: KafkaAdminClient | None = None
+        consumer = DeferredRevokeConsumer(  # not subscribed: no member
+            bootstrap_servers=self._servers, group_id=self._group_id, reconnect_backoff_max_ms=200
+        )
         try:
             while not self._stop.wait(_LOOK_EVERY_S):
-                try:
-                    if admin is None:
-                        admin = KafkaAdminClient(bootstrap_servers=self._servers)
-                    offsets = admin.list_group_offsets(self._group_id)[self._group_id]
-                except KafkaError:
-                    # A broker is away, and this client does not look for another coordinator.
-                    if admin is not None:
-                        admin.close()
-                    admin = None
-                    continue
-                committed = {p: found.offset for p, found in offsets.items()}
-                self.observed.append(CommittedOffsets(time.monotonic(), committed))
+                offsets = consumer.committed_offsets(self._partitions, PATIENCE_S * 1_000)
+                self.observed.append(CommittedOffsets(time.monotonic(), offsets))
         finally:
-            if admin is not None:
-                admin.close()
+            consumer.close()
 
     def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether everything up to these ends is committed."""
