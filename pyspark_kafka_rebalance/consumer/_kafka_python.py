@@ -340,7 +340,10 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
             consumer._subscription,
             metrics=None,  # the first coordinator has registered their names, and stays registered
             assignors=(OwnedPartitionsAssignor,),
-            **consumer.config,
+            # Of OffsetFetch alone: with ``require_stable``, as the Java client always asks. Without
+            # it a coordinator that has just taken over may answer with offsets older than those
+            # acknowledged, and a new owner would begin there.
+            **{**consumer.config, "isolation_level": "read_committed"},
         )
         consumer._coordinator = coordinator
         return coordinator

@@ -24,6 +24,7 @@ from group_members import (
 )
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -247,3 +248,39 @@ def test_the_coordinator_is_killed_in_a_join(quorum, topic_name, quorum_members,
     network.mend()
     poll_until(share(first, silent, third, partitions=6), first, silent, third, results=polled)
     assert not any(map(lost, polled.values()))
+
+
+@outlive_brokers
+def test_a_commit_that_is_being_replicated_counts_for_the_next_owner(
+    quorum, topic_name, quorum_members
+):
+    """kafka-python asked for what the coordinator knew to be replicated. After the coordinator has
+    moved, the new one takes its time to know that, and told of offsets older than what had been
+    acknowledged and told before: the next owner would have read the rest twice.
+    """
+    quorum.create_topic(topic_name, partitions=1)
+    partition = TopicPartition(topic_name, 0)
+    member = quorum_members(topic_name)
+    poll_until(owns(member, 1), member)
+    member.commit_processed({partition: 1})
+    poll_until(lambda: member.acknowledged(partition) == 1, member)
+    next_owner = quorum_members()
+    assert next_owner.committed_offsets([partition], timeout_ms=10_000) == {partition: 1}
+
+    coordinator = coordinator_of(member)
+    follower = min(set(quorum.broker_ids) - {coordinator})
+    logs = quorum.folder / f"broker-{coordinator}" / "data"
+
+    def written() -> int:
+        return sum(log.stat().st_size for log in logs.glob("__consumer_offsets-*/*.log"))
+
+    before = written()
+    quorum.suspend(follower)
+    try:
+        member.commit_processed({partition: 2})
+        wait_until(lambda: written() > before, "the coordinator to write the commit")
+        # Answered once the follower counts as dead.
+        found = next_owner.committed_offsets([partition], timeout_ms=PATIENCE_S * 1_000)
+    finally:
+        quorum.resume(follower)
+    assert found == {partition: 2}
