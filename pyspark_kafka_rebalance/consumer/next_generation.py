@@ -6,7 +6,8 @@ and, when it changed, with what the member shall own. What that means is decided
 
 Invariants, beside those of ``group_membership.py``:
  1. At most one heartbeat is in flight.
- 2. A heartbeat lists as owned what the consumer has taken to apply and has not released.
+ 2. A heartbeat lists as owned what the consumer has not released, and what it may take to apply
+    while the heartbeat is under way.
  3. At most one assignment waits to be applied: the newest.
 """
 
@@ -300,6 +301,8 @@ class NextGenerationMembership(GroupMembership):
             waiting = [event for event in self._events if not isinstance(event, Lost)]
             losses = [event for event in self._events if isinstance(event, Lost)]
             self._events = [*losses, Lost(reason, overdue), *waiting]
+            if self._reconciliation.missing:  # under another topic id
+                self._offer_assignment()
         log.warning("group %s: lost, %s: %s", self._group_id, reason, sorted(overdue))
 
     def _refused(self, error: type[Exception], message: str) -> None:

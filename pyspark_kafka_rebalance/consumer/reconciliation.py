@@ -11,7 +11,8 @@ Partitions carry their topic's id here, because a topic that was deleted and cre
 another topic: its partitions are assigned only when those of the same name are released.
 
 Invariants:
- 1. What a heartbeat lists is what is owned: what is given up is gone before it is sent.
+ 1. What a heartbeat lists is what is owned, or may be at any time since it is assigned: whatever
+    it left out the coordinator could give away. What is given up is gone before it is sent.
  2. A target counts as acknowledged only by the answer to a heartbeat that listed exactly it.
  3. The deadline of a revoke is never later than the broker's, also when answers were lost.
 """
@@ -35,7 +36,7 @@ class Report:
     all_fields : bool
         Send every field: a join, or the last answer is not known.
     owned : dict of TopicPartition to UUID, or None
-        What is owned; None leaves it out.
+        What is owned or assigned; None leaves it out.
     """
 
     all_fields: bool
@@ -96,7 +97,7 @@ class Reconciliation:
     @property
     def acknowledgement_due(self) -> bool:
         """Whether a heartbeat should be sent at once."""
-        return not self._acknowledged and self._complete and self._owned == self._target
+        return not self._acknowledged and self._complete and self._listed == self._target
 
     @property
     def revoke_by(self) -> float:
@@ -108,8 +109,9 @@ class Reconciliation:
         if self._unanswered_since is None:
             self._unanswered_since = now
         everything = joining or self._resend
-        owned = dict(self._owned) if everything or self.acknowledgement_due else None
-        return Report(everything, owned)
+        if not everything and not self.acknowledgement_due:
+            return Report(everything, None)
+        return Report(everything, self._listed)
 
     def answered(self, report: Report) -> float:
         """The heartbeat was accepted; since when none before it had been."""
@@ -117,7 +119,7 @@ class Reconciliation:
         assert since is not None
         self._unanswered_since = None
         self._resend = False
-        if self._complete and report.owned == self._owned == self._target:  # invariant 2
+        if self._complete and report.owned == self._listed == self._target:  # invariant 2
             self._acknowledged = True
         return since
 
@@ -147,9 +149,9 @@ class Reconciliation:
 
     def own(self, partitions: Mapping[TopicPartition, UUID]) -> None:
         """The member owns these as well from now on."""
-        added = {p: topic for p, topic in partitions.items() if p not in self._owned}
-        if added:
-            self._owned |= added
+        listed = self._listed
+        self._owned |= {p: topic for p, topic in partitions.items() if p not in self._owned}
+        if self._listed != listed:
             self._changed()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
@@ -166,6 +168,11 @@ class Reconciliation:
         overdue = self.surplus
         self.release(overdue)
         return overdue
+
+    @property
+    def _listed(self) -> dict[TopicPartition, UUID]:
+        """What is owned, and what may be at any time (invariant 1)."""
+        return {**self.assignable, **self._owned}
 
     def _changed(self) -> None:
         self._acknowledged = False
