@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import PartitionsLostError
@@ -31,6 +31,7 @@ class Owned:
     fetch_from: int
     handed_out: set[int] = field(default_factory=set)
     processed: set[int] = field(default_factory=set)
+    any_worker: bool = False
     #: The highest next offset that may be committed, as far as the application has said.
     committable: int = -1
     acknowledged: int | None = None
@@ -59,6 +60,12 @@ class Asynchronous(RuleBasedStateMachine):
 
     # -- the application --------------------------------------------------------------------------
 
+    @initialize()
+    def begin(self) -> None:
+        for partition in PARTITIONS:
+            self.assigned(partition)
+            self.poll(partition, 6)
+
     @rule(partition=partitions)
     def assigned(self, partition: TopicPartition) -> None:
         """ "When the second consumer starts, it starts reading at the last committed offset"."""
@@ -69,6 +76,7 @@ class Asynchronous(RuleBasedStateMachine):
     @rule(partition=partitions, count=st.integers(1, 6))
     def poll(self, partition: TopicPartition, count: int) -> None:
         """ "starts processing received records"."""
+        self.assigned(partition)
         if (mine := self.owned.get(partition)) is None:
             return
         records = [offset for offset in LOG if offset >= mine.fetch_from][:count]
@@ -89,9 +97,10 @@ class Asynchronous(RuleBasedStateMachine):
         mine = self.owned.get(partition)
         if mine is None or not mine.handed_out:
             return
-        offsets = data.draw(st.lists(st.sampled_from(sorted(mine.handed_out)), max_size=6))
+        offsets = data.draw(st.lists(st.sampled_from(sorted(mine.handed_out)), min_size=1))
         before = mine.position()
         mine.processed |= set(offsets)
+        mine.any_worker = True
         advanced = self.completion.complete(partition, offsets)
         assert advanced == (mine.position() if mine.position() != before else None)
         if advanced is not None:
@@ -115,17 +124,24 @@ class Asynchronous(RuleBasedStateMachine):
         """ "commits offsets for records that completed processing"."""
         if (mine := self.owned.get(partition)) is None:
             return
-        done_singly = bool(mine.processed)
         mine.processed |= {known for known in mine.handed_out if known < offset}
         found = self.completion.complete_below({partition: offset})
-        assert found.keys() == {partition}
-        # At least what was asked for, and never past something in processing that it left out.
-        assert found[partition] >= offset
-        if found[partition] > offset:
-            assert done_singly
-            assert found[partition] == mine.position()
+        # With it goes what workers have completed beyond; without workers, just what was asked for.
+        expected = max(offset, mine.position()) if mine.any_worker else offset
+        assert found == {partition: expected}
         self.commits.add(found)
         mine.committable = max(mine.committable, found[partition])
+
+    @rule(partition=partitions)
+    def the_slowest_worker_finishes(self, partition: TopicPartition) -> None:
+        mine = self.owned.get(partition)
+        if mine is not None and mine.in_processing():
+            lowest = min(mine.in_processing())
+            mine.processed.add(lowest)
+            mine.any_worker = True
+            assert self.completion.complete(partition, [lowest]) == mine.position()
+            self.commits.add({partition: mine.position()})
+            mine.committable = max(mine.committable, mine.position())
 
     @rule(partition=partitions)
     def revoke_completed_or_lost(self, partition: TopicPartition) -> None:

@@ -1,4 +1,9 @@
-"""Revocations against a model that is written from KIP-983's text, list by list."""
+"""Revocations against a model that is written from KIP-983's text.
+
+The model has no lists that are moved about: of every requested revoke it knows in which poll it is
+to be completed, which is what the KIP promises its users. Quoted is the sentence that a rule or a
+check comes from.
+"""
 
 from __future__ import annotations
 
@@ -12,91 +17,101 @@ PARTITIONS = [TopicPartition("t", n) for n in range(5)]
 some_partitions = st.sets(st.sampled_from(PARTITIONS))
 
 
-class KipLists:
-    """The KIP's proposed changes, sentence by sentence, on plain lists."""
-
-    def __init__(self) -> None:
-        self.revoke_next: list[TopicPartition] = []
-        self.revoke_thereafter: list[TopicPartition] = []
-        self.lost: list[TopicPartition] = []
-
-    def start_of_poll(self) -> list[TopicPartition]:
-        completed = list(self.revoke_next)  # 1. complete ... then empty the list
-        self.revoke_next.clear()
-        self.lost.clear()  # 2. empty the list of lost partitions
-        self.revoke_next.extend(self.revoke_thereafter)  # 3. move thereafter to next
-        self.revoke_thereafter.clear()
-        return completed
-
-    def revoke_requested(self, partition: TopicPartition) -> None:
-        self.revoke_next.append(partition)
-
-    def partition_lost(self, partition: TopicPartition) -> None:
-        for pending in (self.revoke_next, self.revoke_thereafter):
-            if partition in pending:
-                pending.remove(partition)
-        self.lost.append(partition)
-
-    def delay_revoke(self, partition: TopicPartition) -> None:
-        if partition in self.revoke_next:
-            self.revoke_next.remove(partition)
-            self.revoke_thereafter.append(partition)
-
-
 class AgainstTheKip(RuleBasedStateMachine):
+    """A consumer whose group takes and gives partitions, and a user who delays."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.model = KipLists()
         self.revocations = Revocations()
+        self.poll_number = 0
+        self.assigned: set[TopicPartition] = set()
+        self.completed_in: dict[TopicPartition, int] = {}  # the poll that is to complete it
+        self.lost_in: dict[TopicPartition, int] = {}  # the last poll in which it was lost
 
-    def pending(self) -> set[TopicPartition]:
-        return {*self.model.revoke_next, *self.model.revoke_thereafter}
+    def due(self, polls_from_now: int) -> set[TopicPartition]:
+        return {
+            p
+            for p, number in self.completed_in.items()
+            if number == self.poll_number + polls_from_now
+        }
+
+    def forget(self, partitions: set[TopicPartition]) -> None:
+        self.assigned -= partitions
+        for partition in partitions:
+            self.completed_in.pop(partition, None)
 
     @rule(gone=some_partitions)
     def poll(self, gone: set[TopicPartition]) -> None:
-        # What was lost since the last poll is lost before the KIP's step 1, and listed after 2.
-        for partition in gone:
-            self.model.partition_lost(partition)
-        completed = self.model.start_of_poll()
-        self.model.lost = list(gone)
-        assert self.revocations.begin_poll(gone) == set(completed)
-        assert not gone & set(completed)
+        """ "complete the revoke of all partitions on the revoke-next list, then empty the list";
+        "Once the partition is lost, the delay request is denied": what was lost since the last
+        poll is not completed by this one."""
+        gone &= self.assigned
+        self.poll_number += 1
+        self.forget(gone)
+        self.lost_in |= dict.fromkeys(gone, self.poll_number)
+        completed = self.due(0)
+        assert self.revocations.begin_poll(gone) == completed
+        self.forget(completed)
+
+    @rule(partitions=some_partitions)
+    def assign(self, partitions: set[TopicPartition]) -> None:
+        """Not what the same poll has lost: it would be lost and assigned."""
+        self.assigned |= {p for p in partitions if self.lost_in.get(p) != self.poll_number}
 
     @rule(partitions=some_partitions)
     def request(self, partitions: set[TopicPartition]) -> None:
-        for partition in partitions - self.pending() - set(self.model.lost):
-            self.model.revoke_requested(partition)
+        """ "in the new approach, when a revoke is requested in one poll, the revoke will be
+        completed in the next poll"; once more of the same changes nothing, nor does one of what is
+        just lost, of which the group need not know yet."""
+        just_lost = {p for p, number in self.lost_in.items() if number == self.poll_number}
+        partitions &= self.assigned | just_lost
+        for partition in partitions - self.completed_in.keys() - just_lost:
+            self.completed_in[partition] = self.poll_number + 1
         self.revocations.request(partitions)
 
     @rule(partitions=some_partitions)
-    def lose(self, partitions: set[TopicPartition]) -> None:
-        for partition in partitions:
-            self.model.partition_lost(partition)
-        self.revocations.lose(partitions)
-
-    @rule(partitions=some_partitions)
     def delay(self, partitions: set[TopicPartition]) -> None:
-        for partition in partitions:
-            self.model.delay_revoke(partition)
+        """ "request revoke for given partitions to be delayed to the poll following the next
+        poll": once for each poll, however often it is asked."""
+        for partition in partitions & self.due(1):
+            self.completed_in[partition] = self.poll_number + 2
         self.revocations.delay(partitions)
 
     @rule(partitions=some_partitions)
+    def lose(self, partitions: set[TopicPartition]) -> None:
+        """ "When a partitions is lost, it is removed from the revoke-next and revoke-thereafter
+        lists, and added to the list of lost partitions"."""
+        partitions &= self.assigned
+        self.forget(partitions)
+        self.lost_in |= dict.fromkeys(partitions, self.poll_number)
+        self.revocations.lose(partitions)
+
+    @rule(partitions=some_partitions)
     def take_back(self, partitions: set[TopicPartition]) -> None:
-        for pending in (self.model.revoke_next, self.model.revoke_thereafter):
-            pending[:] = [p for p in pending if p not in partitions]
+        """Not in the KIP: the group wants them to stay after all."""
+        for partition in partitions:
+            self.completed_in.pop(partition, None)
         self.revocations.take_back(partitions)
 
     @invariant()
-    def same_lists(self) -> None:
-        assert self.revocations.to_be_revoked == set(self.model.revoke_next)
-        assert self.revocations.revoking == self.pending()
-        assert self.revocations.lost == set(self.model.lost)
+    def to_be_revoked(self) -> None:
+        """ "gives partitions that will be revoked in the next poll"."""
+        assert self.revocations.to_be_revoked == self.due(1)
 
     @invariant()
-    def never_in_two_lists(self) -> None:
-        thereafter = self.revocations.revoking - self.revocations.to_be_revoked
-        assert not self.revocations.lost & self.revocations.revoking
-        assert len(self.model.revoke_thereafter) == len(thereafter)
+    def lost(self) -> None:
+        """ "gives partitions that were lost during the last call to poll"."""
+        lost = {p for p, number in self.lost_in.items() if number == self.poll_number}
+        assert self.revocations.lost == lost
+        assert not lost & self.revocations.revoking
+        assert not lost & self.assigned
+
+    @invariant()
+    def pending(self) -> None:
+        """A revoke is completed, lost or taken back, and until then it is pending."""
+        assert self.revocations.revoking == self.completed_in.keys()
+        assert self.revocations.revoking <= self.assigned
+        assert set(self.completed_in.values()) <= {self.poll_number + 1, self.poll_number + 2}
 
 
 TestAgainstTheKip = AgainstTheKip.TestCase
