@@ -6,20 +6,24 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from .compiled_columns import compiled
+
 log = logging.getLogger(__name__)
 
 
 def _fastest() -> Callable[[memoryview], int]:
     try:
-        from crc32c import crc32c as compiled
+        from crc32c import crc32c as by_package
 
-        return cast("Callable[[memoryview], int]", compiled)
+        return cast("Callable[[memoryview], int]", by_package)
     except ImportError:
+        if compiled is not None:
+            return cast("Callable[[memoryview], int]", compiled.crc32c)
         from kafka.record.util import calc_crc32c as interpreted
 
         log.warning(
-            "the package crc32c is not installed: checksums of record batches are computed in "
-            "Python, which takes most of the time of reading"
+            "neither the package crc32c nor the compiled decoder is installed: checksums of record "
+            "batches are computed in Python, which takes most of the time of reading"
         )
         return cast("Callable[[memoryview], int]", interpreted)
 

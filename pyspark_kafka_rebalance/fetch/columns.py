@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, repeat
+from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
+
+from .records import Headers, MalformedError, append_records
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
-Headers = list[tuple[str, bytes | None]]
+#: Bytes, or anything that lends its memory.
+Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 # "element" is what Spark calls the items of an array.
-_HEADERS = pa.list_(pa.field("element", _HEADER))
+list_of_headers = pa.list_(pa.field("element", _HEADER))
 _SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
@@ -23,7 +28,7 @@ _SCHEMA = pa.schema(
         ("timestampType", pa.int32()),
     ]
 )
-_SCHEMA_WITH_HEADERS = _SCHEMA.append(pa.field("headers", _HEADERS))
+_SCHEMA_WITH_HEADERS = _SCHEMA.append(pa.field("headers", list_of_headers))
 
 
 def record_schema(include_headers: bool) -> pa.Schema:
@@ -42,16 +47,120 @@ def record_schema(include_headers: bool) -> pa.Schema:
     return _SCHEMA_WITH_HEADERS if include_headers else _SCHEMA
 
 
-class RecordColumns:
-    """Rows of one partition, column by column.
+class Columns(Protocol):
+    """Rows of one partition, column by column, in Python or compiled."""
 
-    The decoder appends to the lists, which stay of equal length but for ``timestamp_types``:
-    that one holds runs, since the type is the same within a Kafka record batch.
+    #: What the rows hold in memory, roughly: the size of what they were decoded from.
+    bytes: int
+
+    def __len__(self) -> int: ...
+
+    def extend(self, records: Data, at: int, extent: Extent) -> int:
+        """Append what is plain to decode.
+
+        Parameters
+        ----------
+        records : Data
+            Record batches, the last of them possibly cut off.
+        at : int
+            Where to begin in them, in bytes.
+        extent : Extent
+            Which rows, and how many.
+
+        Returns
+        -------
+        int
+            Where the first batch begins that was not taken: it is not plain, or the columns are
+            full. Always `at` in Python.
+        """
+        ...
+
+    def append_records(
+        self,
+        payload: Data,
+        first: int,
+        limit: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        same_timestamp: bool,
+        start: int,
+        end: int,
+    ) -> None:
+        """Append those of a batch's records, payload[first:limit], whose offset is in [start, end).
+
+        Raises
+        ------
+        MalformedError
+            They are not as they should be.
+        """
+        ...
+
+    def append_row(self, row: Row) -> None:
+        """Append a row, which adds nothing to `bytes`."""
+        ...
+
+    def take(self) -> pa.RecordBatch:
+        """The rows as one Arrow record batch of `record_schema`; none are left here."""
+        ...
+
+
+class Extent(NamedTuple):
+    """Which record batches `Columns.extend` takes, and which rows of them.
+
+    Attributes
+    ----------
+    start, end : int
+        The offsets wanted: inclusive, exclusive.
+    check_crcs : bool
+        Whether checksums are compared.
+    transactions : bool
+        Whether batches of transactions are left to Python, since some are aborted.
+    full_rows, full_bytes : int
+        When the columns are full.
     """
 
-    __slots__ = ("bytes", "headers", "keys", "offsets", "timestamp_types", "timestamps", "values")
+    start: int
+    end: int
+    check_crcs: bool
+    transactions: bool
+    full_rows: int
+    full_bytes: int
 
-    def __init__(self) -> None:
+
+class Row(NamedTuple):
+    """A record on its way into the columns."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int
+    timestamp_us: int
+    timestamp_type: int
+    headers: Headers | None
+
+
+class PythonColumns:
+    """`Columns` as lists of Python objects.
+
+    ``timestamp_types`` holds runs, since the type is the same within a Kafka record batch.
+    """
+
+    __slots__ = (
+        "bytes",
+        "headers",
+        "include_headers",
+        "keys",
+        "offsets",
+        "timestamp_types",
+        "timestamps",
+        "values",
+    )
+
+    def __init__(self, include_headers: bool) -> None:
+        self.include_headers = include_headers
+        self._clear()
+
+    def _clear(self) -> None:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.offsets: list[int] = []
@@ -61,22 +170,58 @@ class RecordColumns:
         self.timestamp_types: list[tuple[int, int]] = []
         #: ``None`` for a record without headers; empty if headers are not asked for.
         self.headers: list[Headers | None] = []
-        #: What the rows hold in memory, roughly: the size of what they were decoded from.
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def add_run(self, rows: int, timestamp_type: int) -> None:
-        """Say of which type the timestamps of the rows appended last are."""
-        runs = self.timestamp_types
-        if runs and runs[-1][1] == timestamp_type:
-            rows += runs.pop()[0]
-        runs.append((rows, timestamp_type))
+    def extend(self, records: Data, at: int, extent: Extent) -> int:
+        """See `Columns.extend`."""
+        return at
 
-    def to_record_batch(self, include_headers: bool) -> pa.RecordBatch:
-        """The rows as one Arrow record batch of `record_schema`."""
-        schema = record_schema(include_headers)
+    def append_records(
+        self,
+        payload: Data,
+        first: int,
+        limit: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        same_timestamp: bool,
+        start: int,
+        end: int,
+    ) -> None:
+        """See `Columns.append_records`."""
+        rows = len(self)
+        data = payload if isinstance(payload, bytes) else bytes(payload)
+        batch = (count, base_offset, base_timestamp, same_timestamp, start, end)
+        try:
+            append_records(self, data, first, limit, *batch)
+        except IndexError:
+            raise MalformedError("a record reaches past the end of its batch") from None
+        self._add_run(len(self) - rows, LOG_APPEND_TIME if same_timestamp else CREATE_TIME)
+        self.bytes += limit - first
+
+    def append_row(self, row: Row) -> None:
+        """See `Columns.append_row`."""
+        self.keys.append(row.key)
+        self.values.append(row.value)
+        self.offsets.append(row.offset)
+        self.timestamps.append(row.timestamp_us)
+        if self.include_headers:
+            self.headers.append(row.headers)
+        self._add_run(1, row.timestamp_type)
+
+    def rows(self) -> Iterator[Row]:
+        """The rows one by one."""
+        types = (kind for rows, kind in self.timestamp_types for _ in range(rows))
+        headers = self.headers if self.include_headers else repeat(None)
+        columns = (self.keys, self.values, self.offsets, self.timestamps, types, headers)
+        return map(Row, *columns)
+
+    def take(self) -> pa.RecordBatch:
+        """See `Columns.take`."""
+        schema = record_schema(self.include_headers)
         arrays = [
             pa.array(self.keys, pa.binary()),
             pa.array(self.values, pa.binary()),
@@ -84,9 +229,16 @@ class RecordColumns:
             pa.array(self.timestamps, pa.int64()).cast(schema.field("timestamp").type),
             _runs(self.timestamp_types),
         ]
-        if include_headers:
+        if self.include_headers:
             arrays.append(_headers(self.headers))
+        self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _add_run(self, rows: int, timestamp_type: int) -> None:
+        runs = self.timestamp_types
+        if runs and runs[-1][1] == timestamp_type:
+            rows += runs.pop()[0]
+        runs.append((rows, timestamp_type))
 
 
 def _runs(runs: list[tuple[int, int]]) -> pa.Array:
@@ -106,6 +258,6 @@ def _headers(rows: list[Headers | None]) -> pa.Array:
             ],
             fields=list(_HEADER),
         ),
-        type=_HEADERS,
+        type=list_of_headers,
         mask=pa.array([row is None for row in rows], pa.bool_()),
     )

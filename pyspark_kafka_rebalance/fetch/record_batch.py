@@ -15,17 +15,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from ..errors import CorruptRecordError
 from .checksum import crc32c
-from .columns import CREATE_TIME, LOG_APPEND_TIME, RecordColumns
+from .columns import CREATE_TIME, LOG_APPEND_TIME, Columns, Extent, Row
+from .compiled_columns import compiled, new_columns
 from .compression import NONE, DecompressionError, decompress
 from .legacy_batch import legacy_rows
 from .offset_range import OffsetRange
-from .records import MAX_TIMESTAMP_MS, MalformedError, append_records, control_type
+from .records import MAX_TIMESTAMP_MS, MalformedError, control_type
 from .transactions import AbortedTransaction, AbortedTransactions
 
 _LOG_OVERHEAD = 12  # BaseOffset, Length
@@ -67,35 +68,6 @@ class DecoderSettings:
     batch_bytes: int = 16 * 1024 * 1024
 
 
-class RecordDecoder(Protocol):
-    """Turns the fetches of one range, in order, into Arrow. Holds the rows not yet handed out."""
-
-    def decode(
-        self, records: bytes, position: int, aborted: Sequence[AbortedTransaction] = ()
-    ) -> Iterator[pa.RecordBatch]:
-        """Take in what one fetch answered, and yield what became full.
-
-        Parameters
-        ----------
-        records : bytes
-            Record batches, the last of them possibly cut off.
-        position : int
-            The offset that was asked for; rows before it or at the range's end are left out.
-        aborted : Sequence[AbortedTransaction]
-            As the same response lists them; of use under read_committed only.
-
-        Raises
-        ------
-        CorruptRecordError
-            Names topic, partition, and the record batch's base offset.
-        """
-        ...
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """The rows that are left, when the range has been read."""
-        ...
-
-
 def next_position(records: bytes, position: int, offset_range: OffsetRange) -> int:
     """Where to fetch next, from the batches' headers alone.
 
@@ -120,8 +92,9 @@ def next_position(records: bytes, position: int, offset_range: OffsetRange) -> i
     CorruptRecordError
         A header makes no sense, or no batch leads past ``position``.
     """
-    after = position
-    for base, start, _ in _split(records, position, offset_range):
+    after, at = compiled.skim(records, offset_range.end) if compiled else (-1, 0)
+    after = max(after, position)
+    for base, start, _ in _split(records, at, position, offset_range):
         if base >= offset_range.end:
             return offset_range.end
         if records[start + _MAGIC_OFFSET] == 2:
@@ -142,10 +115,9 @@ def next_position(records: bytes, position: int, offset_range: OffsetRange) -> i
 
 
 def _split(
-    records: bytes, position: int, offset_range: OffsetRange
+    records: bytes, start: int, position: int, offset_range: OffsetRange
 ) -> Iterator[tuple[int, int, int]]:
     """Base offset, start and size of every whole batch, up to the first at the range's end."""
-    start = 0
     base = -1
     available = len(records)
     while available - start > _MAGIC_OFFSET and base < offset_range.end:
@@ -167,50 +139,104 @@ def _corrupt(offset_range: OffsetRange, offset: int, reason: str) -> CorruptReco
     return CorruptRecordError(offset_range.topic, offset_range.partition, offset, reason)
 
 
-class PythonRecordDecoder:
-    """The decoder in pure Python.
+class RecordDecoder:
+    """Turns the fetches of one range, in order, into Arrow. Holds the rows not yet handed out.
 
     Parameters
     ----------
     offset_range : OffsetRange
-        What is being read. Nothing at its end or beyond is handed out.
+        Rows before it, at its end or beyond are left out.
     settings : DecoderSettings
         How to.
+    columns : Columns, optional
+        What the rows are gathered in: compiled if possible.
     """
 
-    def __init__(self, offset_range: OffsetRange, settings: DecoderSettings) -> None:
+    def __init__(
+        self,
+        offset_range: OffsetRange,
+        settings: DecoderSettings,
+        columns: Columns | None = None,
+    ) -> None:
         self._range = offset_range
         self._settings = settings
-        self._columns = RecordColumns()
+        self._columns = new_columns(settings.include_headers) if columns is None else columns
 
     def decode(
         self, records: bytes, position: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """See :class:`RecordDecoder`."""
+        """Take in what one fetch answered, and yield what became full.
+
+        Parameters
+        ----------
+        records : bytes
+            Record batches, the last of them possibly cut off.
+        position : int
+            The offset that was asked for; rows before it or at the range's end are left out.
+        aborted : Sequence[AbortedTransaction]
+            As the same response lists them; of use under read_committed only.
+
+        Raises
+        ------
+        CorruptRecordError
+            Names topic, partition, and the record batch's base offset.
+        """
         settings = self._settings
-        transactions = AbortedTransactions(aborted) if settings.read_committed else None
-        for base, start, size in _split(records, position, self._range):
-            try:
-                if records[start + _MAGIC_OFFSET] == 2:
-                    if base >= self._range.end:
-                        break
-                    self._decode_batch(records, start, size, position, transactions)
-                else:
-                    self._decode_legacy(records, start, size, position)
-            except MalformedError as error:
-                raise _corrupt(self._range, base, str(error)) from error
-            columns = self._columns
-            if len(columns) >= settings.batch_rows or columns.bytes >= settings.batch_bytes:
+        transactions = AbortedTransactions(aborted) if settings.read_committed and aborted else None
+        extent = Extent(
+            position,
+            self._range.end,
+            settings.check_crcs,
+            transactions is not None,
+            settings.batch_rows,
+            settings.batch_bytes,
+        )
+        at = 0
+        while True:
+            at = self._columns.extend(records, at, extent)
+            if self._full():
+                yield from self.finish()
+                continue
+            # One that is not plain; the next one may be again.
+            batch = next(_split(records, at, position, self._range), None)
+            if batch is None or not self._decode_one(records, *batch, position, transactions):
+                return
+            _, start, size = batch
+            at = start + size
+            if self._full():
                 yield from self.finish()
 
+    def _full(self) -> bool:
+        columns, settings = self._columns, self._settings
+        return len(columns) >= settings.batch_rows or columns.bytes >= settings.batch_bytes
+
+    def _decode_one(
+        self,
+        records: bytes,
+        base: int,
+        start: int,
+        size: int,
+        position: int,
+        transactions: AbortedTransactions | None,
+    ) -> bool:
+        """Append a batch's rows; False if it was the last that can have some of the range."""
+        within = base < self._range.end
+        try:
+            if records[start + _MAGIC_OFFSET] != 2:
+                self._decode_legacy(records, start, size, position)
+            elif within:
+                self._decode_batch(records, start, size, position, transactions)
+        except MalformedError as error:
+            raise _corrupt(self._range, base, str(error)) from error
+        return within
+
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """See :class:`RecordDecoder`."""
-        columns = self._columns
-        rows = len(columns)
+        """The rows that are left, when the range has been read."""
+        rows = len(self._columns)
         if not rows:
+            self._columns.bytes = 0  # of records that were not wanted
             return
-        self._columns = RecordColumns()
-        batch = columns.to_record_batch(self._settings.include_headers)
+        batch = self._columns.take()
         # One compressed Kafka batch can hold many times batch_rows.
         pieces = max(1, round(rows / self._settings.batch_rows))
         for piece in range(pieces):
@@ -256,26 +282,17 @@ class PythonRecordDecoder:
         if not -MAX_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS:
             raise MalformedError(f"timestamp {timestamp} ms does not fit microseconds in 64 bits")
         payload, first, limit = _payload(records, start, end, attributes)
-        columns = self._columns
-        rows = len(columns)
-        try:
-            append_records(
-                columns,
-                payload,
-                first,
-                limit,
-                header.records,
-                header.base_offset,
-                timestamp,
-                timestamp_type == LOG_APPEND_TIME,
-                position,
-                self._range.end,
-                self._settings.include_headers,
-            )
-        except IndexError:
-            raise MalformedError("a record reaches past the end of its batch") from None
-        columns.add_run(len(columns) - rows, timestamp_type)
-        columns.bytes += limit - first
+        self._columns.append_records(
+            payload,
+            first,
+            limit,
+            header.records,
+            header.base_offset,
+            timestamp,
+            timestamp_type == LOG_APPEND_TIME,
+            position,
+            self._range.end,
+        )
 
     def _decode_legacy(self, records: bytes, start: int, size: int, position: int) -> None:
         view = memoryview(records)[start : start + size]
@@ -294,13 +311,7 @@ class PythonRecordDecoder:
                 raise MalformedError(
                     f"timestamp {timestamp} ms does not fit microseconds in 64 bits"
                 )
-            columns.keys.append(key)
-            columns.values.append(value)
-            columns.offsets.append(offset)
-            columns.timestamps.append(timestamp * 1000)
-            if self._settings.include_headers:
-                columns.headers.append(None)
-            columns.add_run(1, timestamp_type)
+            columns.append_row(Row(key, value, offset, timestamp * 1000, timestamp_type, None))
             columns.bytes += len(key or b"") + len(value or b"")
 
 

@@ -6,7 +6,12 @@ Record => Length, Attributes int8, TimestampDelta, OffsetDelta, Key, Value, Head
 
 from __future__ import annotations
 
-from .columns import Headers, RecordColumns
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .columns import PythonColumns
+
+Headers = list[tuple[str, bytes | None]]
 
 # Milliseconds that are still microseconds in 64 bits, whatever a delta of two bytes adds.
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000 - 2**13
@@ -45,7 +50,7 @@ def control_type(payload: bytes, position: int, limit: int) -> int:
 
 
 def append_records(
-    columns: RecordColumns,
+    columns: PythonColumns,
     payload: bytes,
     position: int,
     limit: int,
@@ -55,9 +60,8 @@ def append_records(
     same_timestamp: bool,
     start: int,
     end: int,
-    include_headers: bool,
 ) -> None:
-    """Append those of a batch's records whose offset is in [start, end).
+    """See `Columns.append_records`.
 
     The hot loop: varints of one and two bytes are read in place, as lengths and deltas nearly
     always are, and a record's bounds are checked once, at its end: lengths only ever move the
@@ -68,6 +72,7 @@ def append_records(
     add_offset = columns.offsets.append
     add_timestamp = columns.timestamps.append
     add_headers = columns.headers.append
+    include_headers = columns.include_headers
     base_timestamp_us = base_timestamp * 1000
     for _ in range(count):
         # Length

@@ -4,7 +4,7 @@ import contextlib
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pytest
@@ -27,11 +27,12 @@ from record_batches import (
 )
 
 from pyspark_kafka_rebalance.errors import CorruptRecordError
-from pyspark_kafka_rebalance.fetch.columns import record_schema
+from pyspark_kafka_rebalance.fetch.columns import Columns, PythonColumns, record_schema
+from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns, compiled
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.fetch.record_batch import (
     DecoderSettings,
-    PythonRecordDecoder,
+    RecordDecoder,
     next_position,
 )
 from pyspark_kafka_rebalance.fetch.transactions import AbortedTransaction
@@ -53,10 +54,43 @@ def batches(
     aborted: Sequence[AbortedTransaction] = (),
     **options: object,
 ) -> Iterator[pa.RecordBatch]:
+    """In both forms, which have to give the same batches, byte for byte, and the same error."""
     config = DecoderSettings(**{"include_headers": True, **options})  # type: ignore[arg-type]
-    decoder = PythonRecordDecoder(offset_range, config)
-    yield from decoder.decode(records, position or offset_range.start, aborted)
-    yield from decoder.finish()
+    found, error = in_python = outcome(
+        PythonColumns, records, offset_range, position, aborted, config
+    )
+    if compiled:
+        in_c = outcome(CompiledColumns, records, offset_range, position, aborted, config)
+        assert str(in_c[1]) == str(error)
+        assert [b.to_pydict() for b in in_c[0]] == [b.to_pydict() for b in found]
+        assert list(map(serialized, in_c[0])) == list(map(serialized, found))
+        for batch in in_c[0]:
+            batch.validate(full=True)
+    yield from in_python[0]
+    if error is not None:
+        raise error
+
+
+def outcome(
+    form: Callable[[bool], Columns],
+    records: bytes,
+    offset_range: OffsetRange,
+    position: int | None,
+    aborted: Sequence[AbortedTransaction],
+    config: DecoderSettings,
+) -> tuple[list[pa.RecordBatch], CorruptRecordError | None]:
+    decoder = RecordDecoder(offset_range, config, form(config.include_headers))
+    found: list[pa.RecordBatch] = []
+    try:
+        found.extend(decoder.decode(records, position or offset_range.start, aborted))
+        found.extend(decoder.finish())
+    except CorruptRecordError as error:
+        return found, error
+    return found, None
+
+
+def serialized(batch: pa.RecordBatch) -> bytes:
+    return bytes(batch.serialize())
 
 
 def decode(
@@ -278,7 +312,7 @@ def test_a_transaction_that_began_before_the_fetch_is_still_aborted() -> None:
 def test_a_marker_without_a_type_is_corrupt(key: bytes) -> None:
     marker = build([Record(5, 0, key, b"")], flags=0x30, producer_id=7)
     with pytest.raises(CorruptRecordError, match="control record"):
-        decode(marker, read_committed=True)
+        decode(marker, aborted=[AbortedTransaction(3, 7)], read_committed=True)
 
 
 # Damage

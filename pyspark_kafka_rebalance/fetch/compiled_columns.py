@@ -1,0 +1,153 @@
+"""The columns, filled by the compiled decoder where it is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from .columns import Columns, Data, Extent, PythonColumns, Row, list_of_headers, record_schema
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+log = logging.getLogger(__name__)
+
+#: Set to "python" for decoding in Python all the same, to compare.
+_CHOICE = "PYSPARK_KAFKA_REBALANCE_DECODER"
+
+
+def _compiled() -> ModuleType | None:
+    if os.environ.get(_CHOICE) == "python":
+        log.warning("records are decoded in Python, since %s says so", _CHOICE)
+        return None
+    try:
+        from . import _record_batch
+    except ImportError as error:
+        log.warning(
+            "the compiled decoder is missing, records are decoded in Python, which takes about "
+            "thirty times as long; installing the package where a C compiler is builds it (%s)",
+            error,
+        )
+        return None
+    return _record_batch
+
+
+#: The compiled decoder, if it is there.
+compiled = _compiled()
+
+
+def new_columns(include_headers: bool) -> Columns:
+    """Empty columns, compiled if possible."""
+    return CompiledColumns(include_headers) if compiled else PythonColumns(include_headers)
+
+
+class CompiledColumns:
+    """`Columns` as Arrow buffers. What is not plain comes through `PythonColumns`."""
+
+    def __init__(self, include_headers: bool) -> None:
+        self._include_headers = include_headers
+        assert compiled is not None
+        self._columns = compiled.Columns(include_headers)
+
+    @property
+    def bytes(self) -> int:
+        """See `Columns.bytes`."""
+        return int(self._columns.bytes)
+
+    @bytes.setter
+    def bytes(self, value: int) -> None:
+        self._columns.bytes = value
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def extend(self, records: Data, at: int, extent: Extent) -> int:
+        """See `Columns.extend`."""
+        return int(self._columns.extend(records, at, *extent))
+
+    def append_records(
+        self,
+        payload: Data,
+        first: int,
+        limit: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        same_timestamp: bool,
+        start: int,
+        end: int,
+    ) -> None:
+        """See `Columns.append_records`."""
+        batch = (count, base_offset, base_timestamp, same_timestamp, start, end)
+        if self._columns.append_records(payload, first, limit, *batch):
+            return
+        decoded = PythonColumns(self._include_headers)
+        decoded.append_records(payload, first, limit, *batch)  # says what is wrong, if anything is
+        for row in decoded.rows():
+            self.append_row(row)
+        self.bytes += decoded.bytes
+
+    def append_row(self, row: Row) -> None:
+        """See `Columns.append_row`."""
+        key, value, offset, timestamp_us, timestamp_type, headers = row
+        encoded = None if headers is None else [(name.encode(), item) for name, item in headers]
+        self._columns.append_row(key, value, offset, timestamp_us, timestamp_type, encoded)
+
+    def take(self) -> pa.RecordBatch:
+        """See `Columns.take`."""
+        schema = record_schema(self._include_headers)
+        rows = len(self)
+        keys, values, offsets, timestamps, timestamp_types, *headers = self._columns.take()
+        arrays = [
+            _strings(pa.binary(), *keys),
+            _strings(pa.binary(), *values),
+            *(
+                pa.Array.from_buffers(schema.field(name).type, rows, [None, _buffer(numbers)], 0)
+                for name, numbers in (
+                    ("offset", offsets),
+                    ("timestamp", timestamps),
+                    ("timestampType", timestamp_types),
+                )
+            ),
+        ]
+        if self._include_headers:
+            arrays.append(_headers(rows, *headers))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# (address, size, owner), as the compiled decoder hands its memory over.
+_Memory = tuple[int, int, Any]
+
+
+def _buffer(memory: _Memory) -> pa.Buffer:
+    return pa.foreign_buffer(*memory)
+
+
+def _strings(
+    kind: pa.DataType, rows: int, validity: tuple[_Memory | None, int], ends: _Memory, data: _Memory
+) -> pa.Array:
+    bitmap, nulls = validity
+    buffers = [bitmap and _buffer(bitmap), _buffer(ends), _buffer(data)]
+    return pa.Array.from_buffers(kind, rows, buffers, nulls)
+
+
+def _headers(
+    rows: int, ends: _Memory, validity: tuple[_Memory | None, int], keys: Any, values: Any
+) -> pa.Array:
+    bitmap, nulls = validity
+    items = list_of_headers.value_type
+    return pa.Array.from_buffers(
+        list_of_headers,
+        rows,
+        [bitmap and _buffer(bitmap), _buffer(ends)],
+        nulls,
+        children=[
+            pa.StructArray.from_arrays(
+                [_strings(pa.string(), *keys), _strings(pa.binary(), *values)],
+                fields=[items.field(0), items.field(1)],
+            )
+        ],
+    )
