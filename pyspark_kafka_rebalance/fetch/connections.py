@@ -14,15 +14,19 @@ import atexit
 import logging
 import os
 import pickle
+import ssl
 import threading
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaTCPTransport
+from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.metadata import MetadataRequest
 
 from ..errors import KafkaRebalanceError, UnsupportedBrokerError
@@ -46,10 +50,67 @@ _GRACE_S = 30.0
 
 require_names(
     {
-        KafkaConnectionManager: ("send", "call_soon", "bootstrap_async", "bootstrapped"),
+        KafkaConnectionManager: (
+            *("send", "call_soon", "bootstrap_async", "bootstrapped", "_build_transport"),
+        ),
+        KafkaTCPTransport: ("_sock_recv",),
         NetworkSelector: ("start", "stop", "close"),
     }
 )
+
+# kafka-python reads a socket in pieces of 4 KiB and copies a response four times on its way to the
+# decoder, which took most of the time of reading. Here a large one is read to where it stays.
+_RECEIVE_BYTES = 256 * 1024
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """kafka-python's connections, with sockets that are read in large pieces."""
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        transport._sock_recv = partial(_receive, transport)
+        return transport
+
+
+class _Frame(KafkaBytes):  # type: ignore[misc]
+    """A response that is read where it is. The decoder asks for the rest behind the header."""
+
+    def read(self, nbytes: int | None = None) -> Any:
+        if nbytes is not None:
+            return super().read(nbytes)
+        rest = memoryview(self)[self.tell() :]
+        self.seek(len(self))
+        return rest
+
+
+def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
+    """What is there, and the error that nothing more will come after; as ``_sock_recv``."""
+    connected, parser = transport._sock, transport._protocol.parser
+    received = b""
+    try:
+        while True:
+            missing = len(parser._rbuffer) - parser._rbuffer.tell() if parser._receiving else 0
+            # The last byte goes through the parser, which finds the response whole then.
+            if missing > 1 and not received:
+                parser._rbuffer.__class__ = _Frame
+                at = parser._rbuffer.tell()
+                with memoryview(parser._rbuffer) as frame:
+                    size = connected.recv_into(frame[at : at + missing - 1])
+                parser._rbuffer.seek(at + size)
+            else:
+                data = connected.recv(_RECEIVE_BYTES)
+                size = len(data)
+                received += data
+            if not size:
+                return received, kafka_errors.KafkaConnectionError("socket disconnected")
+            # What TLS has decrypted no selector tells of: there all of it is taken.
+            if not isinstance(connected, ssl.SSLSocket):
+                return received, None
+    except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return received, None
+    except OSError as error:
+        return received, kafka_errors.KafkaConnectionError(error)
+
 
 #: Nothing changes by trying again.
 _FINAL_ERRORS = (
@@ -94,14 +155,24 @@ class PendingResponse:
 
     def __init__(self, future: Future, timeout_s: float) -> None:
         self._future = future
-        self._deadline = time.monotonic() + timeout_s
+        #: When it is given up, by the monotonic clock.
+        self.deadline = time.monotonic() + timeout_s
         self._done = threading.Event()
-        future.add_both(lambda _: self._done.set())
+        self._done_at: float | None = None
+        future.add_both(self._note)
 
-    @classmethod
-    def failed(cls, error: Exception) -> PendingResponse:
-        """A request that could not even be sent; `wait` raises the error."""
-        return cls(Future().failure(error), 0.0)
+    def _note(self, _: object) -> None:
+        self._done_at = time.monotonic()
+        self._done.set()
+
+    @property
+    def done_at(self) -> float:
+        """When there was an answer or an error, by the monotonic clock; if there is none, now."""
+        return time.monotonic() if self._done_at is None else self._done_at
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back from the I/O thread when `wait` would return, or at once."""
+        self._future.add_both(lambda _: callback())
 
     def wait(self) -> Any:
         """The response.
@@ -111,7 +182,7 @@ class PendingResponse:
         kafka.errors.KafkaError or OSError
             Why there is none.
         """
-        if not self._done.wait(max(0.0, self._deadline - time.monotonic())):
+        if not self._done.wait(max(0.0, self.deadline - time.monotonic())):
             raise kafka_errors.KafkaTimeoutError("the I/O thread does not answer")
         if self._future.exception is not None:
             raise self._future.exception
@@ -135,7 +206,7 @@ class ClusterConnections:
         self._net = NetworkSelector(
             **{key: client_config[key] for key in ("client_id",) if key in client_config}
         )
-        self._manager = KafkaConnectionManager(
+        self._manager = _Manager(
             self._net,
             **{**client_config, "receive_message_max_bytes": receive_message_max_bytes},
         )

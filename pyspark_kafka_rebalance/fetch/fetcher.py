@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +12,11 @@ from ..errors import OptionError
 from . import connections
 from .columns import record_schema
 from .connections import ClusterConnections
+from .fetch_pipeline import FetchPipeline
 from .leaders import PartitionLeaders
 from .offset_range import OffsetRange
 from .range_reader import FetchSettings, RangeReader, give_up
-from .record_batch import DecoderSettings, PythonRecordDecoder, RecordDecoder
-
-log = logging.getLogger(__name__)
+from .record_batch import DecoderSettings, RecordDecoder
 
 __all__ = ["RangeFetcher", "record_schema"]
 
@@ -59,7 +57,8 @@ class RangeFetcher:
     retry_timeout_ms : int
         For how long no progress is borne: leader elections, lost connections, open transactions.
     client_rack : str
-        Without effect yet: leaders are read.
+        Where this is: brokers with a ``replica.selector.class`` then name the nearest replica to
+        read from (KIP-392).
 
     Raises
     ------
@@ -89,8 +88,6 @@ class RangeFetcher:
         for name, size in (("batch_rows", batch_rows), ("batch_bytes", batch_bytes)):
             if size <= 0:
                 raise OptionError(name, size, "a positive number")
-        if client_rack:
-            log.info("client_rack=%s has no effect yet: partition leaders are read", client_rack)
         self._client_config = dict(client_config)
         read_committed = isolation_level == "read_committed"
         self._fetch_settings = FetchSettings(
@@ -100,6 +97,7 @@ class RangeFetcher:
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_wait_ms=fetch_max_wait_ms,
             retry_timeout_s=retry_timeout_ms / 1000,
+            client_rack=client_rack,
         )
         self._decoder_settings = DecoderSettings(
             include_headers=include_headers,
@@ -123,7 +121,7 @@ class RangeFetcher:
         self._connected().open_all()
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
-        """Read ranges, one after another.
+        """Read ranges.
 
         Parameters
         ----------
@@ -135,7 +133,8 @@ class RangeFetcher:
         ------
         OffsetRange, pyarrow.RecordBatch
             Of which range, and rows of it: several batches for a range, in offset order, with the
-            columns of `record_schema`; none for a range without records.
+            columns of `record_schema`; none for a range without records. Batches of different
+            ranges take turns.
 
         Raises
         ------
@@ -148,31 +147,23 @@ class RangeFetcher:
         """
         cluster = self._connected()
         leaders = PartitionLeaders(cluster, [offset_range.topic for offset_range in ranges])
-        readers = (
-            RangeReader(
-                offset_range, cluster, leaders, self._fetch_settings, self._bytes_per_offset
-            )
+        readers = [
+            RangeReader(offset_range, leaders, self._fetch_settings, self._bytes_per_offset)
             for offset_range in ranges
             if len(offset_range)
-        )
-        reader = next(readers, None)
-        if reader is not None:
-            reader.depart()
-            decoder = self._decoder(reader.range)
-        while reader is not None:
-            fetched = reader.arrive()
-            following = next(readers, None) if reader.finished else reader
-            if following is not None:
-                following.depart()
+        ]
+        decoders: dict[RangeReader, RecordDecoder] = {}
+        for reader, fetched in FetchPipeline(readers, cluster, self._fetch_settings).fetches():
+            finished = reader.finished
+            decoder = decoders.pop(reader, None) or self._decoder(reader.range)
             if fetched is not None:
                 for batch in decoder.decode(fetched.records, fetched.position, fetched.aborted):
                     yield reader.range, batch
-            if following is not reader:
+            if finished:
                 for batch in decoder.finish():
                     yield reader.range, batch
-                if following is not None:
-                    decoder = self._decoder(following.range)
-            reader = following
+            else:
+                decoders[reader] = decoder
 
     def close(self) -> None:
         """Give the connections back. They stay open for the next fetcher of this process."""
@@ -181,7 +172,7 @@ class RangeFetcher:
             self._connections = None
 
     def _decoder(self, offset_range: OffsetRange) -> RecordDecoder:
-        return PythonRecordDecoder(offset_range, self._decoder_settings)
+        return RecordDecoder(offset_range, self._decoder_settings)
 
     def _connected(self) -> ClusterConnections:
         if self._connections is not None and not self._connections.usable:

@@ -1,10 +1,10 @@
-"""Fetching one range from its partition's leader, whatever happens meanwhile.
+"""How far one range has been read, and what an answer or an error means for it.
 
 Invariants of a reader:
  1. `position` only grows; every visible record of the range before it has been handed over.
- 2. At most one request is on its way. It asks for `position`.
- 3. The range ends where the log was seen to go on at or past its end, never because an answer was
-    empty: a quota, an election, tiered storage and an open transaction empty answers as well.
+ 2. The range ends where the log was seen to go on at or past its end, never because an answer was
+    empty: a quota, an election, tiered storage, an open transaction and other partitions in the
+    same answer empty it as well.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from kafka import errors as kafka_errors
-from kafka.protocol.consumer import FetchRequest, OffsetSpec
+from kafka.protocol.consumer import OffsetSpec
+from kafka.structs import TopicPartition
 
 from ..errors import CorruptRecordError, DataLossError, KafkaRebalanceError
-from .connections import ClusterConnections, PendingResponse, explain_final
+from .connections import explain_final
 from .leaders import Leader, PartitionLeaders, raise_for
 from .offset_range import OffsetRange
 from .record_batch import next_position
 from .transactions import AbortedTransaction
 
 log = logging.getLogger(__name__)
-
-# Version 10 is the first that answers zstd, and the last that leaders answer themselves: from 11
-# on one may point at another replica with an empty answer, from 13 on topics have ids.
-_FETCH_VERSIONS = (4, 10)
 
 _SMALLEST_FETCH = 64 * 1024
 _UNKNOWN_BYTES_PER_OFFSET = 1024.0
@@ -39,6 +36,9 @@ _LONGEST_BACKOFF_S = 1.0
 
 #: A broker that has just started may not know a topic yet: for so long it is not believed.
 _MISSING_FOR_S = 5.0
+
+#: For how long a replica is read that the leader has named (KIP-392): Java's metadata.max.age.ms.
+_REPLICA_FOR_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class FetchSettings:
     fetch_min_bytes: int
     fetch_max_wait_ms: int
     retry_timeout_s: float
+    client_rack: str = ""
 
 
 class Fetched(NamedTuple):
@@ -62,13 +63,13 @@ class Fetched(NamedTuple):
 
 
 class RangeReader:
-    """Reads one range.
+    """Where one range is.
 
     Parameters
     ----------
     offset_range : OffsetRange
         What to read.
-    connections, leaders
+    leaders : PartitionLeaders
         From where.
     settings : FetchSettings
         How.
@@ -80,134 +81,114 @@ class RangeReader:
     def __init__(
         self,
         offset_range: OffsetRange,
-        connections: ClusterConnections,
         leaders: PartitionLeaders,
         settings: FetchSettings,
         bytes_per_offset: dict[str, float],
     ) -> None:
         self.range = offset_range
+        self.partition = TopicPartition(offset_range.topic, offset_range.partition)
         self.position = offset_range.start
+        #: When to fetch next, by the monotonic clock.
+        self.ready_at = 0.0
         self._end = offset_range.end
-        self._connections = connections
         self._leaders = leaders
         self._settings = settings
         self._bytes_per_offset = bytes_per_offset
-        self._pending: PendingResponse | None = None
-        self._started = 0.0
+        self._asked_at = 0.0
+        #: For how long there was no progress, not counting the time that the caller took.
+        self._stalled_s = 0.0
         self._attempts = 0
         self._missing_since: float | None = None
         self._end_doubted = False
+        self._replica: int | None = None
+        self._replica_until = 0.0
 
     @property
     def finished(self) -> bool:
         """Whether the whole range has been handed over."""
         return self.position >= self._end
 
-    def depart(self) -> None:
-        """Send the next fetch. An error is kept until `arrive`, which tries again."""
-        topic, partition = self.range.topic, self.range.partition
-        try:
-            leader = self._leaders.locate(topic, partition)
-            self._pending = self._connections.send(self._request(leader), leader.node_id)
-        except (kafka_errors.KafkaError, OSError) as error:
-            self._pending = PendingResponse.failed(error)
+    @property
+    def wanted_bytes(self) -> int:
+        """What the next fetch should ask for, at most."""
+        expected = self._bytes_per_offset.get(self.range.topic, _UNKNOWN_BYTES_PER_OFFSET)
+        # A quarter more than expected, or the last records would take a fetch of their own.
+        wanted = int((self._end - self.position) * expected * 1.25)
+        return min(max(wanted, _SMALLEST_FETCH), self._settings.fetch_bytes)
 
-    def arrive(self) -> Fetched | None:
-        """Wait for the fetch sent by `depart`, and send it again for as long as that can help.
+    def ask(self) -> Leader:
+        """Whom to fetch from now: the leader, or the replica that it named, in its epoch.
 
-        Ends at the first answer with record batches, when the range is `finished`, or
-        ``retry_timeout_s`` after the call.
+        Raises
+        ------
+        kafka.errors.KafkaError or OSError
+            Nobody is known; to be handed to `failed`.
+        """
+        self._asked_at = time.monotonic()
+        leader = self._leaders.locate(self.range.topic, self.range.partition)
+        if self._replica is not None and self._asked_at >= self._replica_until:
+            self._replica = None
+        return leader if self._replica is None else Leader(self._replica, leader.epoch)
+
+    def answered(self, answer: Any, alone: bool, at: float) -> Fetched | None:
+        """Move the position past what was answered, or find out why nothing was.
+
+        Parameters
+        ----------
+        answer : FetchResponse.FetchableTopicResponse.PartitionData
+            Of this partition.
+        alone : bool
+            Whether no other partition in the response has records. If one has, the response may
+            have been full.
+        at : float
+            When it was answered, by the monotonic clock.
 
         Returns
         -------
         Fetched or None
-            None if there is nothing more in the range.
 
         Raises
         ------
+        kafka.errors.KafkaError or OSError
+            To be handed to `failed`.
         KafkaRebalanceError
-            No progress within the time allowed, or none possible; names topic, partition,
-            offsets and the broker's last error.
+            As from `failed`.
         """
-        self._started = time.monotonic()
-        self._attempts = 0
-        self._missing_since = None
-        while not self.finished:
-            assert self._pending is not None
-            try:
-                answer = self._answer(self._pending.wait())
-                fetched = self._take(answer)
-                if fetched is not None:
-                    return fetched
-            except (kafka_errors.KafkaError, OSError) as error:
-                self._recover(error)
+        raise_for(answer.error_code)
+        if getattr(answer, "preferred_read_replica", -1) >= 0:
+            self._replica = answer.preferred_read_replica
+            self._replica_until = time.monotonic() + _REPLICA_FOR_S
+            log.debug("%s is read from replica %d", self.range, self._replica)
+        elif answer.records:
+            return self._advance(answer)
+        elif alone:
+            self._nothing(answer, at)
         return None
 
-    def _request(self, leader: Leader) -> FetchRequest:
-        expected = self._bytes_per_offset.get(self.range.topic, _UNKNOWN_BYTES_PER_OFFSET)
-        # A quarter more than expected, or the last records would take a fetch of their own.
-        wanted = int((self._end - self.position) * expected * 1.25)
-        size = min(max(wanted, _SMALLEST_FETCH), self._settings.fetch_bytes)
-        return FetchRequest(
-            replica_id=-1,
-            max_wait_ms=self._settings.fetch_max_wait_ms,
-            min_bytes=self._settings.fetch_min_bytes,
-            max_bytes=size,
-            isolation_level=int(self._settings.read_committed),
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic=self.range.topic,
-                    partitions=[
-                        FetchRequest.FetchTopic.FetchPartition(
-                            partition=self.range.partition,
-                            current_leader_epoch=leader.epoch,
-                            fetch_offset=self.position,
-                            partition_max_bytes=size,
-                        )
-                    ],
-                )
-            ],
-            min_version=_FETCH_VERSIONS[0],
-            max_version=_FETCH_VERSIONS[1],
-        )
+    def _advance(self, answer: Any) -> Fetched:
+        asked = self.position
+        self.position = next_position(answer.records, asked, self.range)
+        self._stalled_s, self._attempts, self._missing_since = 0.0, 0, None
+        self._end_doubted = False
+        self._bytes_per_offset[self.range.topic] = len(answer.records) / (self.position - asked)
+        aborted = [
+            AbortedTransaction(transaction.first_offset, transaction.producer_id)
+            for transaction in answer.aborted_transactions or ()
+        ]
+        return Fetched(answer.records, asked, aborted)
 
-    def _answer(self, response: Any) -> Any:
-        """The partition's part of a response."""
-        raise_for(response.error_code)
-        for topic in response.responses:
-            for answer in topic.partitions:
-                raise_for(answer.error_code)
-                return answer
-        # Over its quota a client gets an answer without partitions.
-        raise kafka_errors.ThrottlingQuotaExceededError(
-            f"throttled for {response.throttle_time_ms} ms"
-        )
-
-    def _take(self, answer: Any) -> Fetched | None:
-        """Move the position past what was answered, or find out why nothing was."""
-        if answer.records:
-            asked = self.position
-            self.position = next_position(answer.records, asked, self.range)
-            self._end_doubted = False
-            self._bytes_per_offset[self.range.topic] = len(answer.records) / (self.position - asked)
-            aborted = [
-                AbortedTransaction(transaction.first_offset, transaction.producer_id)
-                for transaction in answer.aborted_transactions or ()
-            ]
-            return Fetched(answer.records, asked, aborted)
+    def _nothing(self, answer: Any, at: float) -> None:
         if answer.high_watermark < self._end:
             self._check_log_end()
-            self._again(f"the log ends at offset {answer.high_watermark}")
+            self._again(f"the log ends at offset {answer.high_watermark}", at)
         elif self._settings.read_committed and answer.last_stable_offset < self._end:
-            self._again(
-                f"an open transaction holds the last stable offset at {answer.last_stable_offset}"
-            )
+            stable = answer.last_stable_offset
+            self._again(f"an open transaction holds the last stable offset at {stable}", at)
         elif self._in_tiered_storage():
-            self._again("tiered storage has not answered")
+            self._again("tiered storage has not answered", at)
         else:
             # Compaction left nothing between here and the end.
             self.position = self._end
-        return None
 
     def _in_tiered_storage(self) -> bool:
         """Whether `position` is where an empty answer means that remote storage was too slow."""
@@ -220,8 +201,22 @@ class RangeReader:
             raise kafka_errors.OffsetOutOfRangeError
         return local > self.position
 
-    def _recover(self, error: Exception) -> None:
-        """Do what an error calls for, and fetch again."""
+    def failed(self, error: Exception, at: float) -> None:
+        """Do what an error calls for, and say when to fetch again.
+
+        Parameters
+        ----------
+        error : Exception
+            What a request or its answer ended in.
+        at : float
+            When, by the monotonic clock.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            No progress for ``retry_timeout_s``, or none possible; names topic, partition, offsets
+            and the broker's last error.
+        """
         topic, partition = self.range.topic, self.range.partition
         if isinstance(error, kafka_errors.CorruptRecordError):
             reason = f"the broker cannot read it: {error!r}"
@@ -229,6 +224,11 @@ class RangeReader:
         final = explain_final(error, f"reading {self.range} at offset {self.position}")
         if final is not None:
             raise final from error
+        if self._replica is not None:
+            # Whatever it is, the leader knows better: a replica may lag, or have left.
+            self._replica = None
+            self._again(f"its replica: {error!r}", at)
+            return
         if not isinstance(error, kafka_errors.OffsetOutOfRangeError):
             self._leaders.forget(topic, partition)
         if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):
@@ -241,23 +241,24 @@ class RangeReader:
             except (kafka_errors.KafkaError, OSError) as failure:
                 self._leaders.forget(topic, partition)
                 error = failure
-        self._again(repr(error))
+        self._again(repr(error), at)
 
-    def _again(self, reason: str) -> None:
+    def _again(self, reason: str, at: float) -> None:
         """Fetch again, a little later each time, unless it is time to give up."""
         if self.finished:
             return
-        waited = time.monotonic() - self._started
-        if waited >= self._settings.retry_timeout_s:
+        self._stalled_s += at - self._asked_at
+        if self._stalled_s >= self._settings.retry_timeout_s:
             raise KafkaRebalanceError(
                 f"reading {self.range} made no progress at offset {self.position} "
-                f"for {waited:.1f} s: {reason}"
+                f"for {self._stalled_s:.1f} s: {reason}"
             )
         log.info("reading %s at offset %d again: %s", self.range, self.position, reason)
         backoff = min(_FIRST_BACKOFF_S * 2**self._attempts, _LONGEST_BACKOFF_S)
+        backoff *= random.uniform(0.8, 1.2)
         self._attempts += 1
-        time.sleep(backoff * random.uniform(0.8, 1.2))
-        self.depart()
+        self._stalled_s += backoff
+        self.ready_at = time.monotonic() + backoff
 
     def _missing_partition(self) -> None:
         now = time.monotonic()

@@ -56,7 +56,7 @@ class LocalKafka(KafkaCluster):
         Each is a controller as well. Their ids are 1, 2 and 3.
     broker_config : mapping of str to object, optional
         Settings of ``server.properties`` that replace or join the ones chosen here, for example
-        ``{"message.max.bytes": 10_000_000}``.
+        ``{"message.max.bytes": 10_000_000}``. Broker n is in the rack ``rack-n``.
     features : mapping of str to int, optional
         Feature levels other than the release's: ``{"group.version": 0}`` is a cluster without
         the consumer group protocol.
@@ -220,6 +220,7 @@ class LocalKafka(KafkaCluster):
         for broker_id, (port, _) in enumerate(ports, start=1):
             folder = self._folder / f"broker-{broker_id}"
             settings = _settings(broker_id, ports, folder / "data")
+            settings["broker.rack"] = f"rack-{broker_id}"
             settings |= {name: setting(value) for name, value in self._broker_config.items()}
             format_storage(jars, folder / "data", cluster_id, broker_id, self._features)
             self._brokers[broker_id] = Broker(

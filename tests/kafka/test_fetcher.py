@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.protocol.consumer import FetchRequest
 
 from pyspark_kafka_rebalance.errors import CorruptRecordError, DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch import connections
+from pyspark_kafka_rebalance.fetch.connections import ClusterConnections
 from pyspark_kafka_rebalance.fetch.fetcher import RangeFetcher
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.fetch.range_reader import RangeReader
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
@@ -132,12 +134,18 @@ def test_exact_ranges_of_several_partitions_and_topics(
         OffsetRange(topic_name, 1, 999, 1_000),
         OffsetRange(topic_name, 2, 900, 901),
     ]
-    read = rows_of(fetcher(batch_rows=300, max_partition_fetch_bytes=2_000), *ranges)
-    assert [(row["topic"], row["partition"], row["offset"], row["value"]) for row in read] == [
-        (one.topic, one.partition, offset, b"%d" % offset)
-        for one in ranges
-        for offset in range(one.start, one.end)
-    ]
+    read = fetcher(batch_rows=300, max_partition_fetch_bytes=2_000).read(ranges)
+    assert by_range(read) == {one: list(range(one.start, one.end)) for one in ranges if len(one)}
+
+
+def by_range(read: Iterator[tuple[OffsetRange, pa.RecordBatch]]) -> dict[OffsetRange, list[int]]:
+    """The offsets of each range, in the order in which they came; the values are the offsets."""
+    found: dict[OffsetRange, list[int]] = {}
+    for one, batch in read:
+        offsets = batch.column("offset").to_pylist()
+        assert [int(value.split()[0]) for value in batch.column("value").to_pylist()] == offsets
+        found.setdefault(one, []).extend(offsets)
+    return found
 
 
 def test_a_record_larger_than_the_fetch(
@@ -155,40 +163,134 @@ def test_a_record_larger_than_the_fetch(
     assert [row["value"] for row in read] == [b"before", large, b"after"]
 
 
-# One fetch ahead
+# Fetches on their way
 
 
-def test_the_next_fetch_is_on_its_way_while_one_is_decoded(
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[int, int]]]:
+    """The fetches as they are sent: to which broker, and which offset of which partition."""
+    seen: list[tuple[int, dict[int, int]]] = []
+    send = ClusterConnections.send
+
+    def noted(self: ClusterConnections, request: Any, node_id: int | None = None) -> Any:
+        if isinstance(request, FetchRequest):
+            assert node_id is not None
+            asked = {
+                partition.partition: partition.fetch_offset
+                for topic in request.topics
+                for partition in topic.partitions
+            }
+            seen.append((node_id, asked))
+        return send(self, request, node_id)
+
+    monkeypatch.setattr(ClusterConnections, "send", noted)
+    return seen
+
+
+def test_the_next_fetches_are_on_their_way_while_one_is_decoded(
     kafka: LocalKafka,
     fetcher: Callable[..., RangeFetcher],
     topic_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    sent: list[tuple[int, dict[int, int]]],
 ) -> None:
-    kafka.create_topic(topic_name, partitions=2)
-    for partition in range(2):
+    kafka.create_topic(topic_name, partitions=3)
+    for partition in range(3):
         kafka.produce(topic_name, [bytes(1_000)] * 2_000, partition=partition)
-    departures: list[tuple[int, int]] = []
-    depart = RangeReader.depart
+    ranges = [OffsetRange(topic_name, partition, 0, 2_000) for partition in range(3)]
+    read: dict[int, int] = {}
+    for found, batch in fetcher(batch_rows=10, max_partition_fetch_bytes=200_000).read(ranges):
+        read[found.partition] = batch.column("offset")[-1].as_py()
+        asked = {partition: offset for _, one in sent for partition, offset in one.items()}
+        if read[found.partition] < 1_500:
+            assert asked[found.partition] > read[found.partition], "no fetch is ahead"
+        assert asked[found.partition] - read[found.partition] <= 400, "more than one is ahead"
+        unread = sum(offset > read.get(partition, -1) for partition, offset in asked.items())
+        assert unread <= 3
+    assert read == {0: 1_999, 1: 1_999, 2: 1_999}
+    every = [(partition, offset) for _, one in sent for partition, offset in one.items()]
+    assert len(set(every)) == len(every), "something was asked for twice"
+    # Two at a time: the third begins when the first is read.
+    assert next(i for i, (_, one) in enumerate(sent) if 2 in one) >= 5
 
-    def noted(reader: RangeReader) -> None:
-        departures.append((reader.range.partition, reader.position))
-        depart(reader)
 
-    monkeypatch.setattr(RangeReader, "depart", noted)
-    ranges = [OffsetRange(topic_name, partition, 0, 2_000) for partition in range(2)]
-    reading = fetcher(batch_rows=10, max_partition_fetch_bytes=200_000).read(ranges)
-    rows = 0
-    for found, batch in reading:
-        rows += batch.num_rows
-        last = batch.column("offset")[-1].as_py()
-        ahead = departures[-1]
-        if found.partition == 0 or last < 1_500:
-            # Ahead of what is handed out, but by one fetch only.
-            assert ahead > (found.partition, last)
-        if ahead[0] == found.partition:
-            assert ahead[1] - last <= 400
-    assert rows == 4_000
-    assert departures == sorted(set(departures))
+def test_small_ranges_are_asked_for_together(
+    kafka: LocalKafka,
+    fetcher: Callable[..., RangeFetcher],
+    topic_name: str,
+    sent: list[tuple[int, dict[int, int]]],
+) -> None:
+    kafka.create_topic(topic_name, partitions=40)
+    for partition in range(40):
+        kafka.produce(topic_name, values(10), partition=partition)
+    ranges = [OffsetRange(topic_name, partition, partition % 10, 10) for partition in range(40)]
+    expected = {one: list(range(one.start, one.end)) for one in ranges}
+    assert by_range(fetcher().read(ranges)) == expected
+    assert len(sent) == 1
+
+
+def test_what_found_no_room_in_an_answer_is_not_taken_for_a_gap(
+    kafka: LocalKafka,
+    fetcher: Callable[..., RangeFetcher],
+    topic_name: str,
+    sent: list[tuple[int, dict[int, int]]],
+) -> None:
+    """An answer is cut where it is full: the partitions behind are answered as if empty."""
+    kafka.create_topic(topic_name, partitions=20)
+    for partition in range(20):
+        kafka.produce(
+            topic_name, [b"%d " % n + bytes(70_000) for n in range(5)], partition=partition
+        )
+    reader = fetcher(max_partition_fetch_bytes=300_000)
+    reader._bytes_per_offset[topic_name] = 1.0  # far too little
+    ranges = [OffsetRange(topic_name, partition, 0, 5) for partition in range(20)]
+    assert by_range(reader.read(ranges)) == {one: [0, 1, 2, 3, 4] for one in ranges}
+    assert len(sent[0][1]) == 4
+    assert len({len(one) for _, one in sent}) > 1
+
+
+# Replicas nearby (KIP-392)
+
+
+def test_the_nearest_replica_is_read_and_the_leader_when_it_is_gone(
+    fetcher: Callable[..., RangeFetcher],
+    topic_name: str,
+    sent: list[tuple[int, dict[int, int]]],
+) -> None:
+    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    with LocalKafka(brokers=3, broker_config={"replica.selector.class": selector}) as local:
+        local.create_topic(topic_name, partitions=1, replication_factor=3)
+        local.produce(topic_name, values(3_000), partition=0)
+        plain = fetcher(local.bootstrap_servers)
+        whole = OffsetRange(topic_name, 0, 0, 3_000)
+        assert len(rows_of(plain, whole)) == 3_000
+        ((leader, _),) = sent
+        near = next(broker for broker in local.broker_ids if broker != leader)
+        sent.clear()
+        reader = fetcher(
+            local.bootstrap_servers, client_rack=f"rack-{near}", max_partition_fetch_bytes=20_000
+        )
+        read: list[int] = []
+        for _, batch in reader.read([whole]):
+            read += batch.column("offset").to_pylist()
+        assert read == list(range(3_000))
+        brokers = [broker for broker, _ in sent]
+        assert brokers[0] == leader
+        assert set(brokers[1:]) == {near}
+        sent.clear()
+        read = []
+        reader = fetcher(
+            local.bootstrap_servers,
+            client_rack=f"rack-{near}",
+            max_partition_fetch_bytes=20_000,
+            batch_rows=100,
+        )
+        for _, batch in reader.read([whole]):
+            read += batch.column("offset").to_pylist()
+            if near in local.running:
+                local.kill(near)
+        assert read == list(range(3_000))
+        assert {broker for broker, _ in sent} >= {near, leader}
+        assert sent[-1][0] != near
 
 
 # Transactions
@@ -387,14 +489,14 @@ def test_leaders_killed_in_the_middle_of_their_ranges(
         kafka3.produce(topic_name, [b"%d" % n * 50 for n in range(3_000)], partition=partition)
     ranges = [OffsetRange(topic_name, partition, 0, 3_000) for partition in range(6)]
     reader = fetcher(kafka3.bootstrap_servers, batch_rows=100, max_partition_fetch_bytes=20_000)
-    read: list[tuple[int, int]] = []
+    read: dict[OffsetRange, list[int]] = {one: [] for one in ranges}
     killed = False
     for found, batch in reader.read(ranges):
-        read.extend((found.partition, offset) for offset in batch.column("offset").to_pylist())
-        if not killed and len(read) > 1_000:
+        read[found] += batch.column("offset").to_pylist()
+        if not killed and len(read[ranges[0]]) > 1_000:
             kafka3.kill(leader_of(reader, topic_name))
             killed = True
-    assert read == [(one.partition, offset) for one in ranges for offset in range(3_000)]
+    assert read == {one: list(range(3_000)) for one in ranges}
     kafka3.restart(next(n for n in kafka3.broker_ids if n not in kafka3.running))
     assert len(rows_of(reader, ranges[0])) == 3_000
 

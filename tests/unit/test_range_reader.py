@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka import errors as kafka_errors
+from kafka.future import Future
 from kafka.protocol.consumer import OffsetSpec
 from record_batches import Record, build
 
@@ -17,10 +18,12 @@ from pyspark_kafka_rebalance.errors import (
     KafkaRebalanceError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_rebalance.fetch import range_reader
+from pyspark_kafka_rebalance.fetch import connections, fetch_pipeline, range_reader
+from pyspark_kafka_rebalance.fetch.connections import PendingResponse
+from pyspark_kafka_rebalance.fetch.fetch_pipeline import FetchPipeline
 from pyspark_kafka_rebalance.fetch.leaders import Leader
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.fetch.range_reader import FetchSettings, RangeReader
+from pyspark_kafka_rebalance.fetch.range_reader import Fetched, FetchSettings, RangeReader
 
 RANGE = OffsetRange("orders", 3, 10, 20)
 
@@ -40,7 +43,8 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(range_reader, "time", clock)
+    for module in (range_reader, fetch_pipeline, connections):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -57,12 +61,12 @@ class Cluster:
         self.requests.append(request.topics[0].partitions[0].fetch_offset)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
-        def wait() -> Any:
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        return SimpleNamespace(wait=wait)
+        future = Future()
+        if isinstance(answer, Exception):
+            future.failure(answer)
+        else:
+            future.success(answer)
+        return PendingResponse(future, 30.0)
 
     def locate(self, topic: str, partition: int) -> Leader:
         return Leader(1, 0)
@@ -83,13 +87,16 @@ def answer(
     records: bytes = b"", high_watermark: int = 100, error: int = 0, stable: int | None = None
 ) -> Any:
     partition = SimpleNamespace(
+        partition_index=RANGE.partition,
         error_code=error,
         high_watermark=high_watermark,
         last_stable_offset=high_watermark if stable is None else stable,
         aborted_transactions=None,
         records=records,
     )
-    return SimpleNamespace(error_code=0, responses=[SimpleNamespace(partitions=[partition])])
+    return SimpleNamespace(
+        error_code=0, responses=[SimpleNamespace(topic="orders", partitions=[partition])]
+    )
 
 
 def data(first: int, last: int) -> Any:
@@ -100,7 +107,9 @@ THROTTLED = SimpleNamespace(error_code=0, throttle_time_ms=300, responses=[])
 NO_TIERS = {OffsetSpec.EARLIEST_LOCAL: 0, OffsetSpec.EARLIEST: 0}
 
 
-def reader_on(cluster: Cluster, **options: Any) -> RangeReader:
+def fetches_of(
+    cluster: Cluster, bytes_per_offset: dict[str, float] | None = None, **options: Any
+) -> Iterator[tuple[RangeReader, Fetched | None]]:
     config: dict[str, Any] = {
         "read_committed": False,
         "fail_on_data_loss": True,
@@ -110,16 +119,15 @@ def reader_on(cluster: Cluster, **options: Any) -> RangeReader:
         "retry_timeout_s": 60.0,
     }
     settings = FetchSettings(**{**config, **options})
-    return RangeReader(RANGE, cluster, cluster, settings, {})  # type: ignore[arg-type]
+    sizes = {} if bytes_per_offset is None else bytes_per_offset
+    reader = RangeReader(RANGE, cluster, settings, sizes)  # type: ignore[arg-type]
+    return FetchPipeline([reader], cluster, settings).fetches()  # type: ignore[arg-type]
 
 
 def read(cluster: Cluster, **options: Any) -> list[int]:
     """The positions after every fetch."""
-    reader = reader_on(cluster, **options)
     positions = []
-    while not reader.finished:
-        reader.depart()
-        fetched = reader.arrive()
+    for reader, fetched in fetches_of(cluster, **options):
         assert (fetched is not None) or reader.finished
         positions.append(reader.position)
     return positions
@@ -167,10 +175,10 @@ def test_what_does_not_pass_is_given_up_and_named(clock: Clock) -> None:
 
 
 def test_the_time_that_the_caller_takes_is_no_failure(clock: Clock) -> None:
-    reader = reader_on(Cluster(kafka_errors.KafkaConnectionError(), data(10, 20)))
-    reader.depart()
-    clock.now += 3_600
-    assert reader.arrive() is not None
+    cluster = Cluster(data(10, 15), kafka_errors.KafkaConnectionError(), data(15, 20))
+    for _ in fetches_of(cluster):
+        clock.now += 3_600
+    assert cluster.requests == [10, 15, 15]
 
 
 @pytest.mark.parametrize(
@@ -274,11 +282,8 @@ def sizes(cluster: Cluster, bytes_per_offset: dict[str, float], fetch_bytes: int
         return send(request, node_id)
 
     cluster.send = noted  # type: ignore[method-assign]
-    reader = reader_on(cluster, fetch_bytes=fetch_bytes)
-    reader._bytes_per_offset = bytes_per_offset
-    while not reader.finished:
-        reader.depart()
-        reader.arrive()
+    for _ in fetches_of(cluster, bytes_per_offset, fetch_bytes=fetch_bytes):
+        pass
     return found
 
 

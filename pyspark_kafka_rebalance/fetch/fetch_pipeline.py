@@ -1,0 +1,224 @@
+"""Fetches on their way: which ranges are asked for together, of whom, and when.
+
+A broker answers the requests of a connection one after another, so that a second one on its way
+keeps it busy while the first answer travels and is decoded. The ranges are gone through in order:
+those that fit one answer are asked for together, and a large one gets requests of its own.
+
+Invariants:
+ 1. A partition is in at most one request that is on its way, which asks for a reader's position.
+ 2. No more than `_REQUESTS` requests are on their way, which together with ``fetch_bytes`` bounds
+    the memory of answers that nobody has taken.
+ 3. What a request answered is handed out before what later ones answer.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer import FetchRequest
+from kafka.structs import TopicPartition
+
+from .connections import ClusterConnections, PendingResponse
+from .leaders import raise_for
+from .range_reader import Fetched, FetchSettings, RangeReader
+
+# Version 10 is the first that answers zstd; from 11 on a leader may name a nearer replica
+# (KIP-392), from 13 on topics have ids.
+_FETCH_VERSIONS = (4, 12)
+
+#: On their way at once: to one broker, and to all.
+_REQUESTS_PER_BROKER = 2
+_REQUESTS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """A fetch on its way, and for whom it is."""
+
+    node_id: int
+    readers: dict[TopicPartition, RangeReader]
+    pending: PendingResponse
+
+
+class FetchPipeline:
+    """Fetches ranges until each is finished.
+
+    Parameters
+    ----------
+    readers : Sequence[RangeReader]
+        The first ones are read first.
+    connections : ClusterConnections
+        Bootstrapped.
+    settings : FetchSettings
+        How to fetch.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[RangeReader],
+        connections: ClusterConnections,
+        settings: FetchSettings,
+    ) -> None:
+        self._unfinished = list(readers)
+        self._connections = connections
+        self._settings = settings
+        self._on_their_way: list[_Request] = []
+        self._asked: set[TopicPartition] = set()
+        self._answered: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+
+    def fetches(self) -> Iterator[tuple[RangeReader, Fetched | None]]:
+        """Fetch.
+
+        Yields
+        ------
+        RangeReader, Fetched or None
+            Of which range, and record batches of it; None with a reader that has nothing more.
+            The reader says whether it is `finished` with these. The next fetches are on their way
+            by then.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            As from :meth:`RangeReader.failed`.
+        """
+        found = self._depart()
+        while found or self._unfinished:
+            yield from found
+            found = self._arrive()
+            found += self._depart()
+
+    def _depart(self) -> list[tuple[RangeReader, Fetched | None]]:
+        """Send what may be sent now; return the readers that are finished without."""
+        now = time.monotonic()
+        by_broker: dict[int, list[tuple[RangeReader, int]]] = {}
+        considered = set(self._asked)
+        for reader in self._unfinished:
+            if reader.finished or reader.partition in considered:
+                continue
+            considered.add(reader.partition)
+            if reader.ready_at > now:
+                continue
+            try:
+                broker, epoch = reader.ask()
+            except (kafka_errors.KafkaError, OSError) as error:
+                reader.failed(error, time.monotonic())
+            else:
+                by_broker.setdefault(broker, []).append((reader, epoch))
+        for broker, waiting in by_broker.items():
+            busy = sum(request.node_id == broker for request in self._on_their_way)
+            while waiting and busy < _REQUESTS_PER_BROKER and len(self._on_their_way) < _REQUESTS:
+                together = self._fitting(waiting)
+                self._send(broker, waiting[:together])
+                del waiting[:together]
+                busy += 1
+        return self._finished()
+
+    def _fitting(self, waiting: Sequence[tuple[RangeReader, int]]) -> int:
+        """How many of them, at least one, are expected to fit one answer."""
+        room = self._settings.fetch_bytes
+        for index, (reader, _) in enumerate(waiting):
+            room -= reader.wanted_bytes
+            if room < 0:
+                return max(index, 1)
+        return len(waiting)
+
+    def _send(self, broker: int, asked: Sequence[tuple[RangeReader, int]]) -> None:
+        topics: dict[str, list[Any]] = {}
+        size = 0
+        for reader, epoch in asked:
+            wanted = reader.wanted_bytes
+            size += wanted
+            topics.setdefault(reader.range.topic, []).append(
+                FetchRequest.FetchTopic.FetchPartition(
+                    partition=reader.range.partition,
+                    current_leader_epoch=epoch,
+                    fetch_offset=reader.position,
+                    partition_max_bytes=wanted,
+                )
+            )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=self._settings.fetch_max_wait_ms,
+            min_bytes=self._settings.fetch_min_bytes,
+            max_bytes=min(size, self._settings.fetch_bytes),
+            isolation_level=int(self._settings.read_committed),
+            topics=[
+                FetchRequest.FetchTopic(topic=topic, partitions=partitions)
+                for topic, partitions in topics.items()
+            ],
+            rack_id=self._settings.client_rack,
+            min_version=_FETCH_VERSIONS[0],
+            max_version=_FETCH_VERSIONS[1],
+        )
+        readers = {reader.partition: reader for reader, _ in asked}
+        sent = _Request(broker, readers, self._connections.send(request, broker))
+        self._on_their_way.append(sent)
+        self._asked.update(readers)
+        sent.pending.when_done(lambda: self._answered.put(sent))
+
+    def _arrive(self) -> list[tuple[RangeReader, Fetched | None]]:
+        """Wait for an answer, or until a range is ready to be asked for again."""
+        now = time.monotonic()
+        waiting = [r.ready_at - now for r in self._unfinished if r.partition not in self._asked]
+        waiting = [delay for delay in waiting if delay > 0]
+        if not self._on_their_way:
+            time.sleep(min(waiting, default=0.0))
+            return []
+        patience = min(request.pending.deadline - now for request in self._on_their_way)
+        try:
+            request = self._answered.get(timeout=max(0.0, min([*waiting, patience])))
+        except queue.Empty:
+            overdue = [r for r in self._on_their_way if r.pending.deadline <= time.monotonic()]
+            if not overdue:
+                return []
+            request = overdue[0]
+        if request not in self._on_their_way:
+            return []  # was overdue
+        return self._take(request)
+
+    def _take(self, request: _Request) -> list[tuple[RangeReader, Fetched | None]]:
+        self._on_their_way.remove(request)
+        self._asked.difference_update(request.readers)
+        at = request.pending.done_at
+        unanswered = dict(request.readers)
+        try:
+            response = request.pending.wait()
+            raise_for(response.error_code)
+            answers = [
+                (unanswered.pop(TopicPartition(topic.topic, answer.partition_index)), answer)
+                for topic in response.responses
+                for answer in topic.partitions
+            ]
+        except (kafka_errors.KafkaError, OSError) as error:
+            for reader in request.readers.values():
+                reader.failed(error, at)
+            return []
+        found: list[tuple[RangeReader, Fetched | None]] = []
+        alone = not any(answer.records for _, answer in answers)
+        for reader, answer in answers:
+            try:
+                fetched = reader.answered(answer, alone, at)
+            except (kafka_errors.KafkaError, OSError) as error:
+                reader.failed(error, at)
+            else:
+                if fetched is not None:
+                    found.append((reader, fetched))
+                    if reader.finished:
+                        self._unfinished.remove(reader)
+        for reader in unanswered.values():
+            # Over its quota a client gets an answer without partitions.
+            throttled = f"throttled for {response.throttle_time_ms} ms"
+            reader.failed(kafka_errors.ThrottlingQuotaExceededError(throttled), at)
+        return found
+
+    def _finished(self) -> list[tuple[RangeReader, Fetched | None]]:
+        """The readers that have nothing more, and of which nobody has been told that."""
+        finished = [reader for reader in self._unfinished if reader.finished]
+        if finished:
+            self._unfinished = [reader for reader in self._unfinished if not reader.finished]
+        return [(reader, None) for reader in finished]
