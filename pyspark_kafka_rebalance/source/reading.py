@@ -46,33 +46,54 @@ def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch
         if task.warm_up:
             fetcher.connect()
             yield pa.RecordBatch.from_pylist([], schema)  # warms up Spark's side of it as well
-        by_range = {task_range.range: task_range for task_range in task.ranges}
-        for offset_range, records in fetcher.read(list(by_range)):
-            yield _with_columns(records, by_range[offset_range], schema)
+        columns = {one.range: ConstantColumns(one, schema) for one in task.ranges}
+        for offset_range, records in fetcher.read(list(columns)):
+            yield columns[offset_range].beside(records)
     finally:
         fetcher.close()
 
 
-def _with_columns(
-    records: pa.RecordBatch, task_range: TaskRange, schema: pa.Schema
-) -> pa.RecordBatch:
-    """Add the columns that are constant over a range."""
-    constants: dict[str, Any] = {
-        "topic": task_range.range.topic,
-        "partition": task_range.range.partition,
-        "revoking": task_range.revoking,
-        "lost": task_range.lost,
-        "generation": task_range.generation,
-        "event": None,
-    }
-    rows = records.num_rows
-    arrays = [
-        pa.repeat(pa.scalar(constants[field.name], field.type), rows)
-        if field.name in constants
-        else records.column(field.name)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+class ConstantColumns:
+    """The columns that are the same for every row of a range.
+
+    Parameters
+    ----------
+    task_range : TaskRange
+        The range.
+    schema : pyarrow.Schema
+        All columns.
+    """
+
+    def __init__(self, task_range: TaskRange, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._values: dict[str, Any] = {
+            "topic": task_range.range.topic,
+            "partition": task_range.range.partition,
+            "revoking": task_range.revoking,
+            "lost": task_range.lost,
+            "generation": task_range.generation,
+            "event": None,
+        }
+        self._rows = -1
+        self._columns: dict[str, pa.Array] = {}
+
+    def beside(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of records with these columns; made once, for the longest batch so far."""
+        rows = records.num_rows
+        if rows > self._rows:
+            self._rows = rows
+            self._columns = {
+                field.name: pa.repeat(pa.scalar(self._values[field.name], field.type), rows)
+                for field in self._schema
+                if field.name in self._values
+            }
+        arrays = [
+            self._columns[field.name].slice(0, rows)
+            if field.name in self._values
+            else records.column(field.name)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def _event_rows(task: ReadTask, schema: pa.Schema) -> pa.RecordBatch:
