@@ -16,7 +16,10 @@ COMMA := ,
 OLD_CLIENT := $(VENV)/kafka-python-$(OLDEST_KAFKA_PYTHON)
 # Those that go through what the consumer uses of kafka-python's private parts.
 CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane.py) \
-  $(addprefix tests/kafka/,test_deferred.py test_traps.py test_rebalance_races.py)
+  $(addprefix tests/kafka/,test_deferred.py test_fetcher.py test_traps.py test_rebalance_races.py)
+# What an installation is made from.
+INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
+CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
 SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples)
 export PYTHONUNBUFFERED := 1
 # Spark's workers would start whatever python3 is on the PATH.
@@ -37,7 +40,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-old-client lint bench-handover bench-rebalance jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-old-client lint fuzz wheel bench-throughput bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -89,6 +92,27 @@ lint: $(VENV)/.dev ## Check style and types
 	@$(PY) -m ruff format --check $(SOURCES)
 	@$(PY) -m mypy --strict
 
+fuzz: $(VENV)/.dev ## Fuzz the compiled decoder for a minute, with clang (ARGS=-max_total_time=3600)
+	@test -n "$(CLANG)" || \
+	  { echo "clang with its sanitizers is missing (Debian, Ubuntu: apt install clang)" >&2; exit 1; }
+	@mkdir -p build/fuzz
+	@$(PY) -m tests.fuzz.seeds build/fuzz/seeds
+	@$(CLANG) -std=c11 -g -O1 -Wall -Wextra -Werror -fsanitize=fuzzer,address,undefined \
+	  -fno-sanitize-recover=undefined tests/fuzz/fuzz_record_batch.c -o build/fuzz/fuzz_record_batch
+	@echo "== fuzzing the compiled decoder under AddressSanitizer"
+	@mkdir -p build/fuzz/corpus
+	@cd build/fuzz && ./fuzz_record_batch -max_len=4096 -print_final_stats=1 -verbosity=0 \
+	  $(or $(ARGS),-max_total_time=60) corpus seeds
+
+wheel: $(VENV)/.python ## Build a wheel with the compiled decoder into dist/
+	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+bench-throughput: $(VENV)/.bench ## Measure rows a second into Spark beside its built-in Kafka source (ARGS="--codecs none,lz4")
+	@$(FETCH_JARS) --peer
+	@echo "== throughput of Spark queries, about forty minutes"
+	@$(WITH_JAVA) $(PY) -m benchmarks.throughput $(ARGS)
+
 bench-handover: $(VENV)/.demo ## Measure kept partitions and hand-over of Spark queries (ARGS="--runs 3")
 	@$(FETCH_JARS)
 	@echo "== hand-over of Spark queries, several minutes"
@@ -105,7 +129,7 @@ jars: $(VENV)/.demo ## Fetch Kafka's jars, once; they are cached by version (ARG
 venv: $(VENV)/.dev ## Make the virtual environment with everything for development
 
 clean: ## Remove the virtual environment and everything that was made (not Kafka's jars)
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pyspark_kafka_rebalance/fetch/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find pyspark_kafka_rebalance tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was made from. A venv that was left half made is made again.
@@ -120,13 +144,13 @@ $(VENV)/.python:
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.demo: setup.cfg pyproject.toml | $(VENV)/.python
+$(VENV)/.demo: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo)
 
-$(VENV)/.bench: setup.cfg pyproject.toml | $(VENV)/.python
+$(VENV)/.bench: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)bench)
 
-$(VENV)/.dev: setup.cfg pyproject.toml | $(VENV)/.python
+$(VENV)/.dev: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)dev)
 
 $(OLD_CLIENT)/.installed: | $(VENV)/.dev
