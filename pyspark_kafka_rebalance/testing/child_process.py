@@ -41,6 +41,8 @@ class ChildProcess:
         Folder of the log, ``<name>.log``.
     on_event : callable, optional
         Called with every event as it comes, on a thread of its own.
+    environment : mapping, optional
+        Variables beside those of this process.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class ChildProcess:
         *,
         work: Path,
         on_event: Callable[[dict[str, Any]], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._module = module
         self._settings = dict(settings)
         self._log = work / f"{name}.log"
         self._on_event = on_event
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.events: list[dict[str, Any]] = []
@@ -75,7 +79,7 @@ class ChildProcess:
                 text=True,
                 # Its own group, so that a kill reaches JVM, planner and workers, and only them.
                 start_new_session=True,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, **self._environment},
             )
         threading.Thread(
             target=self._follow, args=(self._process, self._lines), daemon=True

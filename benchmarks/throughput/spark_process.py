@@ -1,0 +1,81 @@
+"""A warm Spark session in a process of its own that runs one query after the other."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+import time
+from typing import Any
+
+from pyspark_kafka_rebalance.testing.child_process import orders, tell
+
+AGGREGATION = "aggregation"
+NOOP = "noop"
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Obey orders on standard input: a query as JSON, or "stop"."""
+    from pyspark.sql import SparkSession
+
+    logging.basicConfig(level=logging.WARNING)
+    builder = (
+        SparkSession.builder.master(f"local[{settings['cores']}]")
+        .appName(settings["name"])
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.shuffle.partitions", str(settings["cores"]))
+    )
+    for key, value in settings["conf"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    tell("ready")
+    for order in orders():
+        if order == "stop":
+            break
+        tell("ran", **run(spark, **json.loads(order)))
+    spark.stop()
+    tell("stopped")
+
+
+def run(spark: Any, format: str, options: dict[str, str], sink: str) -> dict[str, Any]:
+    """Read all there is, with AvailableNow; rows, and the time of the triggers that had any.
+
+    The first trigger and the last are left out: with the one the group is joined, or the first
+    connections are made, with the other Spark's built-in source waits for records after the last.
+    """
+    from pyspark.sql import functions as f
+
+    frame = spark.readStream.format(format).options(**options).load()
+    if sink == AGGREGATION:
+        frame = frame.agg(f.count("*"), f.sum(f.length("value")), f.max("offset"))
+    with tempfile.TemporaryDirectory() as checkpoint:
+        began = time.monotonic()
+        query = (
+            frame.writeStream.format("noop")
+            .outputMode("complete" if sink == AGGREGATION else "append")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        took_s = time.monotonic() - began
+        progress = [json.loads(progress.json) for progress in query.recentProgress]
+    filled = [one for one in progress if one["numInputRows"]]
+    every_row = sum(one["numInputRows"] for one in filled)
+    filled = filled[1:-1]
+    return {
+        "every_row": every_row,
+        "rows": sum(one["numInputRows"] for one in filled),
+        "seconds": sum(one["durationMs"]["triggerExecution"] for one in filled) / 1000,
+        "query_seconds": took_s,
+        "durations_ms": [one["durationMs"] for one in filled],
+    }
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
