@@ -40,7 +40,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-old-client lint fuzz wheel bench-throughput bench-handover bench-rebalance jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -112,6 +112,26 @@ bench-throughput: $(VENV)/.bench ## Measure rows a second into Spark beside its 
 	@$(FETCH_JARS) --peer
 	@echo "== throughput of Spark queries, about forty minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.throughput $(ARGS)
+
+bench-decode: $(VENV)/.bench ## Measure record batches to Arrow beside other clients' decoders
+	@$(FETCH_JARS)
+	@echo "== decoders, about five minutes"
+	@$(PY) -m benchmarks.decode $(ARGS)
+
+bench-latency: $(VENV)/.bench ## Measure small micro-batches beside Spark's built-in Kafka source
+	@$(FETCH_JARS) --peer
+	@echo "== small micro-batches, about five minutes"
+	@$(WITH_JAVA) $(PY) -m benchmarks.latency $(ARGS)
+
+bench-control: $(VENV)/.bench ## Measure the planner for 10 to 10,000 partitions
+	@$(FETCH_JARS)
+	@echo "== the planner, about two minutes"
+	@$(PY) -m benchmarks.control $(ARGS)
+
+bench-memory: $(VENV)/.bench ## Measure a worker's memory over a range of 5 GB
+	@$(FETCH_JARS)
+	@echo "== memory, about two minutes, and 5 GB of disk"
+	@$(WITH_JAVA) $(PY) -m benchmarks.memory $(ARGS)
 
 bench-handover: $(VENV)/.demo ## Measure kept partitions and hand-over of Spark queries (ARGS="--runs 3")
 	@$(FETCH_JARS)

@@ -217,7 +217,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._io.poll()
         revoked = self._begin_turn()
         self._apply_events()
-        return self._result({}, revoked)
+        return self._result({}, revoked, {})
 
     def wakeup(self) -> None:
         """End the poll under way early, or else the next one; from any thread.
@@ -244,7 +244,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         asked = set(partitions)
         self._revocations.delay(asked)
-        return asked <= self.assignment()
+        return not asked or asked <= self.assignment()
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Records below these next offsets are processed: commit them in the background.
@@ -523,7 +523,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             woken = self._woken.is_set()
             if records or self._eventful or woken or time.monotonic() >= deadline:
                 self._woken.clear()
-                return self._result(records, revoked)
+                return self._result(records, revoked, self._fetch_metadata(records))
 
     def _hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
         with self._giving_up:
@@ -546,7 +546,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
                     self._membership.commit(beyond)
 
     def _result(
-        self, records: dict[TopicPartition, list[Any]], revoked: frozenset[TopicPartition]
+        self,
+        records: dict[TopicPartition, list[Any]],
+        revoked: frozenset[TopicPartition],
+        metadata: dict[TopicPartition, FetchMetadata],
     ) -> PollResult:
         return PollResult(
             records,
@@ -554,7 +557,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             self._revocations.lost,
             frozenset(self._assigned) - self._revocations.lost,  # both while this poll waited
             revoked,
-            self._fetch_metadata(records),
+            metadata,
         )
 
     def _fetch_metadata(

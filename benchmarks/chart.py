@@ -1,0 +1,57 @@
+"""Charts of benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+COLOURS = ("#1f6fb4", "#9cc3e4", "#c9793b", "#7a9a5b", "#8a6fa8", "#b4493f")
+
+
+def bars(
+    path: Path, title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequence[float]]
+) -> None:
+    """A bar for each of the series in each group."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(1.6 * len(groups) + 3, 4), layout="constrained")
+    width = 0.8 / len(series)
+    for index, (name, values) in enumerate(series.items()):
+        places = [n + (index - (len(series) - 1) / 2) * width for n in range(len(groups))]
+        axis.bar(places, values, width * 0.92, label=name, color=COLOURS[index % len(COLOURS)])
+    axis.set_xticks(range(len(groups)), groups)
+    axis.set_title(title, fontsize=10)
+    axis.set_ylabel(unit)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=9)
+    _save(path, figure)
+
+
+def lines(
+    path: Path, title: str, x: str, y: str, series: Mapping[str, Sequence[tuple[float, float]]]
+) -> None:
+    """A line for each of the series, on logarithmic axes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    for index, (name, points) in enumerate(series.items()):
+        axis.plot(*zip(*points, strict=True), "o-", label=name, color=COLOURS[index % len(COLOURS)])
+    axis.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    axis.set_title(title, fontsize=10)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=9)
+    _save(path, figure)
+
+
+def _save(path: Path, figure: object) -> None:
+    import matplotlib.pyplot as plt
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)  # type: ignore[attr-defined]
+    plt.close(figure)  # type: ignore[arg-type]
