@@ -135,7 +135,12 @@ class Churn:
             watch = stack.enter_context(CommitWatch(self._kafka, self._topics, self._group_id))
             source = stack.enter_context(SteadyInput(self._kafka, self._topics, self._rate))
             restarts = stack.enter_context(
-                RollingRestarts(self._kafka, self._topics, self._plan.restarts)
+                RollingRestarts(
+                    self._kafka,
+                    self._topics,
+                    self._plan.restarts,
+                    rest_s=self._session_timeout_ms / 1_000 + 5.0,
+                )
             )
             background = (watch, source, restarts)
 
@@ -161,7 +166,10 @@ class Churn:
 
     def _take(self, step: Step, check: Callable[[], None]) -> None:
         if step.after_settling:
-            _wait_until(self._is_settled, "the partitions to be shared evenly", check)
+            try:
+                _wait_until(self._is_settled, "the partitions to be shared evenly", check)
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}: {self._shares()}") from None
         time.sleep(step.pause_s)
         check()
         self._on_step(step)
@@ -185,6 +193,12 @@ class Churn:
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
         )
         return start_member(step.kind, settings, self._work)
+
+    def _shares(self) -> str:
+        """For the message when they do not become even."""
+        owned = {member.name: member.owned for member in self._present.values()}
+        leaving = [member.name for member in self._leaving]
+        return f"{owned} of {sum(self._topics.values())}, leaving: {leaving}"
 
     def _is_settled(self) -> bool:
         shares = [member.owned for member in self._present.values()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -119,25 +118,31 @@ class SteadyInput(Background):
 class RollingRestarts(Background):
     """Restarts one broker after the other, each when the last one's replicas are in sync again.
 
-    ``restarts`` counts them; an empty order restarts none.
+    ``restarts`` counts them; an empty order restarts none. Between two rounds there is a rest. A
+    coordinator that ends before the rebalance which follows a leave takes the leave with it: the
+    next one has the member from the log, until its session times out, which begins anew with every
+    move of the coordinator. Without a rest such a member would be in the group for ever.
     """
 
     def __init__(
-        self, kafka: LocalKafka, topics: Mapping[str, int], order: tuple[int, ...]
+        self, kafka: LocalKafka, topics: Mapping[str, int], order: tuple[int, ...], rest_s: float
     ) -> None:
         super().__init__()
         self._kafka = kafka
         self._topics = [*topics, "__consumer_offsets"]
         self._order = order
+        self._rest_s = rest_s
         self.restarts = 0
 
     def run(self) -> None:
-        for broker_id in cycle(self._order):
-            if self._stop.is_set():
-                return
-            self._kafka.restart(broker_id)
-            self._wait_until_in_sync(broker_id)
-            self.restarts += 1
+        while self._order and not self._stop.is_set():
+            for broker_id in self._order:
+                self._kafka.restart(broker_id)
+                self._wait_until_in_sync(broker_id)
+                self.restarts += 1
+                if self._stop.is_set():
+                    return
+            self._stop.wait(self._rest_s)
 
     def _wait_until_in_sync(self, restarted: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
