@@ -277,6 +277,21 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         self.coordinator_id = lane
         return lane
 
+    async def ensure_coordinator_ready_async(self, timeout_ms: float | None = None) -> bool:
+        """Whether the coordinator was found in time (milliseconds; None: for as long as it takes).
+
+        The library asks for new metadata between two attempts, and lets a failure of that out,
+        although no broker within reach is what it is about to wait for.
+        """
+        timer = Timer(timeout_ms)
+        while True:
+            try:
+                return bool(await super().ensure_coordinator_ready_async(timer.timeout_ms))
+            except kafka_errors.RetriableError:
+                if timer.expired:
+                    return False
+                await self.sleep(self.config["retry_backoff_ms"] / 1000)
+
     def commit_offsets_async(
         self, offsets: Mapping[TopicPartition, Any], callback: Callable[..., Any] | None = None
     ) -> Future:

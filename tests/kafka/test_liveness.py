@@ -24,7 +24,7 @@ from group_members import (
 )
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -164,6 +164,26 @@ def test_a_network_that_comes_back_within_the_session_timeout(
     assert member.generation == generation
     assert lost(polled[member]) == frozenset()
     assert kafka.committed(group_id) == offsets
+
+
+@classic_only
+def test_without_a_network_nobody_is_failed_who_asks_for_committed_offsets(
+    kafka, topic_name, consumers, network
+):
+    """What may be tried again is: asking times out, a poll that needs a position is empty."""
+    kafka.create_topic(topic_name, partitions=1)
+    partition = TopicPartition(topic_name, 0)
+    consumers().commit({partition: OffsetAndMetadata(7, "", -1)})
+    reader = consumers(proxy_url=network.url)
+    assert reader.committed_offsets([partition], PATIENCE_S * 1_000) == {partition: 7}
+    network.cut()
+    with pytest.raises(kafka_errors.KafkaTimeoutError):
+        reader.committed_offsets([partition], timeout_ms=2_000)
+    reader.assign([partition])
+    assert reader.poll(timeout_ms=2_000) == {}
+    network.mend()
+    assert reader.committed_offsets([partition], PATIENCE_S * 1_000) == {partition: 7}
+    assert reader.position(partition) == 7
 
 
 @outlive_brokers
