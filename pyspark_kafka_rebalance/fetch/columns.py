@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from .records import Headers, MalformedError, append_records
+from .records import Headers, MalformedError, Wanted, append_records
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
@@ -75,19 +75,8 @@ class Columns(Protocol):
         """
         ...
 
-    def append_records(
-        self,
-        payload: Data,
-        first: int,
-        limit: int,
-        count: int,
-        base_offset: int,
-        base_timestamp: int,
-        same_timestamp: bool,
-        start: int,
-        end: int,
-    ) -> None:
-        """Append those of a batch's records, payload[first:limit], whose offset is in [start, end).
+    def append_records(self, payload: Data, first: int, limit: int, wanted: Wanted) -> None:
+        """Append those of a batch's records, payload[first:limit], that are wanted.
 
         Raises
         ------
@@ -179,27 +168,15 @@ class PythonColumns:
         """See `Columns.extend`."""
         return at
 
-    def append_records(
-        self,
-        payload: Data,
-        first: int,
-        limit: int,
-        count: int,
-        base_offset: int,
-        base_timestamp: int,
-        same_timestamp: bool,
-        start: int,
-        end: int,
-    ) -> None:
+    def append_records(self, payload: Data, first: int, limit: int, wanted: Wanted) -> None:
         """See `Columns.append_records`."""
         rows = len(self)
         data = payload if isinstance(payload, bytes) else bytes(payload)
-        batch = (count, base_offset, base_timestamp, same_timestamp, start, end)
         try:
-            append_records(self, data, first, limit, *batch)
+            append_records(self, data, first, limit, wanted)
         except IndexError:
             raise MalformedError("a record reaches past the end of its batch") from None
-        self._add_run(len(self) - rows, LOG_APPEND_TIME if same_timestamp else CREATE_TIME)
+        self._add_run(len(self) - rows, LOG_APPEND_TIME if wanted.same_timestamp else CREATE_TIME)
         self.bytes += limit - first
 
     def append_row(self, row: Row) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from .columns import Columns, Data, Extent, PythonColumns, Row, list_of_headers, record_schema
+from .records import Wanted
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -68,24 +69,12 @@ class CompiledColumns:
         """See `Columns.extend`."""
         return int(self._columns.extend(records, at, *extent))
 
-    def append_records(
-        self,
-        payload: Data,
-        first: int,
-        limit: int,
-        count: int,
-        base_offset: int,
-        base_timestamp: int,
-        same_timestamp: bool,
-        start: int,
-        end: int,
-    ) -> None:
+    def append_records(self, payload: Data, first: int, limit: int, wanted: Wanted) -> None:
         """See `Columns.append_records`."""
-        batch = (count, base_offset, base_timestamp, same_timestamp, start, end)
-        if self._columns.append_records(payload, first, limit, *batch):
+        if self._columns.append_records(payload, first, limit, *wanted):
             return
         decoded = PythonColumns(self._include_headers)
-        decoded.append_records(payload, first, limit, *batch)  # says what is wrong, if anything is
+        decoded.append_records(payload, first, limit, wanted)  # says what is wrong, if anything is
         for row in decoded.rows():
             self.append_row(row)
         self.bytes += decoded.bytes

@@ -69,7 +69,7 @@ class FetchPipeline:
         self._settings = settings
         self._on_their_way: list[_Request] = []
         self._asked: set[TopicPartition] = set()
-        self._answered: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._answered: queue.SimpleQueue[_Request] = queue.SimpleQueue()
 
     def fetches(self) -> Iterator[tuple[RangeReader, Fetched | None]]:
         """Fetch.
@@ -94,6 +94,20 @@ class FetchPipeline:
 
     def _depart(self) -> list[tuple[RangeReader, Fetched | None]]:
         """Send what may be sent now; return the readers that are finished without."""
+        if len(self._on_their_way) < _REQUESTS:
+            for broker, waiting in self._ready().items():
+                busy = sum(request.node_id == broker for request in self._on_their_way)
+                while (
+                    waiting and busy < _REQUESTS_PER_BROKER and len(self._on_their_way) < _REQUESTS
+                ):
+                    together = self._fitting(waiting)
+                    self._send(broker, waiting[:together])
+                    del waiting[:together]
+                    busy += 1
+        return self._finished()
+
+    def _ready(self) -> dict[int, list[tuple[RangeReader, int]]]:
+        """By broker, who may be asked for now, in which leader epoch."""
         now = time.monotonic()
         by_broker: dict[int, list[tuple[RangeReader, int]]] = {}
         considered = set(self._asked)
@@ -109,14 +123,7 @@ class FetchPipeline:
                 reader.failed(error, time.monotonic())
             else:
                 by_broker.setdefault(broker, []).append((reader, epoch))
-        for broker, waiting in by_broker.items():
-            busy = sum(request.node_id == broker for request in self._on_their_way)
-            while waiting and busy < _REQUESTS_PER_BROKER and len(self._on_their_way) < _REQUESTS:
-                together = self._fitting(waiting)
-                self._send(broker, waiting[:together])
-                del waiting[:together]
-                busy += 1
-        return self._finished()
+        return by_broker
 
     def _fitting(self, waiting: Sequence[tuple[RangeReader, int]]) -> int:
         """How many of them, at least one, are expected to fit one answer."""

@@ -155,7 +155,7 @@ class RangeReader:
             As from `failed`.
         """
         raise_for(answer.error_code)
-        if getattr(answer, "preferred_read_replica", -1) >= 0:
+        if answer.preferred_read_replica >= 0:
             self._replica = answer.preferred_read_replica
             self._replica_until = time.monotonic() + _REPLICA_FOR_S
             log.debug("%s is read from replica %d", self.range, self._replica)

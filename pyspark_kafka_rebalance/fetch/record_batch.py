@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from ..errors import CorruptRecordError
 from .checksum import crc32c
-from .columns import CREATE_TIME, LOG_APPEND_TIME, Columns, Extent, Row
+from .columns import Columns, Extent, Row
 from .compiled_columns import compiled, new_columns
 from .compression import NONE, DecompressionError, decompress
 from .legacy_batch import legacy_rows
 from .offset_range import OffsetRange
-from .records import MAX_TIMESTAMP_MS, MalformedError, control_type
+from .records import MAX_TIMESTAMP_MS, MalformedError, Wanted, control_type
 from .transactions import AbortedTransaction, AbortedTransactions
 
 _LOG_OVERHEAD = 12  # BaseOffset, Length
@@ -275,24 +275,15 @@ class RecordDecoder:
                 return
         if is_control or last_offset < position or not header.records:
             return
-        if attributes & _LOG_APPEND_TIME_FLAG:
-            timestamp, timestamp_type = header.max_timestamp, LOG_APPEND_TIME
-        else:
-            timestamp, timestamp_type = header.base_timestamp, CREATE_TIME
+        append_time = bool(attributes & _LOG_APPEND_TIME_FLAG)
+        timestamp = header.max_timestamp if append_time else header.base_timestamp
         if not -MAX_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS:
             raise MalformedError(f"timestamp {timestamp} ms does not fit microseconds in 64 bits")
         payload, first, limit = _payload(records, start, end, attributes)
-        self._columns.append_records(
-            payload,
-            first,
-            limit,
-            header.records,
-            header.base_offset,
-            timestamp,
-            timestamp_type == LOG_APPEND_TIME,
-            position,
-            self._range.end,
+        wanted = Wanted(
+            header.records, header.base_offset, timestamp, append_time, position, self._range.end
         )
+        self._columns.append_records(payload, first, limit, wanted)
 
     def _decode_legacy(self, records: bytes, start: int, size: int, position: int) -> None:
         view = memoryview(records)[start : start + size]

@@ -6,7 +6,7 @@ Record => Length, Attributes int8, TimestampDelta, OffsetDelta, Key, Value, Head
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .columns import PythonColumns
@@ -15,6 +15,29 @@ Headers = list[tuple[str, bytes | None]]
 
 # Milliseconds that are still microseconds in 64 bits, whatever a delta of two bytes adds.
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000 - 2**13
+
+
+class Wanted(NamedTuple):
+    """What a batch's records count from, and which of them are wanted.
+
+    Attributes
+    ----------
+    records : int
+        How many the batch has.
+    base_offset, base_timestamp : int
+        Of the batch; the timestamp in milliseconds.
+    same_timestamp : bool
+        Whether all have the batch's, since it was given when they were appended.
+    start, end : int
+        The offsets wanted: inclusive, exclusive.
+    """
+
+    records: int
+    base_offset: int
+    base_timestamp: int
+    same_timestamp: bool
+    start: int
+    end: int
 
 
 class MalformedError(Exception):
@@ -54,12 +77,7 @@ def append_records(
     payload: bytes,
     position: int,
     limit: int,
-    count: int,
-    base_offset: int,
-    base_timestamp: int,
-    same_timestamp: bool,
-    start: int,
-    end: int,
+    wanted: Wanted,
 ) -> None:
     """See `Columns.append_records`.
 
@@ -67,6 +85,7 @@ def append_records(
     always are, and a record's bounds are checked once, at its end: lengths only ever move the
     position on, so one that is too long leaves it beyond. An IndexError means the same.
     """
+    count, base_offset, base_timestamp, same_timestamp, start, end = wanted
     add_key = columns.keys.append
     add_value = columns.values.append
     add_offset = columns.offsets.append

@@ -16,6 +16,7 @@ from pyspark_kafka_rebalance.fetch.columns import Extent, PythonColumns, Row
 from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns, compiled
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.fetch.record_batch import next_position
+from pyspark_kafka_rebalance.fetch.records import Wanted
 
 if compiled is None:
     pytest.skip("the package was installed where no C compiler is", allow_module_level=True)
@@ -95,7 +96,7 @@ def test_a_batch_that_python_takes_and_c_does_not_is_there_once() -> None:
     payload = payload[:at] + b"\xff" + payload[at + 1 :]
     columns = CompiledColumns(include_headers=True)
     columns.append_row(Row(b"first", None, 10, 0, 0, [("a", None)]))
-    columns.append_records(payload, 0, len(payload), 3, 20, 0, False, 0, 100)
+    columns.append_records(payload, 0, len(payload), Wanted(3, 20, 0, False, 0, 100))
     assert columns.bytes == len(payload)
     taken = columns.take().to_pydict()
     assert taken["offset"] == [10, 20, 21, 22]
@@ -153,13 +154,13 @@ def test_what_was_handed_over_outlives_the_columns() -> None:
 
 def test_buffers_that_only_lend_their_memory() -> None:
     payload = batch_of(0, 3)[HEADER_SIZE:]
-    wanted = (3, 0, 0, False, 0, 100)
+    wanted = Wanted(3, 0, 0, False, 0, 100)
     expected = PythonColumns(include_headers=False)
-    expected.append_records(payload, 0, len(payload), *wanted)
+    expected.append_records(payload, 0, len(payload), wanted)
     batch = expected.take()
     for lent in (bytearray(payload), memoryview(payload), pa.py_buffer(payload)):
         columns = CompiledColumns(include_headers=False)
-        columns.append_records(lent, 0, len(payload), *wanted)
+        columns.append_records(lent, 0, len(payload), wanted)
         assert columns.take().equals(batch)
 
 

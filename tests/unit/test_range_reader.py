@@ -92,6 +92,7 @@ def answer(
         high_watermark=high_watermark,
         last_stable_offset=high_watermark if stable is None else stable,
         aborted_transactions=None,
+        preferred_read_replica=-1,
         records=records,
     )
     return SimpleNamespace(
