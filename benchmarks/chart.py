@@ -9,24 +9,31 @@ COLOURS = ("#1f6fb4", "#9cc3e4", "#c9793b", "#7a9a5b", "#8a6fa8", "#b4493f")
 
 
 def bars(
-    path: Path, title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequence[float]]
+    path: Path,
+    unit: str,
+    groups: Sequence[str],
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
 ) -> None:
-    """A bar for each of the series in each group."""
+    """By panel and its title, a bar for each of the series in each group."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(1.6 * len(groups) + 3, 4), layout="constrained")
-    width = 0.8 / len(series)
-    for index, (name, values) in enumerate(series.items()):
-        places = [n + (index - (len(series) - 1) / 2) * width for n in range(len(groups))]
-        axis.bar(places, values, width * 0.92, label=name, color=COLOURS[index % len(COLOURS)])
-    axis.set_xticks(range(len(groups)), groups)
-    axis.set_title(title, fontsize=10)
-    axis.set_ylabel(unit)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=9)
+    width_in = len(panels) * (0.7 * len(groups) + 1.5) + 2
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(width_in, 4.2), squeeze=False, layout="constrained"
+    )
+    for axis, (title, series) in zip(axes[0], panels.items(), strict=True):
+        width = 0.8 / len(series)
+        for index, (name, values) in enumerate(series.items()):
+            places = [n + (index - (len(series) - 1) / 2) * width for n in range(len(groups))]
+            axis.bar(places, values, width * 0.92, label=name, color=COLOURS[index % len(COLOURS)])
+        axis.set_xticks(range(len(groups)), groups)
+        axis.set_title(title, fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel(unit)
+    axes[0][-1].legend(frameon=False, fontsize=9)
     _save(path, figure)
 
 

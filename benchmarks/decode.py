@@ -68,12 +68,13 @@ def main() -> None:
     of_100 = [one for one in figures if one["bytes"] == 100]
     bars(
         given.picture,
-        "Record batches of 100-byte records to Arrow, CRC checked",
         "million rows a second and core",
         CODECS,
         {
-            form: [one["rows_per_second"] / 1e6 for one in of_100 if one["form"] == form]
-            for form in dict.fromkeys(one["form"] for one in figures)
+            "Record batches of 100-byte records to Arrow, CRC checked": {
+                form: [one["rows_per_second"] / 1e6 for one in of_100 if one["form"] == form]
+                for form in dict.fromkeys(one["form"] for one in figures)
+            }
         },
     )
     console.print(f"drawn: {given.picture}", highlight=False)

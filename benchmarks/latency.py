@@ -13,7 +13,6 @@ import json
 import logging
 import tempfile
 import threading
-import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,7 +29,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .chart import bars
 from .machine import about_this_machine
-from .throughput.__main__ import BUILT_IN, OURS, spark
+from .throughput.forms import BUILT_IN, OURS, ran, spark
 
 GOAL = 1.5
 PARTS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
@@ -62,15 +61,16 @@ def main() -> None:
     console.print(table(figures))
     bars(
         given.picture,
-        "A micro-batch of few records",
         "ms (median)",
         ["trigger", *PARTS],
         {
-            f"{one['form']}, {one['records']} records": [
-                one["trigger_ms"],
-                *(one["parts_ms"][part] for part in PARTS),
-            ]
-            for one in figures
+            "A micro-batch of few records": {
+                f"{one['form']}, {one['records']} records": [
+                    one["trigger_ms"],
+                    *(one["parts_ms"][part] for part in PARTS),
+                ]
+                for one in figures
+            }
         },
     )
     console.print(f"drawn: {given.picture}", highlight=False)
@@ -85,20 +85,12 @@ def measure(
     kafka.create_topic(topic, partitions=_PARTITIONS)
     for _ in range(runs):
         for form, process in sparks.items():
-            options = {
-                "kafka.bootstrap.servers": kafka.bootstrap_servers,
-                "subscribe": topic,
-                "startingOffsets": "latest",
-            }
-            if form != BUILT_IN:
-                options["kafka.group.id"] = f"{topic}-{uuid.uuid4().hex[:8]}"
-            kind = "kafka" if form == BUILT_IN else "kafka_deferred"
+            options = {"startingOffsets": "latest"}
             with steady_input(kafka, topic, records):
-                process.order(
-                    json.dumps({"format": kind, "options": options, "triggers": triggers})
+                measured = ran(
+                    process, form, kafka.bootstrap_servers, topic, options, triggers=triggers
                 )
-                ran = process.wait_for("ran", 600)
-            for durations in ran["durations_ms"]:
+            for durations in measured["durations_ms"]:
                 for part in (*PARTS, "triggerExecution"):
                     parts[form][part].append(durations.get(part, 0))
     base = median(parts[BUILT_IN]["triggerExecution"])

@@ -10,7 +10,6 @@ import argparse
 import json
 import logging
 import tempfile
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_kafka_rebalance.testing import LocalKafka
-from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 
 from .chart import bars
 from .machine import about_this_machine
+from .throughput.forms import OURS, ran, spark
+from .throughput.spark_process import NOOP
 from .throughput.topics import fill
 
 GOAL_MB = 300
@@ -45,9 +45,9 @@ def main() -> None:
             rows = megabytes * 1_000_000 // given.size
             console.print(f"writing {megabytes:,} MB, and reading them", highlight=False)
             fill(kafka, topic, 1, given.codec, given.size, rows, Path(folder))
-            peak, ran = peak_of_workers(kafka, topic, Path(folder))
-            if ran["every_row"] != rows:
-                raise RuntimeError(f"{ran['every_row']} of {rows} rows were read")
+            peak, measured = peak_of_workers(kafka, topic, Path(folder))
+            if measured["every_row"] != rows:
+                raise RuntimeError(f"{measured['every_row']} of {rows} rows were read")
             figures.append({"megabytes": megabytes, "rows": rows, "peak_mb": peak})
             kafka.delete_topic(topic)
     table = Table(title="Peak memory of a worker that reads one partition", box=SIMPLE_HEAD)
@@ -59,10 +59,14 @@ def main() -> None:
     console.print(table)
     bars(
         given.picture,
-        "Peak memory of a worker",
         "MB",
         [f"{one['megabytes']:,} MB" for one in figures],
-        {"peak": [one["peak_mb"] for one in figures], "goal": [GOAL_MB] * len(figures)},
+        {
+            "Peak memory of a worker": {
+                "peak": [one["peak_mb"] for one in figures],
+                "goal": [GOAL_MB] * len(figures),
+            }
+        },
     )
     console.print(f"drawn: {given.picture}", highlight=False)
     print(
@@ -81,29 +85,26 @@ def main() -> None:
 
 def peak_of_workers(kafka: LocalKafka, topic: str, work: Path) -> tuple[int, dict[str, Any]]:
     """Of a new Spark session: in MB, and what the query told."""
-    settings = {"name": topic, "cores": 2, "conf": {}}
-    with ChildProcess(topic, "benchmarks.throughput.spark_process", settings, work=work) as process:
+    with spark(OURS, 2, work) as process:
         process.wait_for("ready")
-        options = {
-            "kafka.bootstrap.servers": kafka.bootstrap_servers,
-            "subscribe": topic,
-            "startingOffsets": "earliest",
-            "kafka.group.id": uuid.uuid4().hex,
-        }
-        order = {"format": "kafka_deferred", "options": options, "sink": "noop"}
-        process.order(json.dumps(order))
-        ran = process.wait_for("ran", 1_200)
+        options = {"startingOffsets": "earliest"}
+        measured = ran(
+            process, OURS, kafka.bootstrap_servers, topic, options, timeout_s=1_200, sink=NOOP
+        )
         peaks = [
             peak_kb(pid)
             for pid in below(process.pid)
             if b"pyspark.daemon\0pyspark.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         process.stop()
-    return max(peaks) // 1_000, ran
+    return max(peaks) // 1_000, measured
 
 
 def below(pid: int) -> list[int]:
-    """The process ids of a process's children, theirs, and so on."""
+    """The process ids of a process's children, theirs, and so on.
+
+    ``ChildProcess.descendants`` knows its process group; Spark's worker daemon has one of its own.
+    """
     children: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         children += map(int, (thread / "children").read_text().split())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -12,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_kafka_rebalance.testing.kafka_jars import KAFKA_VERSION
+from benchmarks.machine import about_this_machine
 
 from .goals import goals
 from .judge import BIN_S, Verdict
@@ -26,11 +24,7 @@ def about(settings: Settings, runs: Sequence[Sequence[Verdict]]) -> dict[str, An
     """Machine, versions and amounts."""
     records = sum(verdict.records for run in runs for verdict in run)
     return {
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "broker": os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or f"Kafka {KAFKA_VERSION}",
+        **about_this_machine(),
         "versions": {verdict.peer: verdict.version for run in runs for verdict in run},
         "runs": len(runs),
         "records": records,

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import tempfile
-import uuid
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -22,16 +21,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.chart import bars
 from benchmarks.machine import about_this_machine
 from pyspark_kafka_rebalance.testing import KafkaCluster, kafka_from_environment
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
-from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
 
-from .picture import draw
+from .forms import BUILT_IN, OURS, PURE, ran, spark
 from .spark_process import AGGREGATION, NOOP
 from .topics import fill
 
-OURS, PURE, BUILT_IN = "ours", "ours, in Python", "Spark's built-in"
 FORMS = {"ours": OURS, "pure": PURE, "built-in": BUILT_IN}
 CODECS = ("none", "lz4", "zstd", "snappy", "gzip")
 #: Rows ÷ those of Spark's built-in source.
@@ -71,7 +69,6 @@ def main() -> None:
             process.stop()
     console.print(table(figures))
     if given.picture:
-        given.picture.parent.mkdir(parents=True, exist_ok=True)
         draw(figures, given.picture)
         console.print(f"drawn: {given.picture}", highlight=False)
     print(json.dumps({"benchmark": "throughput", **about_this_machine(), "results": figures}))
@@ -101,18 +98,6 @@ def words(allowed: tuple[str, ...]) -> Any:
     return parse
 
 
-def spark(form: str, cores: int, work: Path) -> ChildProcess:
-    conf = {}
-    if form == BUILT_IN:
-        conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
-    name = form.replace(" ", "-").replace(",", "").replace("'", "")
-    settings = {"name": name, "cores": cores, "conf": conf}
-    environment = {"PYSPARK_KAFKA_REBALANCE_DECODER": "python"} if form == PURE else {}
-    return ChildProcess(
-        name, "benchmarks.throughput.spark_process", settings, work=work, environment=environment
-    )
-
-
 def measure(
     console: Console,
     cluster: KafkaCluster,
@@ -124,23 +109,18 @@ def measure(
     """Each form until it is warm, then the runs in turn."""
     rates: dict[str, list[float]] = {form: [] for form in sparks}
     rows: set[int] = set()
+    options = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(int(what["rows"] / _TRIGGERS)),
+    }
     for run in range(_WARM_UPS + runs):
         for form, process in sparks.items():
-            options = {
-                "kafka.bootstrap.servers": cluster.bootstrap_servers,
-                "subscribe": topic,
-                "startingOffsets": "earliest",
-                "maxOffsetsPerTrigger": str(int(what["rows"] / _TRIGGERS)),
-            }
-            if form != BUILT_IN:
-                options["kafka.group.id"] = f"{topic}-{uuid.uuid4().hex[:8]}"
-            kind = "kafka" if form == BUILT_IN else "kafka_deferred"
-            order = {"format": kind, "options": options, "sink": what["sink"]}
-            process.order(json.dumps(order))
-            ran = process.wait_for("ran", 600)
-            rows.add(ran["every_row"])
+            measured = ran(
+                process, form, cluster.bootstrap_servers, topic, options, sink=what["sink"]
+            )
+            rows.add(measured["every_row"])
             if run >= _WARM_UPS:
-                rates[form].append(ran["rows"] / ran["seconds"])
+                rates[form].append(measured["rows"] / measured["seconds"])
     if rows != {what["rows"]}:
         raise RuntimeError(f"{topic} has {what['rows']} rows, and {rows} were read")
     base = median(rates[BUILT_IN]) if BUILT_IN in rates else None
@@ -183,6 +163,16 @@ def table(figures: list[dict[str, Any]]) -> Table:
         goal = GOAL_GZIP if codec == "gzip" else GOAL
         made.add_row(codec, str(size), sink, *cells, f"≥ {goal}")
     return made
+
+
+def draw(figures: list[dict[str, Any]], path: Path) -> None:
+    """A panel for each sink and size, a group of bars for each codec, a bar for each form."""
+    panels: dict[str, dict[str, list[float]]] = {}
+    for one in figures:
+        panel = panels.setdefault(f"{one['sink']}, records of {one['bytes']:,} bytes", {})
+        panel.setdefault(one["form"], []).append(one["rows_per_second"] / 1e6)
+    codecs = list(dict.fromkeys(one["codec"] for one in figures))
+    bars(path, "million rows a second", codecs, panels)
 
 
 if __name__ == "__main__":

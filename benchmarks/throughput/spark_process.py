@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from pyspark_kafka_rebalance.testing.child_process import orders, tell
+from pyspark_kafka_rebalance.testing.local_spark import local_spark
 
 AGGREGATION = "aggregation"
 NOOP = "noop"
@@ -17,21 +18,10 @@ NOOP = "noop"
 
 def main(settings: dict[str, Any]) -> None:
     """Obey orders on standard input: a query as JSON, or "stop"."""
-    from pyspark.sql import SparkSession
-
     logging.basicConfig(level=logging.WARNING)
-    builder = (
-        SparkSession.builder.master(f"local[{settings['cores']}]")
-        .appName(settings["name"])
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", str(settings["cores"]))
-    )
-    for key, value in settings["conf"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    cores = settings["cores"]
+    conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": str(cores)}
+    spark = local_spark(settings["name"], cores, {**conf, **settings["conf"]})
     spark.sparkContext.setLogLevel("ERROR")
     tell("ready")
     for order in orders():

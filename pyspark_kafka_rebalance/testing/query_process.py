@@ -108,25 +108,15 @@ def main(settings: dict[str, Any]) -> None:
     that leaves the query idle between batches there is no batch under way either.
     """
     import pyarrow.compute as pc
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from .ledger import RECORD_COLUMNS, LedgerWriter
+    from .local_spark import local_spark
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
-    builder = (
-        SparkSession.builder.master(f"local[{settings['parallelism']}]")
-        .appName(settings["name"])
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-    )
-    for key, value in settings["conf"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    conf = {"spark.sql.execution.arrow.pyspark.enabled": "true", **settings["conf"]}
+    spark = local_spark(settings["name"], settings["parallelism"], conf)
     spark.sparkContext.setLogLevel("WARN")
     given = orders()
     if settings["hold"]:

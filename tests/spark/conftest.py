@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
+from pyspark_kafka_rebalance.testing.local_spark import local_spark
 from pyspark_kafka_rebalance.testing.query_process import QueryProcess
 
 # Spark starts its Python workers by this name, and they must find this package.
@@ -27,16 +28,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    session = local_spark("tests", conf={"spark.sql.session.timeZone": "UTC"})
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

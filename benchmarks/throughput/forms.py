@@ -1,0 +1,47 @@
+"""What is compared: this source, the same decoding in Python, and Spark's built-in source."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pyspark_kafka_rebalance.testing.child_process import ChildProcess
+from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
+
+OURS, PURE, BUILT_IN = "ours", "ours, in Python", "Spark's built-in"
+
+
+def spark(form: str, cores: int, work: Path) -> ChildProcess:
+    """A Spark session of its own for a form; tells "ready" when it is warm enough to begin."""
+    conf = {}
+    if form == BUILT_IN:
+        conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
+    name = form.replace(" ", "-").replace(",", "").replace("'", "")
+    settings = {"name": name, "cores": cores, "conf": conf}
+    environment = {"PYSPARK_KAFKA_REBALANCE_DECODER": "python"} if form == PURE else {}
+    return ChildProcess(
+        name, "benchmarks.throughput.spark_process", settings, work=work, environment=environment
+    )
+
+
+def ran(
+    process: ChildProcess,
+    form: str,
+    servers: str,
+    topic: str,
+    options: dict[str, str],
+    timeout_s: float = 600.0,
+    **how: Any,
+) -> dict[str, Any]:
+    """Have a session of :func:`spark` run a query over a topic, and return what it measured.
+
+    ``how`` is for the process: a ``sink`` to read all there is, ``triggers`` to follow the topic.
+    """
+    source = {"kafka.bootstrap.servers": servers, "subscribe": topic, **options}
+    if form != BUILT_IN:
+        source["kafka.group.id"] = f"{topic}-{uuid.uuid4().hex[:8]}"
+    kind = "kafka" if form == BUILT_IN else "kafka_deferred"
+    process.order(json.dumps({"format": kind, "options": source, **how}))
+    return process.wait_for("ran", timeout_s)
