@@ -78,7 +78,7 @@ class RangeFetcher:
         fetch_min_bytes: int = 1,
         fetch_max_wait_ms: int = 500,
         batch_rows: int = 16_384,
-        batch_bytes: int = 16 * 1024 * 1024,
+        batch_bytes: int = 2 * 1024 * 1024,
         check_crcs: bool = True,
         retry_timeout_ms: int = 60_000,
         client_rack: str = "",

@@ -65,7 +65,7 @@ class DecoderSettings:
     read_committed: bool = False
     check_crcs: bool = True
     batch_rows: int = 16_384
-    batch_bytes: int = 16 * 1024 * 1024
+    batch_bytes: int = 2 * 1024 * 1024
 
 
 def next_position(records: bytes, position: int, offset_range: OffsetRange) -> int:

@@ -1,0 +1,47 @@
+"""What a task does to the worker that runs it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_rebalance.source import reading
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.planning import ReadTask
+
+
+class NothingToRead:
+    """A RangeFetcher without a broker."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def connect(self) -> None: ...
+    def close(self) -> None: ...
+
+    def read(self, _: Any) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.fixture
+def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(reading, "RangeFetcher", NothingToRead)
+    monkeypatch.setattr(reading, "_spared", False)
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_what_the_modules_have_left_is_walked_over_once(new_worker):
+    """A whole collection after each task, as Spark's daemon does, then has little to look at."""
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.group.id": "g"},
+        default_readers=1,
+    )
+    task = ReadTask(warm_up=True)
+    list(reading.read_task(task, options))
+    frozen = gc.get_freeze_count()
+    assert frozen > len(gc.get_objects())
+    list(reading.read_task(task, options))
+    assert gc.get_freeze_count() <= frozen, "again with each task: garbage would stay for ever"
