@@ -27,6 +27,7 @@ from ..errors import KafkaRebalanceError, PartitionsLostError
 from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
 from .commit_log import CommitLog
+from .log_sizes import log_sizes
 
 if TYPE_CHECKING:
     from .options import SourceOptions
@@ -40,6 +41,9 @@ _EAGER_TICK_S = 0.005
 
 #: Idle triggers come every 10 ms; end offsets older than this are asked for again.
 _END_OFFSETS_MAX_AGE_S = 0.03
+
+#: Of ``maxBytesPerTrigger``: what an offset takes on average changes with the whole log only.
+_BYTES_PER_OFFSET_MAX_AGE_S = 60.0
 
 #: How long one look-up of committed or end offsets may take before the next tick tries again.
 _LOOKUP_TIMEOUT_MS = 5_000
@@ -113,6 +117,8 @@ class QueryMembership:
         self._lost_checked_at = 0.0
         self._end_offsets: dict[TopicPartition, int] = {}
         self._end_offsets_at = 0.0
+        self._bytes_per_offset: dict[TopicPartition, float] = {}
+        self._bytes_per_offset_at = 0.0
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -234,6 +240,33 @@ class QueryMembership:
                 self._end_offsets = {}
             self._end_offsets_at = now
         return {p: self._end_offsets[p] for p in partitions if p in self._end_offsets}
+
+    def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """What an offset of each partition takes on its brokers' disks, on average.
+
+        Without those of which it cannot be found out now; a minute old at most otherwise.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            The brokers do not tell.
+        """
+        now = time.monotonic()
+        aged = now - self._bytes_per_offset_at > _BYTES_PER_OFFSET_MAX_AGE_S
+        if aged or not self._bytes_per_offset.keys() >= ends.keys():
+            try:
+                begins = self._client().beginning_offsets(list(ends), _LOOKUP_TIMEOUT_MS)
+                sizes = log_sizes(self._options.client_config, ends)
+            except kafka_errors.KafkaError as error:
+                if not error.retriable:
+                    raise
+                log.warning("the sizes of the logs are not known now: %r", error)
+            else:
+                self._bytes_per_offset = {
+                    p: sizes[p] / max(1, end - begins[p]) for p, end in ends.items()
+                }
+                self._bytes_per_offset_at = now
+        return {p: self._bytes_per_offset[p] for p in ends if p in self._bytes_per_offset}
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         """End offsets of every partition of the subscribed topics, whoever owns it.

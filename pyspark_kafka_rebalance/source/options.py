@@ -34,6 +34,7 @@ _OWN_OPTIONS = (
     "subscribePattern",
     "startingOffsets",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "includeHeaders",
     "failOnDataLoss",
     "readers",
@@ -65,7 +66,6 @@ _REFUSED_OPTIONS = {
     "maxTriggerDelay": _NOT_YET,
     "minPartitions": _NOT_YET,
     "maxRecordsPerPartition": _NOT_YET,
-    "maxBytesPerTrigger": _NOT_YET,
     "includeFetchMetadata": _NOT_YET,
     "parallelRebalance": _NOT_YET,
     "maxTaskIdleMs": _NOT_YET,
@@ -105,6 +105,8 @@ class SourceOptions:
         Which records of transactions are read.
     max_offsets_per_trigger : int or None
         At most so many offsets a batch.
+    max_bytes_per_trigger : int or None
+        About so many bytes a batch, as the brokers store them.
     include_headers, include_rebalance_events : bool
         Whether there is a column ``headers``; a column ``event`` with rows of its own.
     fail_on_data_loss : bool
@@ -126,6 +128,7 @@ class SourceOptions:
     auto_offset_reset: Literal["earliest", "latest"]
     isolation_level: Literal["read_uncommitted", "read_committed"]
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     include_headers: bool
     include_rebalance_events: bool
     fail_on_data_loss: bool
@@ -182,6 +185,7 @@ class SourceOptions:
             auto_offset_reset=settings.consumer["auto_offset_reset"],
             isolation_level=settings.consumer["isolation_level"],
             max_offsets_per_trigger=value("maxOffsetsPerTrigger", integer(1, LONG_MAX)),
+            max_bytes_per_trigger=value("maxBytesPerTrigger", integer(1, LONG_MAX)),
             include_headers=value("includeHeaders", BOOLEAN, False),
             include_rebalance_events=value("includeRebalanceEvents", BOOLEAN, False),
             fail_on_data_loss=value("failOnDataLoss", BOOLEAN, True),

@@ -21,6 +21,8 @@ def plan_batch(
     positions: Mapping[TopicPartition, int],
     end_offsets: Mapping[TopicPartition, int],
     max_rows: int | None,
+    max_bytes: int | None = None,
+    bytes_per_offset: Mapping[TopicPartition, float] | None = None,
 ) -> dict[TopicPartition, OffsetRange]:
     """Decide how far each partition advances in the next micro-batch.
 
@@ -35,6 +37,11 @@ def plan_batch(
         Offsets for the whole batch, None for all there are; shared pro rata to each backlog, at
         least one to every partition that has one, as Spark's ``maxOffsetsPerTrigger`` does. The sum
         exceeds it only when there are more partitions with a backlog: then each gets one.
+    max_bytes : int or None
+        Bytes for the whole batch, as the broker stores them, None for no limit. What the rows come
+        to beyond it is taken off every partition alike, down to one row.
+    bytes_per_offset : Mapping[TopicPartition, float], optional
+        What an offset of each partition takes, with ``max_bytes``. Nothing, where it is not known.
 
     Returns
     -------
@@ -58,6 +65,12 @@ def plan_batch(
         # never loses by a greater limit, and what is left over is less than one a partition.
         rest, left = max_rows - count, total - count
         shares = {p: 1 + rest * (backlog - 1) // left for p, backlog in backlogs.items()}
+    if max_bytes is not None:
+        each = bytes_per_offset or {}
+        expected = sum(share * each.get(p, 0.0) for p, share in shares.items())
+        if expected > max_bytes:
+            kept = max_bytes / expected
+            shares = {p: max(1, int(share * kept)) for p, share in shares.items()}
     return {
         p: OffsetRange(p.topic, p.partition, positions[p], positions[p] + share)
         for p, share in shares.items()

@@ -14,7 +14,7 @@ import logging
 import secrets
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -172,11 +172,18 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if lost := find_data_loss(positions, ends):
             self._data_loss(membership, lost)
             return None
+        max_bytes = self._options.max_bytes_per_trigger
+        sizes: Mapping[TopicPartition, float] = {}
+        if max_bytes is not None and not isinstance(limit, ReadAllAvailable):
+            sizes = membership.bytes_per_offset(ends)
+            ends = {p: end for p, end in ends.items() if p in sizes}
         if self._available_now_ends is not None:
             fixed = self._available_now_ends
             ends = {p: min(end, fixed[p]) for p, end in ends.items() if p in fixed}
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
-        planned = plan_batch(positions, ends, None if max_rows == _NO_LIMIT else max_rows)
+        planned = plan_batch(
+            positions, ends, None if max_rows == _NO_LIMIT else max_rows, max_bytes, sizes
+        )
         handed_out = membership.hand_out(planned)
         if handed_out is None:
             return None

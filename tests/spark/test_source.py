@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import pyarrow.compute as pc
@@ -92,6 +93,22 @@ def test_max_offsets_per_trigger_bounds_every_batch(kafka, topic_name, stream):
     sizes = [table.num_rows for table in query.batches.values()]
     assert max(sizes) <= 100
     assert len([size for size in sizes if size]) >= 3
+
+
+def test_max_bytes_per_trigger_bounds_every_batch(kafka, topic_name, stream):
+    """By what the brokers' logs take: partitions with small records, large ones, and none."""
+    kafka.create_topic(topic_name, partitions=3)
+    sizes = {0: 1_000, 1: 100}
+    for partition, size in sizes.items():
+        for _ in range(10):
+            kafka.produce(topic_name, [os.urandom(size)] * 100, partition=partition)
+    query = stream(maxBytesPerTrigger="200000")
+    assert query.run().num_rows == 2_000
+    batches = [table for table in query.batches.values() if table.num_rows]
+    bytes_of = [sum(len(value) for value in table["value"].to_pylist()) for table in batches]
+    # Records take some tens of bytes beside their values, and the whole is 1.2 MB.
+    assert max(bytes_of) <= 200_000
+    assert 5 <= len(batches) <= 12
 
 
 @both_protocols

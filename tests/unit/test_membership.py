@@ -572,6 +572,38 @@ def test_end_offsets_leave_out_what_has_no_leader(query: Query) -> None:
     assert query.membership.known_end_offsets() == {P: 1_000}
 
 
+def test_what_an_offset_takes_is_asked_for_now_and_then(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {P: 10_000, Q: 500}
+    asked: list[set[TopicPartition]] = []
+    errors: list[Exception] = []
+
+    def log_sizes(_: object, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        asked.append(set(partitions))
+        if errors:
+            raise errors.pop()
+        return {p: sizes[p] for p in partitions}
+
+    monkeypatch.setattr(membership_module, "log_sizes", log_sizes)
+    membership = query.membership
+    assert membership.bytes_per_offset({P: 1_000}) == {P: 10.0}
+    assert membership.bytes_per_offset({P: 1_010}) == {P: 10.0}
+    assert asked == [{P}]
+    errors.append(kafka_errors.KafkaConnectionError("gone"))
+    assert membership.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}, "Q waits for an answer"
+    assert membership.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0, Q: 0.5}
+    assert membership.bytes_per_offset({Q: 1_000}) == {Q: 0.5}
+    assert asked[1:] == [{P, Q}, {P, Q}]
+    monkeypatch.setattr(membership_module, "_BYTES_PER_OFFSET_MAX_AGE_S", -1.0)
+    errors.append(kafka_errors.KafkaConnectionError("gone"))
+    assert membership.bytes_per_offset({P: 2_000}) == {P: 10.0}, "better old than none"
+    assert membership.bytes_per_offset({P: 2_000}) == {P: 5.0}
+    errors.append(kafka_errors.ClusterAuthorizationFailedError())
+    with pytest.raises(kafka_errors.ClusterAuthorizationFailedError):
+        membership.bytes_per_offset({P: 2_000})
+
+
 # -- proof, commits and release -------------------------------------------------------------------
 
 

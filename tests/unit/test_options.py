@@ -221,7 +221,7 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("maxTriggerDelay", {"maxTriggerDelay": "15m"}),
     ("minPartitions", {"minPartitions": "8"}),
     ("maxRecordsPerPartition", {"maxRecordsPerPartition": "8"}),
-    ("maxBytesPerTrigger", {"maxBytesPerTrigger": "8"}),
+    ("maxBytesPerTrigger", {"maxBytesPerTrigger": "0"}),
     ("parallelRebalance", {"parallelRebalance": "true"}),
     ("maxTaskIdleMs", {"maxTaskIdleMs": "0"}),
     ("includeFetchMetadata", {"includeFetchMetadata": "true"}),

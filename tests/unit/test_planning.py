@@ -69,6 +69,37 @@ def test_a_greater_limit_and_a_greater_backlog_never_get_less(
     assert [rows for _, rows in by_backlog] == sorted(rows for _, rows in by_backlog)
 
 
+@given(
+    OFFSET_MAPS,
+    OFFSET_MAPS,
+    LIMITS | st.none(),
+    LIMITS,
+    st.dictionaries(PARTITIONS, st.floats(0, 2**40), max_size=12),
+)
+def test_bytes_keep_to_the_limit_and_nobody_starves(
+    positions: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+    rows: int | None,
+    limit: int,
+    sizes: dict[TopicPartition, float],
+) -> None:
+    unbounded = plan_batch(positions, ends, rows)
+    plan = plan_batch(positions, ends, rows, limit, sizes)
+    assert plan.keys() == unbounded.keys()
+    assert all(1 <= len_of(plan[p]) <= len_of(unbounded[p]) for p in plan)
+
+    def expected(of: Mapping[TopicPartition, OffsetRange]) -> float:
+        return sum(len_of(r) * sizes.get(p, 0.0) for p, r in of.items())
+
+    if expected(unbounded) <= limit:
+        assert plan == unbounded
+    else:
+        # Rounding takes less than one row off a partition; one row each may be more than it.
+        one_each = sum(sizes.get(p, 0.0) for p in plan)
+        assert expected(plan) <= (limit + one_each) * (1 + 1e-9)
+        assert expected(plan) >= (limit - one_each) * (1 - 1e-9)
+
+
 def len_of(offset_range: OffsetRange) -> int:
     return offset_range.end - offset_range.start
 

@@ -36,6 +36,7 @@ class FakeMembership:
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
+        self.sizes: dict[TopicPartition, float] = {}
         self.joined = False
         self.failure: Exception | None = None
         self.restored: dict[TopicPartition, int] = {}
@@ -85,6 +86,9 @@ class FakeMembership:
 
     def known_end_offsets(self) -> dict[TopicPartition, int]:
         return self.ends
+
+    def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        return {p: size for p, size in self.sizes.items() if p in ends}
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         return dict(self.ends)
@@ -297,6 +301,31 @@ def test_once_joins_first_and_reads_all_there_is(
     offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert ends_of(offset) == {P: 150}
     assert membership.calls.index("settle") < membership.calls.index("plan")
+
+
+def test_bytes_bound_every_trigger(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make(maxBytesPerTrigger="1000")
+    reader._started()
+    (membership,) = memberships
+    membership.sizes = {P: 10.0, Q: 40.0}  # of R it cannot be found out now
+    membership.positions = {P: 0, Q: 0, R: 0}
+    membership.ends = {P: 100, Q: 25, R: 100}
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())  # warm-up
+    offset = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert ends_of(offset) == {P: 50, Q: 12}
+
+
+def test_bytes_do_not_bound_once(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make(maxBytesPerTrigger="1000")
+    reader._started()
+    (membership,) = memberships
+    membership.positions, membership.ends = {P: 100}, {P: 150}
+    offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert ends_of(offset) == {P: 150}
 
 
 def test_a_stream_without_a_limit_is_not_taken_for_once(
