@@ -1,9 +1,9 @@
 """Record batches to Arrow, rows a second of processor time: ours beside other clients' decoders.
 
-The bytes are those of a real broker's fetch response, read once and decoded over and over; only
-confluent-kafka, whose decoder cannot be had without its consumer, reads them from the broker each
-time. A figure is rows ÷ processor time of the whole process, threads and all: rows a second and
-core. Prints a table and one line of JSON, and draws.
+The bytes are those of a real broker's fetch response, read once and decoded over and over. Two
+consumers read them from the broker each time: ours with ``poll_arrow``, and confluent-kafka's,
+whose decoder cannot be had without it. A figure is rows ÷ processor time of the whole process,
+threads and all: rows a second and core. Prints a table and one line of JSON, and draws.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
+from kafka.structs import TopicPartition
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.fetch.columns import PythonColumns
 from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns
 from pyspark_kafka_rebalance.fetch.fetch_pipeline import FetchPipeline
@@ -52,7 +54,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=Path("artifacts/decode.png"))
     given = parser.parse_args()
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    console = Console(width=110)
+    console = Console(width=140)
     figures: list[dict[str, Any]] = []
     with LocalKafka() as kafka, tempfile.TemporaryDirectory() as work:
         for size in (100, 1_000):
@@ -99,9 +101,14 @@ def measure(
     servers: str, topic: str, log: list[bytes], what: dict[str, Any], runs: int
 ) -> list[dict[str, Any]]:
     """Every decoder in turn, as often as there are runs."""
+    consumer = DeferredRevokeConsumer(
+        bootstrap_servers=servers, group_id=topic, max_partition_fetch_bytes=4 * 1024 * 1024
+    )
+    consumer.assign([TopicPartition(topic, 0)])
     forms: dict[str, Callable[[], int]] = {
         _OURS: lambda: sum(map(ours(CompiledColumns), log)),
         "ours, in Python": lambda: sum(map(ours(PythonColumns), log)),
+        "ours, poll_arrow": lambda: poll_arrow(consumer, what["rows"]),
         "kafka-python": lambda: sum(map(kafka_python, log)),
         "aiokafka": lambda: sum(map(aiokafka, log)),
         "confluent-kafka": lambda: confluent_kafka(servers, topic, what["rows"]),
@@ -113,6 +120,7 @@ def measure(
             while time.monotonic() - began_at < _SECONDS:
                 found += decode()
             rates[form].append(found / (time.process_time() - began))
+    consumer.close()
     base = median(rates[_OURS])
     return [
         {
@@ -134,6 +142,17 @@ def ours(form: Callable[[bool], Any]) -> Decode:
         return sum(batch.num_rows for batch in batches)
 
     return decode
+
+
+def poll_arrow(consumer: DeferredRevokeConsumer, rows: int) -> int:
+    consumer.seek_to_beginning()
+    found = 0
+    while found < rows:
+        polled = consumer.poll_arrow(timeout_ms=10_000).records
+        if not polled:
+            raise TimeoutError(f"poll_arrow read {found} of {rows} records")
+        found += sum(batch.num_rows for batches in polled.values() for batch in batches)
+    return found
 
 
 def kafka_python(records: bytes) -> int:

@@ -27,6 +27,7 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 from kafka.util import Timer, WeakMethod
 
 from ..kafka_python_version import require_names
+from ..large_reads import read_in_large_pieces
 from .messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ require_names(
         ),
         KafkaConsumer: ("_poll_once", "_refresh_committed_offsets"),
         KafkaAdminClient: ("_find_coordinator_ids",),
-        Fetcher: ("_handle_fetch_response",),
+        Fetcher: ("_handle_fetch_response", "PartitionRecords"),
         # mark_pending_revocation is what sets _pending_revocation.
         TopicPartitionState: ("mark_pending_revocation", "position"),
     }
@@ -348,6 +349,7 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
     """
 
     def replace() -> GroupCoordinator:
+        read_in_large_pieces(consumer._manager)
         first = consumer._coordinator
         consumer._cluster.remove_listener(WeakMethod(first._handle_metadata_update))
         coordinator = GroupCoordinator(
@@ -426,3 +428,23 @@ def watch_fetches(
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:
     """One round of kafka-python's own poll: positions, fetches, buffered records."""
     return consumer._poll_once(Timer(timeout_ms), max_records, update_offsets=update)
+
+
+def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any] | None) -> None:
+    """Have what is fetched handed out in another form, None for kafka-python's own.
+
+    What it has decoded in the one form and not handed out is fetched again for the other: the
+    positions are behind what was handed out.
+    """
+    fetcher = consumer._fetcher
+    if fetcher.__dict__.get("PartitionRecords") is form:
+        return
+    if form is None:
+        del fetcher.PartitionRecords
+    else:
+        fetcher.PartitionRecords = form
+    for decoded in (fetcher._next_partition_records, *fetcher._paused_partition_records.values()):
+        if decoded:
+            decoded.drain()
+    fetcher._next_partition_records = None
+    fetcher._paused_partition_records.clear()

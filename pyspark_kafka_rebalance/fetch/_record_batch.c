@@ -483,15 +483,17 @@ static size_t extend(Columns *columns, const uint8_t *records, size_t size, size
     return at;
 }
 
-/* The offset after the last of the plain batches from the beginning on, and where the first begins
- * that is none. -1 if there is no plain one. */
-static size_t skim(const uint8_t *records, size_t size, int64_t to, int64_t *after) {
+/* The offset after the last of the plain batches from the beginning on, the leader epoch of that
+ * one, and where the first begins that is none. -1 if there is no plain one. */
+static size_t skim(const uint8_t *records, size_t size, int64_t to, int64_t *after,
+                   int32_t *leader_epoch) {
     Batch batch;
     size_t at = 0;
-    *after = -1;
+    *after = *leader_epoch = -1;
     while (read_batch(records + at, size - at, to, &batch) && batch.last_offset < INT64_MAX) {
         if (batch.last_offset >= *after)
             *after = batch.last_offset + 1;
+        *leader_epoch = int32_at(records + at + LOG_OVERHEAD);
         at += batch.size;
     }
     return at;
@@ -821,8 +823,9 @@ static PyType_Spec columns_spec = {
 
 PyDoc_STRVAR(skim_doc,
              "skim(records, end, /)\n--\n\n"
-             "The offset after the last of the plain record batches from the beginning on (-1 if "
-             "there are none), and where the first begins that is not plain.");
+             "The offset after the last of the plain record batches from the beginning on, its "
+             "leader epoch (-1 both if there are none), and where the first begins that is not "
+             "plain.");
 
 static PyObject *module_skim(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer records;
@@ -830,9 +833,10 @@ static PyObject *module_skim(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*L:skim", &records, &to))
         return NULL;
     int64_t after;
-    size_t at = skim(records.buf, (size_t)records.len, to, &after);
+    int32_t leader_epoch;
+    size_t at = skim(records.buf, (size_t)records.len, to, &after, &leader_epoch);
     PyBuffer_Release(&records);
-    return Py_BuildValue("(Ln)", (long long)after, (Py_ssize_t)at);
+    return Py_BuildValue("(Lin)", (long long)after, (int)leader_epoch, (Py_ssize_t)at);
 }
 
 PyDoc_STRVAR(crc32c_doc, "crc32c(data, /)\n--\n\nThe CRC-32C of a buffer.");

@@ -14,23 +14,20 @@ import atexit
 import logging
 import os
 import pickle
-import ssl
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial
 from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
-from kafka.net.transport import KafkaTCPTransport
-from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.metadata import MetadataRequest
 
 from ..errors import KafkaRebalanceError, UnsupportedBrokerError
 from ..kafka_python_version import require_names
+from ..large_reads import read_in_large_pieces
 
 log = logging.getLogger(__name__)
 
@@ -51,66 +48,11 @@ _GRACE_S = 30.0
 require_names(
     {
         KafkaConnectionManager: (
-            *("send", "call_soon", "bootstrap_async", "bootstrapped", "_build_transport"),
+            *("send", "call_soon", "bootstrap_async", "bootstrapped"),
         ),
-        KafkaTCPTransport: ("_sock_recv",),
         NetworkSelector: ("start", "stop", "close"),
     }
 )
-
-# kafka-python reads a socket in pieces of 4 KiB and copies a response four times on its way to the
-# decoder, which took most of the time of reading. Here a large one is read to where it stays.
-_RECEIVE_BYTES = 256 * 1024
-
-
-class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's connections, with sockets that are read in large pieces."""
-
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
-        transport._sock_recv = partial(_receive, transport)
-        return transport
-
-
-class _Frame(KafkaBytes):  # type: ignore[misc]
-    """A response that is read where it is. The decoder asks for the rest behind the header."""
-
-    def read(self, nbytes: int | None = None) -> Any:
-        if nbytes is not None:
-            return super().read(nbytes)
-        rest = memoryview(self)[self.tell() :]
-        self.seek(len(self))
-        return rest
-
-
-def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
-    """What is there, and the error that nothing more will come after; as ``_sock_recv``."""
-    connected, parser = transport._sock, transport._protocol.parser
-    received = b""
-    try:
-        while True:
-            missing = len(parser._rbuffer) - parser._rbuffer.tell() if parser._receiving else 0
-            # The last byte goes through the parser, which finds the response whole then.
-            if missing > 1 and not received:
-                parser._rbuffer.__class__ = _Frame
-                at = parser._rbuffer.tell()
-                with memoryview(parser._rbuffer) as frame:
-                    size = connected.recv_into(frame[at : at + missing - 1])
-                parser._rbuffer.seek(at + size)
-            else:
-                data = connected.recv(_RECEIVE_BYTES)
-                size = len(data)
-                received += data
-            if not size:
-                return received, kafka_errors.KafkaConnectionError("socket disconnected")
-            # What TLS has decrypted no selector tells of: there all of it is taken.
-            if not isinstance(connected, ssl.SSLSocket):
-                return received, None
-    except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-        return received, None
-    except OSError as error:
-        return received, kafka_errors.KafkaConnectionError(error)
-
 
 #: Nothing changes by trying again.
 _FINAL_ERRORS = (
@@ -206,10 +148,11 @@ class ClusterConnections:
         self._net = NetworkSelector(
             **{key: client_config[key] for key in ("client_id",) if key in client_config}
         )
-        self._manager = _Manager(
+        self._manager = KafkaConnectionManager(
             self._net,
             **{**client_config, "receive_message_max_bytes": receive_message_max_bytes},
         )
+        read_in_large_pieces(self._manager)
         self._timeout_s = self._manager.config["request_timeout_ms"] / 1000 + _GRACE_S
         self._net.start()
         self.closed = False

@@ -42,7 +42,8 @@ _CONTROL_FLAG = 0x20
 _ABORT_MARKER = 0
 
 _unpack_offset_and_length = struct.Struct(">qi").unpack_from
-_unpack_last_offset_delta = struct.Struct(">i").unpack_from
+# Leader epoch, magic, CRC and attributes, last offset delta.
+_unpack_epoch_and_last_offset_delta = struct.Struct(">i7xi").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class DecoderSettings:
 
 
 def next_position(records: bytes, position: int, offset_range: OffsetRange) -> int:
+    """Where to fetch next: `extent_of` without the leader epoch."""
+    return extent_of(records, position, offset_range)[0]
+
+
+def extent_of(records: bytes, position: int, offset_range: OffsetRange) -> tuple[int, int]:
     """Where to fetch next, from the batches' headers alone.
 
     Lets the next fetch be on its way while this one is decoded.
@@ -84,21 +90,23 @@ def next_position(records: bytes, position: int, offset_range: OffsetRange) -> i
 
     Returns
     -------
-    int
-        The offset after the last whole batch.
+    int, int
+        The offset after the last whole batch, and the leader epoch of that batch; -1 if it is of
+        an older format, which has none.
 
     Raises
     ------
     CorruptRecordError
         A header makes no sense, or no batch leads past ``position``.
     """
-    after, at = compiled.skim(records, offset_range.end) if compiled else (-1, 0)
+    after, epoch, at = compiled.skim(records, offset_range.end) if compiled else (-1, -1, 0)
     after = max(after, position)
     for base, start, _ in _split(records, at, position, offset_range):
         if base >= offset_range.end:
-            return offset_range.end
+            return offset_range.end, epoch
+        epoch = -1
         if records[start + _MAGIC_OFFSET] == 2:
-            (delta,) = _unpack_last_offset_delta(records, start + 23)
+            epoch, delta = _unpack_epoch_and_last_offset_delta(records, start + _LOG_OVERHEAD)
             if delta < 0:
                 raise _corrupt(offset_range, base, f"last offset delta {delta}")
             base += delta
@@ -111,7 +119,7 @@ def next_position(records: bytes, position: int, offset_range: OffsetRange) -> i
             f"{len(records)} bytes were fetched at this offset, but no whole record batch in them "
             "leads past it",
         )
-    return after
+    return after, epoch
 
 
 def _split(

@@ -116,7 +116,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         REQUIRE(stopped <= length);
         check_columns(&columns, from, to);
         int64_t after;
-        size_t skimmed = skim(bytes, length, to, &after);
+        int32_t leader_epoch;
+        size_t skimmed = skim(bytes, length, to, &after, &leader_epoch);
         REQUIRE(skimmed <= length && after >= -1);
         REQUIRE((after == -1) == (skimmed == 0));
         REQUIRE(crc32c(bytes, length) == crc32c_portable(bytes, length));

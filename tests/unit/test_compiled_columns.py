@@ -49,7 +49,7 @@ def test_what_is_plain_never_comes_through_python() -> None:
     columns = CompiledColumns(include_headers=True)
     assert columns.extend(log, 0, ALL) == len(log)
     assert len(columns) == 53
-    assert compiled.skim(log, 2**63 - 1) == (81, len(log))
+    assert compiled.skim(log, 2**63 - 1) == (81, 0, len(log))  # with the leader epoch
 
 
 LAST = batch_of(9, 12)

@@ -1,0 +1,153 @@
+"""What kafka-python's fetcher has fetched of one partition, as Arrow record batches.
+
+Takes the place of its ``PartitionRecords``: the fetcher goes on to decide what is fetched, what may
+be handed out and where the positions are. The one module of this room that knows Arrow and uses
+``fetch/``; it is imported by the first ``poll_arrow`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import TopicPartition
+
+from ..errors import CorruptRecordError
+from ..fetch.offset_range import OffsetRange
+from ..fetch.record_batch import DecoderSettings, RecordDecoder, extent_of
+from ..fetch.transactions import AbortedTransaction
+
+_NO_END = 2**63 - 1
+
+
+class Rows:
+    """Record batches that count as many as they have rows: so the fetcher bounds a poll."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return sum(batch.num_rows for batch in self._batches)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._batches)
+
+
+class ArrowRecords:
+    """The face of kafka-python's ``PartitionRecords``.
+
+    Parameters
+    ----------
+    fetch_offset : int
+        The offset that was asked for.
+    tp : TopicPartition
+        Of which partition.
+    records : kafka.record.memory_records.MemoryRecords
+        What was answered.
+    include_headers : bool
+        Whether there is a column of headers.
+
+    Raises
+    ------
+    CorruptRecordError
+        A header of a record batch makes no sense.
+    """
+
+    def __init__(
+        self,
+        fetch_offset: int,
+        tp: TopicPartition,
+        records: Any,
+        *,
+        include_headers: bool,
+        check_crcs: bool = True,
+        isolation_level: Any = IsolationLevel.READ_UNCOMMITTED,
+        aborted_transactions: Sequence[Any] | None = None,
+        metric_aggregator: Any = None,
+        on_drain: Callable[[Any], Any] = lambda _: None,
+        **_: Any,
+    ) -> None:
+        self.topic_partition = tp
+        self.next_fetch_offset = fetch_offset
+        # Unknown in the midst of them: then kafka-python does not compare it with the leader's.
+        self.leader_epoch = -1
+        self.bytes_read = records.size_in_bytes()
+        self.records_read = 0
+        self._metrics = metric_aggregator
+        self._on_drain = on_drain
+        self._left: pa.RecordBatch | None = None
+        fetched: bytes = records._buffer
+        unbounded = OffsetRange(tp.topic, tp.partition, fetch_offset, _NO_END)
+        # Where there is no whole record batch, the fetcher says so behind this.
+        self._extent = (
+            extent_of(fetched, fetch_offset, unbounded)
+            if records.has_next()
+            else (fetch_offset, -1)
+        )
+        self._batches: Iterator[pa.RecordBatch] | None = _decoded(
+            RecordDecoder(
+                unbounded,
+                DecoderSettings(
+                    include_headers=include_headers,
+                    read_committed=isolation_level == IsolationLevel.READ_COMMITTED,
+                    check_crcs=check_crcs,
+                ),
+            ),
+            fetched,
+            fetch_offset,
+            [
+                AbortedTransaction(one.first_offset, one.producer_id)
+                for one in aborted_transactions or ()
+            ],
+        )
+
+    def __bool__(self) -> bool:
+        return self._batches is not None
+
+    def take(self, n: int) -> Rows:
+        """The next rows, at most so many, as one record batch.
+
+        Raises
+        ------
+        CorruptRecordError
+            Those are damaged; the position stays before them.
+        """
+        assert self._batches is not None
+        batch = self._left
+        if batch is None:
+            try:
+                batch = next(self._batches, None)
+            except BaseException:
+                self.drain()  # an iterator that has failed would look like one at its end
+                raise
+        if batch is None:
+            self.next_fetch_offset, self.leader_epoch = self._extent
+            self.drain()
+            return Rows(())
+        taken = batch.slice(0, n)
+        self._left = batch.slice(n) if batch.num_rows > n else None
+        self.records_read += taken.num_rows
+        self.next_fetch_offset = taken.column("offset")[-1].as_py() + 1
+        return Rows((taken,))
+
+    def drain(self) -> None:
+        """Nothing more of it is wanted."""
+        if self._batches is None:
+            return
+        self._batches = self._left = None
+        if self._metrics:
+            self._metrics.record(self.topic_partition, self.bytes_read, self.records_read)
+        self._on_drain(self)
+
+
+def _decoded(
+    decoder: RecordDecoder, fetched: bytes, position: int, aborted: Sequence[AbortedTransaction]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from decoder.decode(fetched, position, aborted)
+    except CorruptRecordError:
+        yield from decoder.finish()  # what came before is as good as it was
+        raise
+    yield from decoder.finish()

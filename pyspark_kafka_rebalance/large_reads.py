@@ -1,0 +1,75 @@
+"""Sockets read in large pieces, for kafka-python's connections.
+
+kafka-python reads a socket in pieces of 4 KiB and copies a response four times on its way to the
+decoder, which took most of the time of reading. Here a large one is read to where it stays. Touches
+its private names: the sockets are made for both rooms, ``fetch/`` and ``consumer/``, here alone.
+"""
+
+from __future__ import annotations
+
+import ssl
+from functools import partial
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.transport import KafkaTCPTransport
+from kafka.protocol.frame import KafkaBytes
+
+from .kafka_python_version import require_names
+
+require_names({KafkaConnectionManager: ("_build_transport",), KafkaTCPTransport: ("_sock_recv",)})
+
+_RECEIVE_BYTES = 256 * 1024
+
+
+def read_in_large_pieces(manager: KafkaConnectionManager) -> None:
+    """Have the connections that this manager opens from now on read that way; TLS as well."""
+    build_transport = manager._build_transport
+
+    async def build(*arguments: Any, **named: Any) -> Any:
+        transport = await build_transport(*arguments, **named)
+        transport._sock_recv = partial(_receive, transport)
+        return transport
+
+    manager._build_transport = build
+
+
+class _Frame(KafkaBytes):  # type: ignore[misc]
+    """A response that is read where it is. The decoder asks for the rest behind the header."""
+
+    def read(self, nbytes: int | None = None) -> Any:
+        if nbytes is not None:
+            return super().read(nbytes)
+        rest = memoryview(self)[self.tell() :]
+        self.seek(len(self))
+        return rest
+
+
+def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
+    """What is there, and the error that nothing more will come after; as ``_sock_recv``."""
+    connected, parser = transport._sock, transport._protocol.parser
+    received = b""
+    try:
+        while True:
+            missing = len(parser._rbuffer) - parser._rbuffer.tell() if parser._receiving else 0
+            # The last byte goes through the parser, which finds the response whole then.
+            if missing > 1 and not received:
+                parser._rbuffer.__class__ = _Frame
+                at = parser._rbuffer.tell()
+                with memoryview(parser._rbuffer) as frame:
+                    size = connected.recv_into(frame[at : at + missing - 1])
+                parser._rbuffer.seek(at + size)
+            else:
+                data = connected.recv(_RECEIVE_BYTES)
+                size = len(data)
+                received += data
+            if not size:
+                return received, kafka_errors.KafkaConnectionError("socket disconnected")
+            # What TLS has decrypted no selector tells of: there all of it is taken.
+            if not isinstance(connected, ssl.SSLSocket):
+                return received, None
+    except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return received, None
+    except OSError as error:
+        return received, kafka_errors.KafkaConnectionError(error)
