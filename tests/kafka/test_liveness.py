@@ -53,11 +53,16 @@ def quorum_members(
 
 
 def elected_preferred(cluster: LocalKafka) -> bool:
-    """Elect the preferred coordinators; False as long as some are not back in sync."""
+    """Elect the preferred coordinators; False as long as some are not back, or not in sync."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
     try:
         admin.elect_leaders(0, {"__consumer_offsets": [0, 1, 2]})
-    except kafka_errors.PreferredLeaderNotAvailableError:
+    except (
+        kafka_errors.PreferredLeaderNotAvailableError,
+        kafka_errors.UnknownBrokerIdError,  # of the controller, which has not registered again
+        kafka_errors.NodeNotReadyError,
+        kafka_errors.KafkaConnectionError,
+    ):
         return False
     finally:
         admin.close()
