@@ -47,9 +47,7 @@ _GRACE_S = 30.0
 
 require_names(
     {
-        KafkaConnectionManager: (
-            *("send", "call_soon", "bootstrap_async", "bootstrapped"),
-        ),
+        KafkaConnectionManager: (*("send", "call_soon", "bootstrap_async", "bootstrapped"),),
         NetworkSelector: ("start", "stop", "close"),
     }
 )

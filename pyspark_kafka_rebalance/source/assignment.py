@@ -35,7 +35,6 @@ class OwnedPartition:
     member: int
     generation: int
     position: int | None = None  # next offset to hand out; None until its start is known
-    revoking: bool = False
     read: bool = False  # something was handed out since it was assigned
 
 
@@ -64,6 +63,11 @@ class QueryAssignment:
         self._unproven: dict[TopicPartition, OffsetRange] = {}
         self._proven: dict[TopicPartition, int] = {}
         self._acknowledged: dict[TopicPartition, int] = {}
+        # What the pump asks for all the time, in the order in which it came to be: with thousands
+        # of partitions nearly all of them are in none of these.
+        self._unpositioned: dict[TopicPartition, None] = {}
+        self._revoking: dict[TopicPartition, None] = {}
+        self._behind: dict[TopicPartition, None] = {}  # proven, and not acknowledged
         self._events: list[RebalanceEvent] = []  # not in a batch yet
         self._unproven_requests: set[TopicPartition] = set()  # in the batch that is under way
         self._lost: set[TopicPartition] = set()  # since the last batch was planned
@@ -74,6 +78,8 @@ class QueryAssignment:
         """The group gives partitions to a member; their start is still to be found out."""
         for partition in partitions:
             self._owned[partition] = OwnedPartition(member, generation)
+            self._unpositioned[partition] = None
+            self._revoking.pop(partition, None)
             self._lost.discard(partition)
             self._record("assigned", partition, generation)
 
@@ -104,6 +110,7 @@ class QueryAssignment:
         known = max(-1 if committed is None else committed, self._handed_out.get(partition, -1))
         start = otherwise if known < 0 else known
         self._owned[partition].position = start
+        self._unpositioned.pop(partition, None)
         if committed is not None:
             self._acknowledged[partition] = committed
             if committed >= self._proven.get(partition, -1):
@@ -115,21 +122,23 @@ class QueryAssignment:
                 # for the next owner, and what is produced in between would be lost.
                 self._proven[partition] = start
         self._handed_out[partition] = start
+        self._compare(partition)
         return start
 
     def request_revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """No new range from now on."""
         for partition in partitions:
             owned = self._owned.get(partition)
-            if owned is not None and not owned.revoking:
-                owned.revoking = True
+            if owned is not None and partition not in self._revoking:
+                self._revoking[partition] = None
                 self._record("revoke_requested", partition, owned.generation)
 
     def keep(self, member: int, to_be_revoked: Collection[TopicPartition]) -> None:
         """The group took back the revoke of what the member owns and need not give up now."""
-        for partition, owned in self._owned.items():
-            if owned.member == member and owned.revoking and partition not in to_be_revoked:
-                owned.revoking = False
+        for partition in list(self._revoking):
+            owned = self._owned[partition]
+            if owned.member == member and partition not in to_be_revoked:
+                del self._revoking[partition]
                 self._record("assigned", partition, owned.generation)
 
     def complete_revoke(self, member: int, partitions: Iterable[TopicPartition]) -> None:
@@ -151,6 +160,7 @@ class QueryAssignment:
             owned.position = position
             self._handed_out[partition] = self._proven[partition] = position
             self._acknowledged[partition] = -1  # the group's offset must move as well
+            self._compare(partition)
 
     def _pop_owned(
         self, member: int, partitions: Iterable[TopicPartition]
@@ -159,6 +169,8 @@ class QueryAssignment:
         for partition in partitions:
             owned = self._owned.get(partition)
             if owned is not None and owned.member == member:
+                self._unpositioned.pop(partition, None)
+                self._revoking.pop(partition, None)
                 yield partition, self._owned.pop(partition)
 
     # -- planning ---------------------------------------------------------------------------------
@@ -168,15 +180,14 @@ class QueryAssignment:
         return {
             partition: owned.position
             for partition, owned in self._owned.items()
-            if owned.position is not None and not owned.revoking
+            if owned.position is not None and partition not in self._revoking
         }
 
     def unpositioned(self) -> dict[int, list[TopicPartition]]:
         """Newly assigned partitions whose start is still to be found out, by member."""
         by_member: dict[int, list[TopicPartition]] = {}
-        for partition, owned in self._owned.items():
-            if owned.position is None:
-                by_member.setdefault(owned.member, []).append(partition)
+        for partition in self._unpositioned:
+            by_member.setdefault(self._owned[partition].member, []).append(partition)
         return by_member
 
     def hand_out(
@@ -232,34 +243,40 @@ class QueryAssignment:
         for partition, position in positions.items():
             self._handed_out[partition] = max(position, self._handed_out.get(partition, -1))
             self._proven[partition] = max(position, self._proven.get(partition, -1))
+            self._compare(partition)
 
     def prove(self) -> None:
         """Spark has committed the batch that was planned last."""
         for partition, handed in self._unproven.items():
             self._proven[partition] = max(handed.end, self._proven.get(partition, -1))
+            self._compare(partition)
         self._unproven.clear()
         self._unproven_requests.clear()
 
     def commits(self) -> dict[int, dict[TopicPartition, int]]:
         """By member, the offsets to commit: proven, not acknowledged, owned (invariant 2)."""
         by_member: dict[int, dict[TopicPartition, int]] = {}
-        for partition, owned in self._owned.items():
-            proven = self._proven.get(partition, -1)
-            if owned.position is not None and proven > self._acknowledged.get(partition, -1):
-                by_member.setdefault(owned.member, {})[partition] = proven
+        for partition in self._behind:
+            owned = self._owned.get(partition)
+            if owned is not None and owned.position is not None:
+                by_member.setdefault(owned.member, {})[partition] = self._proven[partition]
         return by_member
 
     def acknowledge(self, partition: TopicPartition, offset: int) -> None:
         """The group's committed offset of the partition is now at least ``offset``."""
         self._acknowledged[partition] = max(offset, self._acknowledged.get(partition, -1))
+        self._compare(partition)
 
     def unacknowledged(self) -> dict[TopicPartition, int]:
         """Proven positions that the group does not have yet, lost partitions included."""
-        return {
-            partition: proven
-            for partition, proven in self._proven.items()
-            if proven > self._acknowledged.get(partition, -1)
-        }
+        return {partition: self._proven[partition] for partition in self._behind}
+
+    def _compare(self, partition: TopicPartition) -> None:
+        """After a change of what is proven or acknowledged."""
+        if self._proven.get(partition, -1) > self._acknowledged.get(partition, -1):
+            self._behind[partition] = None
+        else:
+            self._behind.pop(partition, None)
 
     def undrained(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Of these, the partitions whose revoke must not complete yet (invariant 3)."""
@@ -270,16 +287,14 @@ class QueryAssignment:
         return {
             partition
             for partition in partitions
-            if partition in self._unproven
-            or partition in waiting
-            or self._proven.get(partition, -1) > self._acknowledged.get(partition, -1)
+            if partition in self._unproven or partition in waiting or partition in self._behind
         }
 
     def waits_for_proof(self) -> bool:
         """Whether a revoke waits for Spark's commit of the batch under way."""
         return any(
-            owned.revoking and (partition in self._unproven or partition in self._unproven_requests)
-            for partition, owned in self._owned.items()
+            partition in self._unproven or partition in self._unproven_requests
+            for partition in self._revoking
         )
 
     # -- what there is to see ---------------------------------------------------------------------
@@ -290,7 +305,7 @@ class QueryAssignment:
 
     def revoking(self) -> set[TopicPartition]:
         """The owned partitions whose revoke is requested."""
-        return {partition for partition, owned in self._owned.items() if owned.revoking}
+        return set(self._revoking)
 
     def _record(self, event: str, partition: TopicPartition, generation: int) -> None:
         if self._include_events:
