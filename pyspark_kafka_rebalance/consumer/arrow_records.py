@@ -8,6 +8,7 @@ be handed out and where the positions are. The one module of this room that know
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +18,15 @@ from kafka.structs import TopicPartition
 from ..errors import CorruptRecordError
 from ..fetch.offset_range import OffsetRange
 from ..fetch.record_batch import DecoderSettings, RecordDecoder, extent_of
-from ..fetch.transactions import AbortedTransaction
+from ..fetch.transactions import AbortedTransaction, aborted_in
 
 _NO_END = 2**63 - 1
+
+
+@cache
+def arrow_form(include_headers: bool) -> Callable[..., ArrowRecords]:
+    """What to put in the place of ``PartitionRecords``; the same object each time."""
+    return partial(ArrowRecords, include_headers=include_headers)
 
 
 class Rows:
@@ -97,10 +104,7 @@ class ArrowRecords:
             ),
             fetched,
             fetch_offset,
-            [
-                AbortedTransaction(one.first_offset, one.producer_id)
-                for one in aborted_transactions or ()
-            ],
+            aborted_in(aborted_transactions),
         )
 
     def __bool__(self) -> bool:

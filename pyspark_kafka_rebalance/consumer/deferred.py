@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from kafka import KafkaConsumer
@@ -160,7 +159,6 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._generation = -1
         self._assigned: set[TopicPartition] = set()  # during this poll
         self._eventful = False  # a revoke was requested or a partition lost during this poll
-        self._arrow_forms: dict[bool, Callable[..., Any]] = {}
         io = replace_coordinator(self)
         self._io = io
         member = (io, self.config, self._not_released, self.assignment)
@@ -196,12 +194,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         hand_out_as(self, None)
         if self._closed or timeout_ms < 0 or not self._grouped():
-            # The library's own checks, and assignment by hand.
-            by_hand: dict[TopicPartition, list[Any]] = super().poll(
-                timeout_ms, max_records, update_offsets
-            )
-            self._ends.collect(self.assignment())
-            return by_hand
+            return self._poll_by_hand(timeout_ms, max_records, update_offsets)
         if max_records is None:
             max_records = self.config["max_poll_records"]
         return self._poll(timeout_ms, max_records, update_offsets).records
@@ -210,13 +203,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
         """Poll and say in one answer what the rebalance wants (KIP-983, variant 1)."""
-        if self._closed or timeout_ms < 0 or not self._grouped():
-            records = self.poll(timeout_ms, max_records)
-            return PollResult(records, metadata=self._fetch_metadata(records))
-        if max_records is None:
-            max_records = self.config["max_poll_records"]
-        hand_out_as(self, None)
-        return self._poll(timeout_ms, max_records, True)
+        return self._poll_as(None, timeout_ms, max_records)
 
     def poll_arrow(
         self,
@@ -256,21 +243,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
                 raise OptionError(
                     option, self.config[option], "nothing for poll_arrow, which hands out bytes"
                 )
-        hand_out_as(self, self._arrow_form(include_headers))
-        if self._closed or timeout_ms < 0 or not self._grouped():
-            by_hand: dict[TopicPartition, list[Any]] = super().poll(timeout_ms, max_records)
-            self._ends.collect(self.assignment())
-            return PollResult(by_hand, metadata=self._fetch_metadata(by_hand))
-        return self._poll(timeout_ms, max_records, True)
+        from .arrow_records import arrow_form  # not at the top: who polls records needs no Arrow
 
-    def _arrow_form(self, include_headers: bool) -> Callable[..., Any]:
-        form = self._arrow_forms.get(include_headers)
-        if form is None:
-            from .arrow_records import ArrowRecords
-
-            form = partial(ArrowRecords, include_headers=include_headers)
-            self._arrow_forms[include_headers] = form
-        return form
+        return self._poll_as(arrow_form(include_headers), timeout_ms, max_records)
 
     def poll_membership(self) -> PollResult:
         """A poll without records: takes part in the rebalance, never waits and never fetches.
@@ -569,6 +544,28 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def _not_released(self) -> frozenset[TopicPartition]:
         return self._revocations.revoking | self._releasing
+
+    def _poll_as(
+        self, form: Callable[..., Any] | None, timeout_ms: float, max_records: int | None
+    ) -> PollResult:
+        """Poll, and have the records handed out in this form; see `hand_out_as`."""
+        hand_out_as(self, form)
+        if self._closed or timeout_ms < 0 or not self._grouped():
+            records = self._poll_by_hand(timeout_ms, max_records, True)
+            return PollResult(records, metadata=self._fetch_metadata(records))
+        if max_records is None:
+            max_records = self.config["max_poll_records"]
+        return self._poll(timeout_ms, max_records, True)
+
+    def _poll_by_hand(
+        self, timeout_ms: float, max_records: int | None, update_offsets: bool
+    ) -> dict[TopicPartition, list[Any]]:
+        """The library's own poll: its checks, and what is assigned by hand."""
+        records: dict[TopicPartition, list[Any]] = super().poll(
+            timeout_ms, max_records, update_offsets
+        )
+        self._ends.collect(self.assignment())
+        return records
 
     def _poll(self, timeout_ms: float, max_records: int, update_offsets: bool) -> PollResult:
         # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In

@@ -24,7 +24,7 @@ from .connections import explain_final
 from .leaders import Leader, PartitionLeaders, raise_for
 from .offset_range import OffsetRange
 from .record_batch import next_position
-from .transactions import AbortedTransaction
+from .transactions import AbortedTransaction, aborted_in
 
 log = logging.getLogger(__name__)
 
@@ -171,11 +171,7 @@ class RangeReader:
         self._stalled_s, self._attempts, self._missing_since = 0.0, 0, None
         self._end_doubted = False
         self._bytes_per_offset[self.range.topic] = len(answer.records) / (self.position - asked)
-        aborted = [
-            AbortedTransaction(transaction.first_offset, transaction.producer_id)
-            for transaction in answer.aborted_transactions or ()
-        ]
-        return Fetched(answer.records, asked, aborted)
+        return Fetched(answer.records, asked, aborted_in(answer.aborted_transactions))
 
     def _nothing(self, answer: Any, at: float) -> None:
         if answer.high_watermark < self._end:

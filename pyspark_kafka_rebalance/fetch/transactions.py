@@ -8,7 +8,7 @@ first offset, and the reader leaves their records out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class AbortedTransaction(NamedTuple):
@@ -16,6 +16,11 @@ class AbortedTransaction(NamedTuple):
 
     first_offset: int
     producer_id: int
+
+
+def aborted_in(answered: Sequence[Any] | None) -> list[AbortedTransaction]:
+    """As a fetch response lists them for a partition; None when it lists none."""
+    return [AbortedTransaction(one.first_offset, one.producer_id) for one in answered or ()]
 
 
 class AbortedTransactions:

@@ -34,13 +34,12 @@ def log_sizes(
     finally:
         admin.close()
     sizes: dict[TopicPartition, int] = {}
-    for broker in described:
-        for log_dir in broker["log_dirs"]:
-            for topic in log_dir["topics"]:
-                for log in topic["partitions"]:
-                    if not log["is_future_key"]:  # a copy on its way to another disk
-                        partition = TopicPartition(topic["name"], log["partition_index"])
-                        sizes[partition] = max(log["partition_size"], sizes.get(partition, 0))
+    log_dirs = (log_dir for broker in described for log_dir in broker["log_dirs"])
+    for topic in (topic for log_dir in log_dirs for topic in log_dir["topics"]):
+        for log in topic["partitions"]:
+            if not log["is_future_key"]:  # a copy on its way to another disk
+                partition = TopicPartition(topic["name"], log["partition_index"])
+                sizes[partition] = max(log["partition_size"], sizes.get(partition, 0))
     if untold := sorted(set(partitions) - sizes.keys()):
         named = ", ".join(f"{p.topic}-{p.partition}" for p in untold)
         raise KafkaRebalanceError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -55,20 +56,15 @@ def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch
         _spare_collections()
 
 
-_spared = False
-
-
+@cache
 def _spare_collections() -> None:
     """Take what is there now out of sight of the garbage collector, once in a worker's life.
 
     Spark's daemon has a worker collect garbage after each task: a walk over all that the modules
     have left, which took a quarter of the worker's processor time.
     """
-    global _spared
-    if not _spared:
-        gc.collect()
-        gc.freeze()
-        _spared = True
+    gc.collect()
+    gc.freeze()
 
 
 class ConstantColumns:

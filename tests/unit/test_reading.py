@@ -27,7 +27,7 @@ class NothingToRead:
 @pytest.fixture
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(reading, "RangeFetcher", NothingToRead)
-    monkeypatch.setattr(reading, "_spared", False)
+    reading._spare_collections.cache_clear()
     gc.unfreeze()
     yield
     gc.unfreeze()

@@ -291,10 +291,11 @@ def test_available_now_is_no_data_loss_where_the_group_is_ahead(
     assert reader.latestOffset(start, UNLIMITED) is start
 
 
+@pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
 def test_once_joins_first_and_reads_all_there_is(
-    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership], limit: str
 ) -> None:
-    reader = make(maxOffsetsPerTrigger="10")
+    reader = make(**{limit: "10"})
     reader._started()
     (membership,) = memberships
     membership.positions, membership.ends = {P: 100}, {P: 150}
@@ -315,17 +316,6 @@ def test_bytes_bound_every_trigger(
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())  # warm-up
     offset = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert ends_of(offset) == {P: 50, Q: 12}
-
-
-def test_bytes_do_not_bound_once(
-    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
-) -> None:
-    reader = make(maxBytesPerTrigger="1000")
-    reader._started()
-    (membership,) = memberships
-    membership.positions, membership.ends = {P: 100}, {P: 150}
-    offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert ends_of(offset) == {P: 150}
 
 
 def test_a_stream_without_a_limit_is_not_taken_for_once(
