@@ -166,6 +166,7 @@ class Queries:
         name: str,
         batch_s: float = 0.3,
         trigger: str = "0 seconds",
+        hold: bool = False,
         **options: str,
     ) -> QueryProcess:
         given = {key.replace("__", "."): value for key, value in options.items()}
@@ -176,6 +177,7 @@ class Queries:
             work=self._work,
             batch_s=batch_s,
             trigger={"processingTime": trigger},
+            hold=hold,
         )
         self._made.append(query)
         return query.start()

@@ -159,9 +159,13 @@ def test_a_batch_longer_than_the_revoke_timeout_loses_only_what_is_revoked(
 ):
     kafka.create_topic(topic_name, partitions=4)
     with SteadyProducer(kafka, topic_name, partitions=4, per_second=400) as producer:
-        slow = queries.start("A", batch_s=8.0, revokeTimeoutMs="1000", readers="1")
+        often = {"kafka__heartbeat__interval__ms": "500"}
+        slow = queries.start("A", batch_s=12.0, revokeTimeoutMs="1000", readers="1", **often)
+        joined = queries.start("B", hold=True, readers="1")
+        joined.wait_for("ready")
         slow.wait_for_batch()
-        joined = queries.start("B", readers="1")
+        slow.wait_for("began")
+        joined.release()  # the revoke comes long before the batch under way ends
         joined.wait_for_batch()
         producer.stop()
         result = queries.wait_until_all_is_read()
