@@ -6,20 +6,21 @@ import os
 from collections.abc import MutableMapping
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from ..errors import OptionError
+from .batch import KafkaDeferredBatchReader
 from .options import SourceOptions
 from .schema import spark_ddl
-from .stream import KafkaDeferredStreamReader
+from .stream import KafkaDeferredStreamReader, RefusedStreamReader
 
 #: More members than this share one driver's work to no end; DESIGN's default.
 MAX_DEFAULT_READERS = 8
 
 
 class KafkaDeferredDataSource(DataSource):
-    """Kafka for Structured Streaming as members of a consumer group.
+    """Kafka for Structured Streaming as members of a consumer group, and for batch reads.
 
     Examples
     --------
@@ -36,12 +37,21 @@ class KafkaDeferredDataSource(DataSource):
         Raises
         ------
         OptionError
-            Names the option, its value, and what is allowed.
+            Names the option, its value, and what is allowed: neither a stream nor a batch is
+            possible. Which of them is wanted, Spark tells later.
         """
         super().__init__(options)
         readers = min(os.cpu_count() or 1, MAX_DEFAULT_READERS)
         self._parsed = SourceOptions.parse(options, default_readers=readers)
         self._schema_asked = False
+        try:
+            self._parsed.for_stream()
+        except OptionError as error:
+            try:
+                self._parsed.for_batch()
+            except OptionError as of_batch:
+                allowed = f"{error.allowed}. Nor is a batch possible: {of_batch}"
+                raise OptionError(error.option, error.value, allowed) from None
 
     @classmethod
     def name(cls) -> str:
@@ -65,4 +75,18 @@ class KafkaDeferredDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader; pure until Spark's first call on it."""
-        return KafkaDeferredStreamReader(self._parsed)
+        try:
+            return KafkaDeferredStreamReader(self._parsed.for_stream())
+        except OptionError as error:
+            # Raised here it would reach the user garbled.
+            return RefusedStreamReader(error)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a batch.
+
+        Raises
+        ------
+        OptionError
+            What only a stream may ask for.
+        """
+        return KafkaDeferredBatchReader(self._parsed.for_batch())

@@ -28,6 +28,7 @@ from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
 from .commit_log import CommitLog
 from .log_sizes import log_sizes
+from .starting_offsets import AtTimestamp, Start
 
 if TYPE_CHECKING:
     from .options import SourceOptions
@@ -105,6 +106,8 @@ class QueryMembership:
         self._members: list[DeferredRevokeConsumer] = []
         self._generations: list[int] = []
         self._last_offset: dict[str, Any] | None = None  # of the batch that was planned last
+        self._continued = False  # from a checkpoint that has read something
+        self._first_seen: frozenset[TopicPartition] = frozenset()
         self._moves: dict[TopicPartition, int] = {}
         self._failure: BaseException | None = None
         self._pump: threading.Thread | None = None
@@ -180,6 +183,7 @@ class QueryMembership:
     def restore(self, positions: Mapping[TopicPartition, int]) -> None:
         """Positions of the offset that Spark starts this run with."""
         with self._lock:
+            self._continued = bool(positions)
             self._assignment.restore(positions)
 
     def planned(self, offset: dict[str, Any]) -> None:
@@ -277,11 +281,7 @@ class QueryMembership:
             Some partition's leader does not answer for a minute; names them.
         """
         client = self._client()
-        partitions = {
-            TopicPartition(topic, partition)
-            for topic in client.subscription() or ()
-            for partition in client.partitions_for_topic(topic)
-        }
+        partitions = _subscribed(client)
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
         ends: dict[TopicPartition, int] = {}
         while missing := sorted(partitions - ends.keys()):
@@ -402,6 +402,7 @@ class QueryMembership:
                 member.subscribe(topics=list(options.topics or ()), pattern=options.pattern)
                 if index == 0:
                     self._refuse_missing_topics(member, config["bootstrap_timeout_ms"])
+                    self._first_seen = frozenset(_subscribed(member))
             except kafka_errors.KafkaError as error:
                 raise KafkaRebalanceError(
                     f"no broker of kafka.bootstrap.servers={config['bootstrap_servers']} can be "
@@ -491,17 +492,48 @@ class QueryMembership:
     def _configured_starts(
         self, member: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """``startingOffsets`` of partitions for which the group has no committed offset."""
-        rules = {p: self._options.start_of(p.topic, p.partition) for p in partitions}
+        """Where partitions start for which the group has no committed offset.
+
+        Those that were created while the query ran, or between two runs, start with their first
+        record, as with Spark's own source: nobody else has read them.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            There is no record at the timestamp or later, and the strategy is ``error``.
+        """
+        rules = {p: self._start_of(p) for p in partitions}
         starts = {p: rule for p, rule in rules.items() if isinstance(rule, int)}
+        times = {p: rule for p, rule in rules.items() if isinstance(rule, AtTimestamp)}
+        if asked := member.partitions_with_leader(times):
+            found = member.offsets_for_times(
+                {p: times[p].timestamp_ms for p in asked}, _LOOKUP_TIMEOUT_MS
+            )
+            starts.update({p: at.offset for p in asked if (at := found.get(p)) is not None})
+            for p in asked:
+                if p not in starts and not times[p].or_latest:
+                    raise KafkaRebalanceError(
+                        f"{p.topic}-{p.partition} has no record of the time "
+                        f"{times[p].timestamp_ms} or later; to start at its end then, set "
+                        "startingOffsetsByTimestampStrategy=latest"
+                    )
+                rules[p] = "latest"
         for name, look_up in (
             ("earliest", member.beginning_offsets),
             ("latest", member.end_offsets),
         ):
-            asked = member.partitions_with_leader([p for p, rule in rules.items() if rule == name])
+            asked = member.partitions_with_leader(
+                [p for p, rule in rules.items() if rule == name and p not in starts]
+            )
             if asked:
                 starts.update(look_up(asked, _LOOKUP_TIMEOUT_MS))
         return starts
+
+    def _start_of(self, partition: TopicPartition) -> Start:
+        created_since = self._continued or partition not in self._first_seen
+        if created_since and partition not in self._options.starting_offsets.named:
+            return "earliest"
+        return self._options.start_of(partition)
 
     def _probe_commit_log(self) -> None:
         """While a revoke waits for its batch, look for the batch in the query's commit log."""
@@ -579,3 +611,12 @@ class QueryMembership:
             member.close(timeout_ms=left_ms)
         except Exception:
             log.exception("group %s: a member did not close cleanly", self._options.group_id)
+
+
+def _subscribed(client: DeferredRevokeConsumer) -> set[TopicPartition]:
+    """Every partition of the subscribed topics, as the client's metadata has them."""
+    return {
+        TopicPartition(topic, partition)
+        for topic in client.subscription() or ()
+        for partition in client.partitions_for_topic(topic) or ()
+    }

@@ -1,6 +1,8 @@
 """SourceOptions: what the user wrote, parsed and checked once, before any network is touched.
 
-Names and meanings are those of Spark's Kafka source wherever it has them.
+Names and meanings are those of Spark's Kafka source wherever it has them. Spark parses them
+without saying whether a stream or a batch is to be read: what only one of the two allows is refused
+by :meth:`SourceOptions.for_stream` and :meth:`SourceOptions.for_batch`.
 """
 
 from __future__ import annotations
@@ -9,15 +11,21 @@ import os.path
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from kafka.structs import TopicPartition
+
 from ..errors import OptionError
 from .client_settings import KNOWN_SETTINGS, map_client_settings
+from .ending_offsets import ENDING_OPTIONS, EndingOffsets
+from .partition_json import is_topic_name, parse_partitions
 from .starting_offsets import Start, StartingOffsets
 from .values import (
     BOOLEAN,
+    DURATION_MS,
+    INT_MAX,
     LONG_MAX,
     NON_EMPTY_TEXT,
     REDACTED,
@@ -29,12 +37,27 @@ from .values import (
 
 _READERS = integer(1, 1_000)
 
+#: Spark's default of ``maxTriggerDelay``.
+_MAX_TRIGGER_DELAY_MS = 15 * 60_000
+
+_STARTING_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+
 _OWN_OPTIONS = (
     "subscribe",
     "subscribePattern",
-    "startingOffsets",
+    "assign",
+    *_STARTING_OPTIONS,
+    "startingOffsetsByTimestampStrategy",
+    *ENDING_OPTIONS,
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
     "includeHeaders",
     "failOnDataLoss",
     "readers",
@@ -44,34 +67,16 @@ _OWN_OPTIONS = (
 )
 
 _NOT_YET = "leave it out: it is not supported yet"
-_NOT_IN_A_STREAM = "leave it out: a stream has no end"
 
 #: Known, and refused: why, and what instead.
 _REFUSED_OPTIONS = {
-    "assign": (
-        "subscribe or subscribePattern instead: the consumer group hands out the partitions of "
-        "a stream, so it cannot name its own"
-    ),
     "groupIdPrefix": "kafka.group.id instead: the group is shared on purpose, not generated",
     "path": "load() without a path; topics are named by subscribe or subscribePattern",
     "paths": "load() without paths; topics are named by subscribe or subscribePattern",
     "topic": "subscribe: topic is an option of the sink",
-    "endingOffsets": _NOT_IN_A_STREAM,
-    "endingTimestamp": _NOT_IN_A_STREAM,
-    "endingOffsetsByTimestamp": _NOT_IN_A_STREAM,
-    "startingTimestamp": _NOT_YET,
-    "startingOffsetsByTimestamp": _NOT_YET,
-    "startingOffsetsByTimestampStrategy": _NOT_YET,
-    "minOffsetsPerTrigger": _NOT_YET,
-    "maxTriggerDelay": _NOT_YET,
-    "minPartitions": _NOT_YET,
-    "maxRecordsPerPartition": _NOT_YET,
     "includeFetchMetadata": _NOT_YET,
     "parallelRebalance": _NOT_YET,
     "maxTaskIdleMs": _NOT_YET,
-    "kafkaConsumer.pollTimeoutMs": _NOT_YET,
-    "fetchOffset.numRetries": _NOT_YET,
-    "fetchOffset.retryIntervalMs": _NOT_YET,
 }
 
 _KAFKA = "kafka."
@@ -79,7 +84,7 @@ _KAFKA = "kafka."
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one stream.
+    """The options of one stream, or of one batch read.
 
     The three ``…_config`` hold secrets and stay out of the representation.
 
@@ -90,8 +95,10 @@ class SourceOptions:
     pattern : str or None
         ``subscribePattern``, anchored at both ends: Java asks for a full match, kafka-python for
         a match from the start. None with topics.
+    partitions : tuple of TopicPartition or None
+        What ``assign`` names, of a batch; topics are theirs.
     group_id : str
-        The consumer group.
+        The consumer group; empty for a batch that names none.
     client_config, consumer_config, fetch_config : Mapping[str, Any]
         kafka-python's arguments for every connection; for ``KafkaConsumer`` beside those; for
         the executors' fetches (only what the user set).
@@ -99,14 +106,24 @@ class SourceOptions:
         How many members the query has in the group, and at most how many tasks a batch.
     starting_offsets : StartingOffsets
         Where partitions start when there is no checkpoint.
+    ending_offsets : EndingOffsets
+        Where a batch ends.
     auto_offset_reset : {"earliest", "latest"}
         Where a partition starts that ``starting_offsets`` leaves open.
     isolation_level : {"read_uncommitted", "read_committed"}
         Which records of transactions are read.
+    min_offsets_per_trigger : int or None
+        A trigger waits until there are so many offsets to read,
+    max_trigger_delay_ms : int
+        but no longer than so many ms after the last one.
     max_offsets_per_trigger : int or None
         At most so many offsets a batch.
     max_bytes_per_trigger : int or None
         About so many bytes a batch, as the brokers store them.
+    min_partitions, max_records_per_partition : int or None
+        At least so many tasks a batch, as far as there are offsets; at most so many offsets a task.
+    offset_lookup_retries, offset_lookup_interval_ms : int
+        How often, and after which time, a batch asks again for offsets that were not answered.
     include_headers, include_rebalance_events : bool
         Whether there is a column ``headers``; a column ``event`` with rows of its own.
     fail_on_data_loss : bool
@@ -115,29 +132,40 @@ class SourceOptions:
         How long a revoke may wait for its batch; None: ``kafka.max.poll.interval.ms``.
     checkpoint_location : str or None
         The query's checkpoint, an absolute local path.
+    given : frozenset of str
+        The names of what was given, in lower case.
     """
 
     topics: tuple[str, ...] | None
     pattern: str | None
+    partitions: tuple[TopicPartition, ...] | None
     group_id: str
     client_config: Mapping[str, Any] = field(repr=False, hash=False)
     consumer_config: Mapping[str, Any] = field(repr=False, hash=False)
     fetch_config: Mapping[str, Any] = field(repr=False, hash=False)
     readers: int
     starting_offsets: StartingOffsets
+    ending_offsets: EndingOffsets
     auto_offset_reset: Literal["earliest", "latest"]
     isolation_level: Literal["read_uncommitted", "read_committed"]
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    offset_lookup_retries: int
+    offset_lookup_interval_ms: int
     include_headers: bool
     include_rebalance_events: bool
     fail_on_data_loss: bool
     revoke_timeout_ms: int | None
     checkpoint_location: str | None
+    given: frozenset[str]
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, default_readers: int) -> SourceOptions:
-        """Parse the options of a stream.
+        """Parse the options.
 
         Parameters
         ----------
@@ -154,10 +182,8 @@ class SourceOptions:
         given = {name.lower(): value for name, value in options.items()}
         _refuse(given)
         kafka = {n.removeprefix(_KAFKA): v for n, v in given.items() if n.startswith(_KAFKA)}
-        topics, pattern = _subscription(given)
+        topics, pattern, partitions = _subscription(given)
         settings = map_client_settings(kafka)
-        if settings.group_id is None:
-            raise OptionError("kafka.group.id", None, "the consumer group that the query joins")
 
         def value(name: str, value_type: ValueType, default: Any = None) -> Any:
             text = given.get(name.lower())
@@ -171,31 +197,88 @@ class SourceOptions:
         longest = settings.consumer["max_poll_interval_ms"]
         timeout = integer(1, longest)
         timeout = ValueType(timeout.parse, f"{timeout.allowed} (kafka.max.poll.interval.ms)")
+        fetch = dict(settings.fetch)
+        if (patience_ms := value("kafkaConsumer.pollTimeoutMs", integer(1, LONG_MAX))) is not None:
+            fetch["retry_timeout_ms"] = patience_ms
+        min_offsets = value("minOffsetsPerTrigger", integer(1, LONG_MAX))
+        max_offsets = value("maxOffsetsPerTrigger", integer(1, LONG_MAX))
+        if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
+            allowed = f"at most maxOffsetsPerTrigger, which is {max_offsets}"
+            raise OptionError("minOffsetsPerTrigger", min_offsets, allowed)
         return cls(
             topics=topics,
             pattern=pattern,
-            group_id=settings.group_id,
+            partitions=partitions,
+            group_id=settings.group_id or "",
             client_config=settings.client,
             consumer_config=settings.consumer,
-            fetch_config=settings.fetch,
+            fetch_config=fetch,
             readers=value("readers", _READERS, default_readers),
-            starting_offsets=StartingOffsets.parse(
-                given.get("startingoffsets", "group"), subscribes
-            ),
+            starting_offsets=StartingOffsets.parse(given, subscribes) or StartingOffsets.GROUP,
+            ending_offsets=EndingOffsets.parse(given, subscribes),
             auto_offset_reset=settings.consumer["auto_offset_reset"],
             isolation_level=settings.consumer["isolation_level"],
-            max_offsets_per_trigger=value("maxOffsetsPerTrigger", integer(1, LONG_MAX)),
+            min_offsets_per_trigger=min_offsets,
+            max_trigger_delay_ms=value("maxTriggerDelay", DURATION_MS, _MAX_TRIGGER_DELAY_MS),
+            max_offsets_per_trigger=max_offsets,
             max_bytes_per_trigger=value("maxBytesPerTrigger", integer(1, LONG_MAX)),
+            min_partitions=value("minPartitions", integer(1, INT_MAX)),
+            max_records_per_partition=value("maxRecordsPerPartition", integer(1, LONG_MAX)),
+            offset_lookup_retries=value("fetchOffset.numRetries", integer(0, INT_MAX), 3),
+            offset_lookup_interval_ms=value(
+                "fetchOffset.retryIntervalMs", integer(0, LONG_MAX), 1_000
+            ),
             include_headers=value("includeHeaders", BOOLEAN, False),
             include_rebalance_events=value("includeRebalanceEvents", BOOLEAN, False),
             fail_on_data_loss=value("failOnDataLoss", BOOLEAN, True),
             revoke_timeout_ms=value("revokeTimeoutMs", timeout),
             checkpoint_location=value("checkpointLocation", _LOCAL_PATH),
+            given=frozenset(given),
         )
 
-    def start_of(self, topic: str, partition: int) -> Start:
+    def for_stream(self) -> SourceOptions:
+        """These options, for a stream.
+
+        Raises
+        ------
+        OptionError
+            What a stream cannot do, or needs.
+        """
+        for name in ENDING_OPTIONS:
+            if name.lower() in self.given:
+                raise OptionError(name, "given", "leave it out: a stream has no end")
+        if self.partitions is not None:
+            raise OptionError(
+                "assign",
+                [f"{p.topic}-{p.partition}" for p in self.partitions],
+                "subscribe or subscribePattern instead: the consumer group hands out the "
+                "partitions of a stream, so it cannot name its own",
+            )
+        if not self.group_id:
+            raise OptionError("kafka.group.id", None, "the consumer group that the query joins")
+        return self
+
+    def for_batch(self) -> SourceOptions:
+        """These options, for a batch read, which starts at the earliest offsets by default.
+
+        Raises
+        ------
+        OptionError
+            What a batch cannot do.
+        """
+        if not self.given.intersection(name.lower() for name in _STARTING_OPTIONS):
+            return replace(self, starting_offsets=StartingOffsets.EARLIEST)
+        starts = self.starting_offsets
+        if "latest" in (starts.everywhere, *starts.named.values()):
+            raise OptionError("startingOffsets", "latest", "of a batch: an offset, or earliest")
+        if starts == StartingOffsets.GROUP and not self.group_id:
+            allowed = "the group at whose committed offsets the batch starts"
+            raise OptionError("kafka.group.id", None, f"{allowed} (startingOffsets=group)")
+        return self
+
+    def start_of(self, partition: TopicPartition) -> Start:
         """Return where a partition starts that neither the checkpoint nor the group knows."""
-        start = self.starting_offsets.start_of(topic, partition)
+        start = self.starting_offsets.start_of(partition)
         return self.auto_offset_reset if start is None else start
 
 
@@ -215,23 +298,35 @@ def _refuse(given: Mapping[str, str]) -> None:
             )
 
 
-def _subscription(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, str | None]:
-    one = "exactly one of subscribe and subscribePattern"
-    if "subscribe" in given and "subscribepattern" in given:
-        raise OptionError("subscribePattern", given["subscribepattern"], one)
-    if "subscribe" in given:
-        return parse_value("subscribe", given["subscribe"], _TOPICS), None
-    if "subscribepattern" in given:
-        text = parse_value("subscribePattern", given["subscribepattern"], NON_EMPTY_TEXT)
-        return None, _anchor(text)
-    raise OptionError("subscribe", None, one)
+_SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
+
+
+def _subscription(
+    given: Mapping[str, str],
+) -> tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]:
+    """Topics, pattern and partitions, of which the last makes the first."""
+    one = "exactly one of subscribe, subscribePattern and, for a batch, assign"
+    named = [name for name in _SUBSCRIPTIONS if name.lower() in given]
+    if not named:
+        raise OptionError("subscribe", None, one)
+    if len(named) > 1:
+        raise OptionError(named[-1], given[named[-1].lower()], one)
+    text = given[named[0].lower()]
+    if named[0] == "subscribe":
+        return parse_value("subscribe", text, _TOPICS), None, None
+    if named[0] == "subscribePattern":
+        return None, _anchor(parse_value("subscribePattern", text, NON_EMPTY_TEXT)), None
+    try:
+        partitions = parse_partitions(text)
+    except ValueError as error:
+        raise OptionError("assign", text, f'JSON like {{"orders":[0,2]}} ({error})') from None
+    return tuple(sorted({p.topic for p in partitions})), None, partitions
 
 
 def _topics(text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
-    for topic in topics:
-        if not re.fullmatch("[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", ".."):
-            raise ValueError
+    if not all(map(is_topic_name, topics)):
+        raise ValueError
     return topics
 
 

@@ -7,8 +7,9 @@ alone: a replay plans the same batch and the same tasks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from kafka.structs import TopicPartition
@@ -77,6 +78,17 @@ def plan_batch(
     }
 
 
+def backlog(
+    positions: Mapping[TopicPartition, int], end_offsets: Mapping[TopicPartition, int]
+) -> int:
+    """Return how many offsets there are to read, of the partitions whose end is known."""
+    return sum(
+        max(0, end_offsets[partition] - position)
+        for partition, position in positions.items()
+        if partition in end_offsets
+    )
+
+
 class BeyondEnd(NamedTuple):
     """A partition whose position the broker does not have (any more)."""
 
@@ -121,7 +133,12 @@ class ReadTask:
     warm_up: bool = False
 
 
-def group_into_tasks(offset: StreamOffset, readers: int) -> list[ReadTask]:
+def group_into_tasks(
+    offset: StreamOffset,
+    readers: int,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[ReadTask]:
     """Group the ranges of the batch that ends at an offset into tasks.
 
     The ranges of one member make one task, so that a batch has about as many tasks as cores, not as
@@ -133,7 +150,9 @@ def group_into_tasks(offset: StreamOffset, readers: int) -> list[ReadTask]:
     offset : StreamOffset
         The end of the batch.
     readers : int
-        At most so many tasks.
+        At most so many tasks,
+    min_partitions, max_records : int or None
+        unless :func:`split_tasks` makes more of them.
 
     Returns
     -------
@@ -164,11 +183,73 @@ def group_into_tasks(offset: StreamOffset, readers: int) -> list[ReadTask]:
         load, index = heapq.heappop(loads)
         tasks[index] += ranges
         heapq.heappush(loads, (load + _size(ranges), index))
-    planned = [ReadTask(tuple(ranges)) for ranges in tasks if ranges]
+    planned = split_tasks(
+        [ReadTask(tuple(ranges)) for ranges in tasks if ranges], min_partitions, max_records
+    )
     if offset.events:
         first = planned[0].ranges if planned else ()
         planned[:1] = [ReadTask(first, offset.events)]
     return planned
+
+
+def split_tasks(
+    tasks: Sequence[ReadTask], min_partitions: int | None, max_records: int | None
+) -> list[ReadTask]:
+    """Split tasks into smaller ones, as Spark's ``minPartitions`` and ``maxRecordsPerPartition``.
+
+    Parameters
+    ----------
+    tasks : Sequence[ReadTask]
+        Each with a range or more.
+    min_partitions : int or None
+        So many tasks, if there are fewer: each is cut into parts by its share of all offsets.
+        Rounding may make it a few more or less, as it does with Spark.
+    max_records : int or None
+        At most so many offsets a task.
+
+    Returns
+    -------
+    list of ReadTask
+        In the same order.
+    """
+    split = list(tasks)
+    if max_records is not None:
+        split = [
+            part for task in split for part in _cut(task, -(-_size(task.ranges) // max_records))
+        ]
+    total = sum(_size(task.ranges) for task in split)
+    if min_partitions is not None and min_partitions > len(split) and total:
+        split = [
+            part
+            for task in split
+            for part in _cut(task, round(min_partitions * _size(task.ranges) / total))
+        ]
+    return split
+
+
+def _cut(task: ReadTask, parts: int) -> Iterator[ReadTask]:
+    """Cut a task's offsets, one range after the other, into so many parts that differ by one."""
+    size = _size(task.ranges)
+    parts = max(1, min(parts, size))
+    if parts == 1:
+        yield task
+        return
+    bounds = [size * part // parts for part in range(parts + 1)]
+    begins = [0]
+    for one in task.ranges:
+        begins.append(begins[-1] + len(one.range))
+    first = 0
+    for low, high in pairwise(bounds):
+        pieces = []
+        while begins[first] < high:
+            one, begin = task.ranges[first], begins[first]
+            start = one.range.start + max(0, low - begin)
+            end = min(one.range.end, one.range.start + high - begin)
+            pieces.append(replace(one, range=replace(one.range, start=start, end=end)))
+            if begins[first + 1] > high:
+                break
+            first += 1
+        yield ReadTask(tuple(pieces))
 
 
 def _task_range(
@@ -182,5 +263,5 @@ def _task_range(
     )
 
 
-def _size(ranges: list[TaskRange]) -> int:
+def _size(ranges: Sequence[TaskRange]) -> int:
     return sum(len(task_range.range) for task_range in ranges)

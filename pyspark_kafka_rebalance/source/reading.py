@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from ..fetch.fetcher import RangeFetcher
 from .schema import arrow_schema
@@ -15,6 +16,13 @@ from .schema import arrow_schema
 if TYPE_CHECKING:
     from .options import SourceOptions
     from .planning import ReadTask, TaskRange
+
+
+class TaskPartition(InputPartition):
+    """One Spark task's part of a batch."""
+
+    def __init__(self, task: ReadTask) -> None:
+        super().__init__(task)
 
 
 def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:

@@ -1,29 +1,54 @@
-"""StartingOffsets: where a query starts that has no checkpoint, as ``startingOffsets`` says."""
+"""StartingOffsets: where partitions start, as the three options of Spark's source say it.
+
+``startingTimestamp`` comes before ``startingOffsetsByTimestamp``, and that before
+``startingOffsets``, as with Spark's.
+"""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError
-from .values import INT_MAX, LONG_MAX
+from .partition_json import parse_numbers
+from .values import LONG_MAX, integer, one_of, parse_value
 
-#: Either end of a partition, or an offset.
-Start = int | Literal["earliest", "latest"]
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first offset whose record is of this time or later.
+
+    Attributes
+    ----------
+    timestamp_ms : int
+        Milliseconds since 1970.
+    or_latest : bool
+        Whether the end is taken where there is no such record; it is an error otherwise.
+    """
+
+    timestamp_ms: int
+    or_latest: bool
+
+
+#: Either end of a partition, an offset, or what stood at a time.
+Start = int | Literal["earliest", "latest"] | AtTimestamp
 
 #: What Spark and Kafka write for them in ``{"topic":{"0":-2}}``.
 LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
+
+#: A timestamp option's value.
+TIMESTAMP_MS = integer(0, LONG_MAX)
 
 _SIGNS: dict[int, Start] = {LATEST_OFFSET: "latest", EARLIEST_OFFSET: "earliest"}
 _ALLOWED = (
     'group, earliest, latest, or JSON like {"orders":{"0":23,"1":-2}}'
     " with -1 for latest and -2 for earliest"
 )
+_TIMESTAMPS = 'JSON like {"orders":{"0":1700000000000}}, in milliseconds since 1970'
+_STRATEGIES = one_of("error", "latest", ignore_case=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,57 +57,78 @@ class StartingOffsets:
 
     Attributes
     ----------
-    where : {"group", "earliest", "latest", "offsets"}
-        ``group`` and ``offsets`` leave open where some partitions start: those for which the
-        group has no committed offset, or which the JSON does not name, among them partitions that
-        are created later. They start as ``kafka.auto.offset.reset`` says. (Spark's own source
-        wants the JSON to name every partition, which a member that gets some of them cannot.)
-    offsets : Mapping[TopicPartition, int]
-        For ``offsets``: what the JSON says, -1 and -2 as they are.
+    everywhere : Start or None
+        Where every partition starts that is not named; None leaves it open: they start at the
+        group's committed offset, and else as ``kafka.auto.offset.reset`` says.
+    named : Mapping[TopicPartition, Start]
+        Where those start that JSON names. (Spark's own source wants it to name every partition,
+        which a member that gets some of them cannot; a batch does so here as well.)
     """
 
-    where: Literal["group", "earliest", "latest", "offsets"]
-    offsets: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    everywhere: Start | None = None
+    named: Mapping[TopicPartition, Start] = field(default_factory=dict, hash=False)
 
     GROUP: ClassVar[StartingOffsets]
     EARLIEST: ClassVar[StartingOffsets]
     LATEST: ClassVar[StartingOffsets]
 
     @classmethod
-    def parse(cls, text: str, subscribes: Callable[[str], bool]) -> StartingOffsets:
-        """Parse the value of ``startingOffsets``.
+    def parse(
+        cls, given: Mapping[str, str], subscribes: Callable[[str], bool]
+    ) -> StartingOffsets | None:
+        """Parse the options that say it.
 
         Parameters
         ----------
-        text : str
-            The option's value.
+        given : Mapping[str, str]
+            All options, with names in lower case.
         subscribes : Callable[[str], bool]
             Whether the query subscribes to a topic of this name.
+
+        Returns
+        -------
+        StartingOffsets or None
+            None when no option says where to start.
 
         Raises
         ------
         OptionError
             Anything but what is allowed; the text names the first thing that is wrong.
         """
+        strategy = parse_value(
+            "startingOffsetsByTimestampStrategy",
+            given.get("startingoffsetsbytimestampstrategy", "error"),
+            _STRATEGIES,
+        )
+        if (text := given.get("startingtimestamp")) is not None:
+            timestamp_ms = parse_value("startingTimestamp", text, TIMESTAMP_MS)
+            return cls(AtTimestamp(timestamp_ms, strategy == "latest"))
+        if (text := given.get("startingoffsetsbytimestamp")) is not None:
+            name = "startingOffsetsByTimestamp"
+            times = timestamps(name, text, subscribes)
+            return cls(named={p: AtTimestamp(t, strategy == "latest") for p, t in times.items()})
+        if (text := given.get("startingoffsets")) is not None:
+            return cls._parse_offsets(text, subscribes)
+        return None
+
+    @classmethod
+    def _parse_offsets(cls, text: str, subscribes: Callable[[str], bool]) -> StartingOffsets:
         # Spark, too, ignores the case here.
         word = text.strip().lower()
         if word in _WORDS:
             return _WORDS[word]
         try:
-            return cls("offsets", _offsets(text, subscribes))
+            offsets = parse_numbers(text, subscribes, EARLIEST_OFFSET, "offset")
         except ValueError as error:
-            problem = f" ({error})" if str(error) else ""
-            raise OptionError("startingOffsets", text, f"{_ALLOWED}{problem}") from None
+            raise OptionError("startingOffsets", text, f"{_ALLOWED} ({error})") from None
+        return cls(named={p: _SIGNS.get(offset, offset) for p, offset in offsets.items()})
 
-    def start_of(self, topic: str, partition: int) -> Start | None:
+    def start_of(self, partition: TopicPartition) -> Start | None:
         """Return where a partition starts, None when this leaves it open."""
-        if self.where == "earliest" or self.where == "latest":
-            return self.where
-        offset = self.offsets.get(TopicPartition(topic, partition))
-        return None if offset is None else _SIGNS.get(offset, offset)
+        return self.named.get(partition, self.everywhere)
 
 
-StartingOffsets.GROUP = StartingOffsets("group")
+StartingOffsets.GROUP = StartingOffsets()
 StartingOffsets.EARLIEST = StartingOffsets("earliest")
 StartingOffsets.LATEST = StartingOffsets("latest")
 
@@ -93,39 +139,11 @@ _WORDS: dict[str, StartingOffsets] = {
 }
 
 
-def _offsets(text: str, subscribes: Callable[[str], bool]) -> dict[TopicPartition, int]:
-    topics = _parse_json(text)
-    if not isinstance(topics, dict) or not topics:
-        raise ValueError("not an object that maps topics to partitions")
-    offsets = {}
-    for topic, partitions in topics.items():
-        if not isinstance(partitions, dict) or not partitions:
-            raise ValueError(f"topic {topic!r} does not map partitions to offsets")
-        if not subscribes(topic):
-            raise ValueError(f"topic {topic!r} is not subscribed to")
-        for partition, offset in partitions.items():
-            if not re.fullmatch("0|[1-9][0-9]{0,9}", partition) or int(partition) > INT_MAX:
-                raise ValueError(f"topic {topic!r}: {partition!r} is no partition number")
-            # A bool is an int in Python, but not in JSON.
-            if type(offset) is not int or not EARLIEST_OFFSET <= offset <= LONG_MAX:
-                raise ValueError(f"partition {topic}-{partition}: {offset!r} is no offset")
-            offsets[TopicPartition(topic, int(partition))] = offset
-    return offsets
-
-
-def _parse_json(text: str) -> Any:
-    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # json alone keeps the last of two, and the user never learns of the other.
-        unique: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in unique:
-                raise ValueError(f"{name!r} occurs twice")
-            unique[name] = value
-        return unique
-
+def timestamps(
+    name: str, text: str, subscribes: Callable[[str], bool]
+) -> dict[TopicPartition, int]:
+    """Parse a time for each partition, in ms since 1970; OptionError names the option."""
     try:
-        return json.loads(text, object_pairs_hook=without_duplicates)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("not JSON: nested too deeply") from None
+        return parse_numbers(text, subscribes, 0, "timestamp")
+    except ValueError as error:
+        raise OptionError(name, text, f"{_TIMESTAMPS} ({error})") from None

@@ -14,6 +14,7 @@ import logging
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import DataLossError
+from ..errors import DataLossError, OptionError
 from .membership import QueryMembership
 from .offsets import Event, MemberState, StreamOffset
-from .planning import ReadTask, find_data_loss, group_into_tasks, plan_batch
-from .reading import read_task
+from .planning import backlog, find_data_loss, group_into_tasks, plan_batch
+from .reading import TaskPartition, read_task
 from .replay import moved_on
 
 if TYPE_CHECKING:
@@ -44,13 +45,6 @@ log = logging.getLogger(__name__)
 #: Spark knows no limit as a ``long``; it tells an unlimited trigger from ``Once``, for which Spark
 #: asks with ReadAllAvailable whatever our default is.
 _NO_LIMIT = 2**63 - 1
-
-
-class TaskPartition(InputPartition):
-    """One Spark task's part of a batch."""
-
-    def __init__(self, task: ReadTask) -> None:
-        super().__init__(task)
 
 
 class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -70,6 +64,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._begun = False  # the first latestOffset of this process is behind us
         self._replayed = False
         self._planned: dict[str, Any] | None = None
+        self._read_at: float | None = None  # when a batch with records was planned last
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -129,7 +124,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             ranges = list(offset.ranges.values())
             lost = moved_on(self._options, ranges, offset.run) if ranges else frozenset()
             offset = replace(offset, revoking=frozenset(), lost=lost)
-        return [TaskPartition(task) for task in group_into_tasks(offset, self._options.readers)]
+        options = self._options
+        tasks = group_into_tasks(
+            offset, options.readers, options.min_partitions, options.max_records_per_partition
+        )
+        return [TaskPartition(task) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Proves the same as ``latestOffset(start=end)``, which comes first on Spark 4.2+."""
@@ -181,6 +180,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             fixed = self._available_now_ends
             ends = {p: min(end, fixed[p]) for p, end in ends.items() if p in fixed}
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
+        if self._waits_for_more(backlog(positions, ends), limit):
+            positions = {}  # the group's events are told all the same
         planned = plan_batch(
             positions, ends, None if max_rows == _NO_LIMIT else max_rows, max_bytes, sizes
         )
@@ -188,6 +189,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if handed_out is None:
             return None
         ranges, events, state = handed_out
+        if ranges:
+            self._read_at = time.monotonic()
         owned_by: list[list[TopicPartition]] = [[] for _ in state.generations]
         for partition, member in state.member_of.items():
             owned_by[member].append(partition)
@@ -207,6 +210,15 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             run=self._run,
         )
         return self._hand_to_spark(membership, offset)
+
+    def _waits_for_more(self, offsets: int, limit: ReadLimit) -> bool:
+        """``minOffsetsPerTrigger`` and ``maxTriggerDelay``; what has an end waits for nothing."""
+        least = self._options.min_offsets_per_trigger
+        bounded = self._available_now_ends is not None or isinstance(limit, ReadAllAvailable)
+        if least is None or bounded or self._read_at is None or offsets >= least:
+            return False
+        waited_ms = (time.monotonic() - self._read_at) * 1000
+        return waited_ms < self._options.max_trigger_delay_ms
 
     def _hand_to_spark(self, membership: QueryMembership, offset: StreamOffset) -> dict[str, Any]:
         self._planned = offset.to_json_dict()
@@ -237,6 +249,35 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             )
         log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
         membership.move_to({p: end for p, _, end in lost})
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """What a stream gets whose options are those of a batch: the error, at Spark's first call.
+
+    Parameters
+    ----------
+    error : OptionError
+        What the stream lacks, or cannot do.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise: with a new checkpoint this is called first."""
+        raise self._error
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """Raise: what follows a batch that is complete."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise: what follows a batch that is not."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Never called."""
+        raise self._error
 
 
 def _stop_on_sigterm() -> None:

@@ -93,6 +93,21 @@ def _non_empty(text: str) -> str:
     return text
 
 
+_MS_OF_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(text: str) -> int:
+    # Spark's timeStringAsMs; microseconds, which it rounds down, are left out.
+    match = re.fullmatch("([0-9]{1,19})([a-z]*)", text.lower())
+    if match is None or (match[2] or "ms") not in _MS_OF_UNITS:
+        raise ValueError
+    duration = int(match[1]) * _MS_OF_UNITS[match[2] or "ms"]
+    if duration > LONG_MAX:
+        raise ValueError
+    return duration
+
+
+DURATION_MS = ValueType(_duration_ms, "a time like 500ms, 30s, 15m, 2h or 1d")
 BOOLEAN = ValueType(_boolean, "true or false")
 TEXT = ValueType(str, "any text")
 NON_EMPTY_TEXT = ValueType(_non_empty, "a text that is not empty")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import OptionError
 from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.starting_offsets import StartingOffsets
+from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, StartingOffsets
 
 GOOD = {
     "kafka.bootstrap.servers": "localhost:9092",
@@ -27,7 +28,13 @@ def parse(**changes: str | None) -> SourceOptions:
 def parse_all(options: dict[str, Any]) -> SourceOptions:
     # Spark hands the names over in lower case.
     given = {name.lower(): value for name, value in options.items() if value is not None}
-    return SourceOptions.parse(given, default_readers=4)
+    return SourceOptions.parse(given, default_readers=4).for_stream()
+
+
+def parse_batch(**changes: str | None) -> SourceOptions:
+    options = {**GOOD, "kafka.group.id": None, **changes}
+    given = {name.lower(): value for name, value in options.items() if value is not None}
+    return SourceOptions.parse(given, default_readers=4).for_batch()
 
 
 def test_defaults() -> None:
@@ -112,18 +119,18 @@ def test_starting_offsets_by_partition() -> None:
             "kafka.auto.offset.reset": "earliest",
         }
     )
-    starts = [options.start_of("orders", partition) for partition in range(4)]
+    starts = [options.start_of(TopicPartition("orders", partition)) for partition in range(4)]
     assert starts == [23, "earliest", "latest", "earliest"]
 
 
 @pytest.mark.parametrize(("word", "start"), [("group", "latest"), ("earliest", "earliest")])
 def test_starting_offsets_by_word(word: str, start: str) -> None:
-    assert parse(startingOffsets=word).start_of("orders", 0) == start
+    assert parse(startingOffsets=word).start_of(TopicPartition("orders", 0)) == start
 
 
 def test_starting_offsets_of_a_topic_that_matches_the_pattern() -> None:
     options = parse(subscribe=None, subscribePattern="o.*", startingOffsets='{"orders":{"0":5}}')
-    assert options.start_of("orders", 0) == 5
+    assert options.start_of(TopicPartition("orders", 0)) == 5
 
 
 def test_secrets_stay_out_of_the_representation() -> None:
@@ -161,7 +168,7 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("subscribePattern", {"subscribe": None, "subscribePattern": "a)(b"}),
     ("subscribePattern", {"subscribe": None, "subscribePattern": r"\p{Alpha}+"}),
     ("subscribePattern", {"subscribe": None, "subscribePattern": "[[ab]c]"}),
-    ("assign", {"assign": '{"orders":[0]}'}),
+    ("subscribe", {"assign": '{"orders":[0]}'}),
     ("assign", {"subscribe": None, "assign": '{"orders":[0]}'}),
     ("readers", {"readers": "0"}),
     ("readers", {"readers": "-1"}),
@@ -215,19 +222,35 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("groupIdPrefix", {"groupIdPrefix": "p"}),
     ("endingOffsets", {"endingOffsets": "latest"}),
     ("endingTimestamp", {"endingTimestamp": "1"}),
-    ("startingTimestamp", {"startingTimestamp": "1"}),
+    ("endingOffsetsByTimestamp", {"endingOffsetsByTimestamp": '{"orders":{"0":1}}'}),
+    ("endingOffsets", {"endingOffsets": "earliest"}),
+    ("endingOffsets", {"endingOffsets": '{"orders":{"0":-2}}'}),
+    ("endingTimestamp", {"endingTimestamp": "tomorrow"}),
+    ("startingTimestamp", {"startingTimestamp": "-1"}),
+    ("startingTimestamp", {"startingTimestamp": "2026-01-01"}),
+    ("startingTimestamp", {"startingTimestamp": ""}),
     ("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": "{}"}),
-    ("minOffsetsPerTrigger", {"minOffsetsPerTrigger": "1"}),
-    ("maxTriggerDelay", {"maxTriggerDelay": "15m"}),
-    ("minPartitions", {"minPartitions": "8"}),
-    ("maxRecordsPerPartition", {"maxRecordsPerPartition": "8"}),
+    ("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}),
+    ("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": '{"other":{"0":1}}'}),
+    (
+        "startingOffsetsByTimestampStrategy",
+        {"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "earliest"},
+    ),
+    ("minOffsetsPerTrigger", {"minOffsetsPerTrigger": "0"}),
+    ("minOffsetsPerTrigger", {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}),
+    ("maxTriggerDelay", {"maxTriggerDelay": "15 minutes"}),
+    ("maxTriggerDelay", {"maxTriggerDelay": "-1s"}),
+    ("maxTriggerDelay", {"maxTriggerDelay": "9223372036854775807d"}),
+    ("minPartitions", {"minPartitions": "0"}),
+    ("minPartitions", {"minPartitions": "2147483648"}),
+    ("maxRecordsPerPartition", {"maxRecordsPerPartition": "0"}),
     ("maxBytesPerTrigger", {"maxBytesPerTrigger": "0"}),
     ("parallelRebalance", {"parallelRebalance": "true"}),
     ("maxTaskIdleMs", {"maxTaskIdleMs": "0"}),
     ("includeFetchMetadata", {"includeFetchMetadata": "true"}),
-    ("kafkaConsumer.pollTimeoutMs", {"kafkaConsumer.pollTimeoutMs": "512"}),
-    ("fetchOffset.numRetries", {"fetchOffset.numRetries": "3"}),
-    ("fetchOffset.retryIntervalMs", {"fetchOffset.retryIntervalMs": "10"}),
+    ("kafkaConsumer.pollTimeoutMs", {"kafkaConsumer.pollTimeoutMs": "0"}),
+    ("fetchOffset.numRetries", {"fetchOffset.numRetries": "-1"}),
+    ("fetchOffset.retryIntervalMs", {"fetchOffset.retryIntervalMs": "10ms"}),
     ("kafka.group.protocol", {"kafka.group.protocol": "share"}),
     ("kafka.enable.auto.commit", {"kafka.enable.auto.commit": "false"}),
     ("kafka.key.deserializer", {"kafka.key.deserializer": "x.Y"}),
@@ -243,6 +266,84 @@ def test_a_bad_option_is_named(culprit: str, changes: dict[str, str | None]) -> 
     assert raised.value.option == culprit
     assert repr(culprit) in str(raised.value)
     assert pickle.loads(pickle.dumps(raised.value)).option == culprit
+
+
+# Of a batch, for which no group needs to be named.
+BAD_BATCH: list[tuple[str, dict[str, str | None]]] = [
+    ("startingOffsets", {"startingOffsets": "latest"}),
+    ("startingOffsets", {"startingOffsets": '{"orders":{"0":5,"1":-1}}'}),
+    ("kafka.group.id", {"startingOffsets": "group"}),
+    ("assign", {"subscribe": None, "assign": "orders"}),
+    ("assign", {"subscribe": None, "assign": '{"orders":0}'}),
+    ("assign", {"subscribe": None, "assign": '{"orders":[]}'}),
+    ("assign", {"subscribe": None, "assign": '{"orders":[-1]}'}),
+    ("assign", {"subscribe": None, "assign": '{"orders":["0"]}'}),
+    ("assign", {"subscribe": None, "assign": '{"":[0]}'}),
+    ("endingOffsets", {"endingOffsets": "earliest"}),
+    ("endingOffsets", {"endingOffsets": '{"orders":{"0":-2}}'}),
+    ("subscribePattern", {"assign": '{"orders":[0]}', "subscribe": None, "subscribePattern": "a"}),
+]
+
+
+@pytest.mark.parametrize(("culprit", "changes"), BAD_BATCH)
+def test_a_bad_option_of_a_batch_is_named(culprit: str, changes: dict[str, str | None]) -> None:
+    with pytest.raises(OptionError) as raised:
+        parse_batch(**changes)
+    assert raised.value.option == culprit
+
+
+def test_a_batch_by_default() -> None:
+    options = parse_batch()
+    assert options.starting_offsets == StartingOffsets.EARLIEST
+    assert options.ending_offsets.end_of(TopicPartition("orders", 0)) == "latest"
+    assert (options.group_id, options.partitions) == ("", None)
+
+
+def test_a_batch_of_assigned_partitions() -> None:
+    options = parse_batch(subscribe=None, assign='{"b":[2,0,2],"a":[1]}')
+    assert options.partitions == (
+        TopicPartition("a", 1),
+        TopicPartition("b", 0),
+        TopicPartition("b", 2),
+    )
+    assert options.topics == ("a", "b")
+
+
+def test_bounds_by_timestamp_come_before_those_by_offset() -> None:
+    by_offset = {
+        "startingOffsets": '{"orders":{"0":5}}',
+        "endingOffsets": '{"orders":{"0":9,"1":-1}}',
+    }
+    by_partition = {
+        "startingOffsetsByTimestamp": '{"orders":{"0":50}}',
+        "endingOffsetsByTimestamp": '{"orders":{"0":90}}',
+    }
+    everywhere = {"startingTimestamp": "500", "endingTimestamp": "900"}
+    p, q = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+    def bounds(**given: str) -> list[Any]:
+        options = parse_batch(**given)
+        starts, ends = options.starting_offsets, options.ending_offsets
+        return [starts.start_of(p), starts.start_of(q), ends.end_of(p), ends.end_of(q)]
+
+    assert bounds(**by_offset) == [5, None, 9, "latest"]
+    by_time = bounds(**by_offset, **by_partition)
+    assert by_time == [AtTimestamp(50, False), None, AtTimestamp(90, True), None]
+    start, end = AtTimestamp(500, True), AtTimestamp(900, True)
+    strategy = {"startingOffsetsByTimestampStrategy": "Latest"}
+    assert bounds(**by_offset, **by_partition, **everywhere, **strategy) == [start, start, end, end]
+
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"), [("500", 500), ("30s", 30_000), ("2MIN", 120_000), ("1d", 86_400_000)]
+)
+def test_the_longest_delay_of_a_trigger(text: str, delay_ms: int) -> None:
+    assert parse(maxTriggerDelay=text).max_trigger_delay_ms == delay_ms
+    assert parse().max_trigger_delay_ms == 15 * 60_000
+
+
+def test_the_patience_of_a_fetch_is_that_of_sparks_poll() -> None:
+    assert parse(**{"kafkaConsumer.pollTimeoutMs": "512"}).fetch_config["retry_timeout_ms"] == 512
 
 
 @pytest.mark.parametrize(

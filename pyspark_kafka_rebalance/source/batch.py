@@ -1,0 +1,67 @@
+"""KafkaDeferredBatchReader: ``spark.read``, what lies between two offsets of every partition.
+
+No group is joined: a batch belongs to nobody, commits nothing, and reads the same as Spark's own
+Kafka source does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from .offset_lookup import batch_ranges
+from .planning import ReadTask, TaskRange, split_tasks
+from .reading import TaskPartition, read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: Of a stream alone; Spark's source passes over them as well.
+_IGNORED = (
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+)
+
+
+class KafkaDeferredBatchReader(DataSourceReader):
+    """One batch read. Pure and picklable; Spark calls :meth:`partitions` once for each action.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a batch.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks, one for every partition with something to read, unless more are asked for.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            A topic or an offset cannot be found.
+        """
+        options = self._options
+        if ignored := [name for name in _IGNORED if name.lower() in options.given]:
+            log.warning("a batch has no triggers, and ignores %s", ", ".join(ignored))
+        tasks = [
+            ReadTask((TaskRange(offset_range, generation=None, revoking=False, lost=False),))
+            for offset_range in batch_ranges(options)
+        ]
+        tasks = split_tasks(tasks, options.min_partitions, options.max_records_per_partition)
+        return [TaskPartition(task) for task in tasks or [ReadTask()]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task."""
+        return read_task(partition.value, self._options)

@@ -1,0 +1,159 @@
+"""What a batch reads: the brokers' answer to where its partitions start and end."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.admin import OffsetSpec
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError, OptionError
+from ..fetch.offset_range import OffsetRange
+from .ending_offsets import End
+from .starting_offsets import AtTimestamp, Start, StartingOffsets
+
+if TYPE_CHECKING:
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+_SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
+
+#: ListOffsets' answer where no record is as late as the timestamp, and OffsetFetch's where nothing
+#: is committed.
+_NONE = -1
+
+
+def batch_ranges(options: SourceOptions) -> list[OffsetRange]:
+    """Find what a batch reads.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a batch.
+
+    Returns
+    -------
+    list of OffsetRange
+        By topic and partition, without empty ones.
+
+    Raises
+    ------
+    OptionError
+        Offsets are given for some partitions, and others exist.
+    KafkaRebalanceError
+        A topic or partition does not exist, there is no record at a starting timestamp, or the
+        brokers do not tell (after ``fetchOffset.numRetries``).
+    """
+    retries = options.offset_lookup_retries
+    while True:
+        try:
+            admin = KafkaAdminClient(**options.client_config)
+            try:
+                return _ranges(admin, options)
+            finally:
+                admin.close()
+        except kafka_errors.KafkaError as error:
+            if retries == 0 or not error.retriable:
+                raise KafkaRebalanceError(
+                    f"the brokers do not tell what there is to read: {error!r}"
+                ) from error
+            retries -= 1
+            log.warning("the brokers do not tell what there is to read, asked again: %r", error)
+            time.sleep(options.offset_lookup_interval_ms / 1000)
+
+
+def _ranges(admin: KafkaAdminClient, options: SourceOptions) -> list[OffsetRange]:
+    partitions = sorted(options.partitions or _partitions(admin, options))
+    starting, ending = options.starting_offsets, options.ending_offsets
+    starts: dict[TopicPartition, Start | None] = {p: starting.start_of(p) for p in partitions}
+    if starting == StartingOffsets.GROUP:
+        committed = admin.list_group_offsets({options.group_id: partitions})[options.group_id]
+        starts = {
+            p: offset if (offset := committed[p].offset) != _NONE else options.auto_offset_reset
+            for p in partitions
+        }
+    _require_all("startingOffsets", starts, starting.named)
+    ends: dict[TopicPartition, End | None] = {p: ending.end_of(p) for p in partitions}
+    _require_all("endingOffsets", ends, ending.named)
+    isolation = IsolationLevel.build_from(options.isolation_level)
+    first = _offsets(admin, starts, isolation)
+    last = _offsets(admin, ends, isolation)
+    return [
+        OffsetRange(p.topic, p.partition, first[p], last[p])
+        for p in partitions
+        if first[p] < last[p]
+    ]
+
+
+def _partitions(admin: KafkaAdminClient, options: SourceOptions) -> list[TopicPartition]:
+    """All partitions of the topics that are subscribed to."""
+    pattern = options.pattern
+    if pattern is None:
+        topics = list(options.topics or ())
+    else:
+        compiled = re.compile(pattern)
+        topics = [topic for topic in admin.list_topics() if compiled.match(topic)]
+    if not topics:
+        return []
+    described = admin.describe_topics(topics)
+    for topic in described:
+        if topic["error_code"]:
+            error = kafka_errors.for_code(topic["error_code"])
+            if error.retriable and error is not kafka_errors.UnknownTopicOrPartitionError:
+                raise error(topic["name"])
+            raise KafkaRebalanceError(f"topic {topic['name']!r} cannot be read: {error.__name__}")
+    return [
+        TopicPartition(topic["name"], partition["partition_index"])
+        for topic in described
+        if pattern is None or not topic["is_internal"]
+        for partition in topic["partitions"]
+    ]
+
+
+def _require_all(
+    option: str, bounds: Mapping[TopicPartition, Any], named: Collection[TopicPartition]
+) -> None:
+    """Offsets given for some partitions must be given for all, as with Spark's source."""
+    missing = [p for p, bound in bounds.items() if bound is None]
+    unknown = [p for p in named if p not in bounds]
+    for what, wrong in (("are missing", missing), ("do not exist", unknown)):
+        if wrong:
+            listed = ", ".join(f"{p.topic}-{p.partition}" for p in sorted(wrong))
+            raise OptionError(
+                option, f"offsets of {len(named)} partitions", f"each one there is; {listed} {what}"
+            )
+
+
+def _offsets(
+    admin: KafkaAdminClient,
+    bounds: Mapping[TopicPartition, Start | End | None],
+    isolation: IsolationLevel,
+) -> dict[TopicPartition, int]:
+    """The offset of each bound, one request for each broker; a second where no record is late
+    enough."""
+    offsets = {p: bound for p, bound in bounds.items() if isinstance(bound, int)}
+    times = {p: bound for p, bound in bounds.items() if isinstance(bound, AtTimestamp)}
+    asked: dict[TopicPartition, int] = {p: at.timestamp_ms for p, at in times.items()}
+    asked |= {p: _SPECS[bound] for p, bound in bounds.items() if isinstance(bound, str)}
+    if asked:
+        found = admin.list_partition_offsets(asked, isolation)
+        offsets |= {p: at.offset for p, at in found.items()}
+    if none := sorted(p for p in times if offsets[p] == _NONE):
+        for p in none:
+            if not times[p].or_latest:
+                raise KafkaRebalanceError(
+                    f"{p.topic}-{p.partition} has no record of the time "
+                    f"{times[p].timestamp_ms} or later; to start at its end then, set "
+                    "startingOffsetsByTimestampStrategy=latest"
+                )
+        latest = admin.list_partition_offsets(dict.fromkeys(none, OffsetSpec.LATEST), isolation)
+        offsets |= {p: at.offset for p, at in latest.items()}
+    return offsets

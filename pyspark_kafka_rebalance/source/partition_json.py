@@ -1,0 +1,105 @@
+"""The JSON in which Spark's options name partitions: ``{"orders":{"0":23}}``, ``{"orders":[0,2]}``.
+
+Every ``ValueError`` here says what is wrong, for the end of an OptionError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from .values import INT_MAX, LONG_MAX
+
+_TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")
+
+
+def is_topic_name(text: str) -> bool:
+    """Whether Kafka allows a topic of this name."""
+    return _TOPIC.fullmatch(text) is not None and text not in (".", "..")
+
+
+def parse_numbers(
+    text: str, subscribes: Callable[[str], bool], lowest: int, what: str
+) -> dict[TopicPartition, int]:
+    """Parse a number for each partition: ``{"orders":{"0":23}}``.
+
+    Parameters
+    ----------
+    text : str
+        The option's value.
+    subscribes : Callable[[str], bool]
+        Whether the query subscribes to a topic of this name.
+    lowest : int
+        The smallest number allowed; the largest is that of a Java long.
+    what : str
+        What the numbers are, for the error.
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong.
+    """
+    numbers = {}
+    for topic, partitions in _topics(text):
+        if not isinstance(partitions, dict) or not partitions:
+            raise ValueError(f"topic {topic!r} does not map partitions to {what}s")
+        if not subscribes(topic):
+            raise ValueError(f"topic {topic!r} is not subscribed to")
+        for partition, number in partitions.items():
+            if not re.fullmatch("0|[1-9][0-9]{0,9}", partition) or int(partition) > INT_MAX:
+                raise ValueError(f"topic {topic!r}: {partition!r} is no partition number")
+            # A bool is an int in Python, but not in JSON.
+            if type(number) is not int or not lowest <= number <= LONG_MAX:
+                raise ValueError(f"partition {topic}-{partition}: {number!r} is no {what}")
+            numbers[TopicPartition(topic, int(partition))] = number
+    return numbers
+
+
+def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
+    """Parse lists of partitions: ``{"orders":[0,2]}``, in order and without duplicates.
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong.
+    """
+    partitions = set()
+    for topic, listed in _topics(text):
+        if not is_topic_name(topic):
+            raise ValueError(f"{topic!r} is no topic name")
+        if not isinstance(listed, list) or not listed:
+            raise ValueError(f"topic {topic!r} does not list partitions")
+        for partition in listed:
+            if type(partition) is not int or not 0 <= partition <= INT_MAX:
+                raise ValueError(f"topic {topic!r}: {partition!r} is no partition number")
+            partitions.add(TopicPartition(topic, partition))
+    return tuple(sorted(partitions))
+
+
+def _topics(text: str) -> Iterator[tuple[str, Any]]:
+    topics = _parse_json(text)
+    if not isinstance(topics, dict) or not topics:
+        raise ValueError("not an object that maps topics to partitions")
+    yield from topics.items()
+
+
+def _parse_json(text: str) -> Any:
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # json alone keeps the last of two, and the user never learns of the other.
+        unique: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in unique:
+                raise ValueError(f"{name!r} occurs twice")
+            unique[name] = value
+        return unique
+
+    try:
+        return json.loads(text, object_pairs_hook=without_duplicates)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("not JSON: nested too deeply") from None
