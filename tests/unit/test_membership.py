@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from kafka import errors as kafka_errors
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
 from pyspark_kafka_rebalance.consumer.progress import OffsetCommits
@@ -189,6 +189,15 @@ class FakeMember:
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """A record a ms, from time 0 at offset 0."""
+        return {
+            p: OffsetAndTimestamp(at, at, 0) if at < self.group.ends[p] else None
+            for p, at in times.items()
+        }
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         with self.group.changed:
@@ -382,6 +391,50 @@ def test_a_start_that_the_group_does_not_know_is_committed_at_once(
     assert query.membership.plannable() == {P: start}
     assert group.committed == {P: start}
     assert query.membership.unacknowledged() == {}
+
+
+@pytest.mark.parametrize("starting", ["latest", "group"])
+def test_a_partition_created_while_the_query_runs_is_read_from_its_first_record(
+    make: Callable[..., Query], group: Group, starting: str
+) -> None:
+    query = make(startingOffsets=starting)
+    query.start()
+    created = TopicPartition("t", 9)
+    group.ends[created] = 50
+    group.members[0].assign(P, created)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 1_000, created: 0}
+
+
+def test_a_partition_created_between_two_runs_is_read_from_its_first_record(
+    make: Callable[..., Query], group: Group
+) -> None:
+    query = make(startingOffsets="latest")
+    query.membership.restore({P: 100})
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 100, Q: 0}
+
+
+def test_a_start_at_a_time(make: Callable[..., Query], group: Group) -> None:
+    late = '{"t":{"0":300,"1":5000}}'
+    query = make(startingOffsetsByTimestamp=late, startingOffsetsByTimestampStrategy="latest")
+    query.start()
+    group.members[0].assign(P, Q, R)
+    query.rounds(3)
+    assert query.membership.plannable() == {p: group.ends[p] for p in (P, Q, R)} | {P: 300}
+
+
+def test_a_start_at_a_time_after_the_last_record_ends_the_membership(
+    make: Callable[..., Query], group: Group
+) -> None:
+    query = make(startingTimestamp="5000")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    with pytest.raises(KafkaRebalanceError, match="t-0 has no record of the time 5000"):
+        query.membership.raise_failure()
 
 
 def test_a_failed_look_up_of_the_start_is_repeated(

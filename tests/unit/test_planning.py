@@ -16,9 +16,11 @@ from pyspark_kafka_rebalance.source.planning import (
     BeyondEnd,
     ReadTask,
     TaskRange,
+    backlog,
     find_data_loss,
     group_into_tasks,
     plan_batch,
+    split_tasks,
 )
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 9))
@@ -254,3 +256,70 @@ def test_every_range_is_in_exactly_one_task_and_the_order_of_dicts_does_not_coun
     items = list(sizes.items())
     chance.shuffle(items)
     assert group_into_tasks(batch(dict(items), *members), readers) == tasks
+
+
+@given(OFFSET_MAPS, OFFSET_MAPS)
+def test_the_backlog_is_what_a_plan_without_a_limit_reads(
+    positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+) -> None:
+    assert backlog(positions, ends) == sum(map(len, plan_batch(positions, ends, None).values()))
+
+
+def tasks_of(sizes: list[list[int]]) -> list[ReadTask]:
+    """A task for each list, a range for each number; the flags tell the ranges apart."""
+    numbers = iter(range(100))
+    return [
+        ReadTask(
+            tuple(
+                TaskRange(OffsetRange("t", n := next(numbers), 7, 7 + size), n, n % 2 == 0, False)
+                for size in task
+            )
+        )
+        for task in sizes
+    ]
+
+
+def offsets_in(tasks: list[ReadTask]) -> list[tuple[int, int, int | None, bool]]:
+    return [
+        (one.range.partition, offset, one.generation, one.revoking)
+        for task in tasks
+        for one in task.ranges
+        for offset in range(one.range.start, one.range.end)
+    ]
+
+
+def sizes_of(tasks: list[ReadTask]) -> list[int]:
+    return [sum(len(one.range) for one in task.ranges) for task in tasks]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=5), max_size=5),
+    st.none() | st.integers(1, 60),
+    st.none() | st.integers(1, 50),
+)
+def test_split_tasks_read_the_same_in_the_same_order(
+    sizes: list[list[int]], min_partitions: int | None, max_records: int | None
+) -> None:
+    tasks = tasks_of(sizes)
+    split = split_tasks(tasks, min_partitions, max_records)
+    assert offsets_in(split) == offsets_in(tasks)
+    assert all(len(one.range) for task in split for one in task.ranges)
+    assert len(split) >= len(tasks)
+    if max_records is not None:
+        assert all(size <= max_records for size in sizes_of(split))
+
+
+def test_more_tasks_are_made_of_the_larger_ones() -> None:
+    assert sizes_of(split_tasks(tasks_of([[60, 20], [10], [10]]), 10, None)) == [10] * 10
+    assert sizes_of(split_tasks(tasks_of([[1], [99]]), 4, None)) == [1, 24, 25, 25, 25]
+
+
+def test_no_task_is_split_without_need() -> None:
+    tasks = tasks_of([[3, 4], [5]])
+    assert split_tasks(tasks, None, None) == tasks
+    assert split_tasks(tasks, 2, 7) == tasks
+    assert split_tasks([], 5, 5) == []
+
+
+def test_a_task_that_is_too_long_is_split_evenly() -> None:
+    assert sizes_of(split_tasks(tasks_of([[10], [4]]), None, 4)) == [3, 3, 4, 4]

@@ -329,6 +329,74 @@ def test_a_stream_without_a_limit_is_not_taken_for_once(
     assert limited == ReadMaxRows(10)
 
 
+# -- minOffsetsPerTrigger -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, to be set."""
+    now = [1_000.0]
+    monkeypatch.setattr(stream_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def patient(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> Running:
+    """Its first batch, which waits for nothing, is behind it."""
+    running = Running(make(minOffsetsPerTrigger="100", maxTriggerDelay="30s"), memberships)
+    running.membership.ends = {P: 101, Q: 200}
+    running.start = running.trigger()
+    assert ends_of(running.start) == {P: 101}
+    return running
+
+
+def test_a_trigger_waits_until_there_is_enough(clock: list[float], patient: Running) -> None:
+    patient.membership.ends = {P: 150, Q: 250}
+    assert patient.trigger() == patient.start, "49 and 50 are not enough"
+    patient.membership.ends = {P: 151, Q: 250}
+    assert ends_of(patient.trigger()) == {P: 151, Q: 250}
+
+
+def test_a_trigger_waits_no_longer_than_it_may(clock: list[float], patient: Running) -> None:
+    patient.membership.ends = {P: 150, Q: 200}
+    clock[0] += 29.9
+    assert patient.trigger() == patient.start
+    clock[0] += 0.1
+    patient.start = patient.trigger()
+    assert ends_of(patient.start) == {P: 150}
+    patient.membership.ends = {P: 160, Q: 200}
+    clock[0] += 29.9
+    assert patient.trigger() == patient.start, "the time begins with each batch anew"
+
+
+def test_events_do_not_wait_for_records(clock: list[float], patient: Running) -> None:
+    patient.membership.ends = {P: 150, Q: 200}
+    patient.membership.events = [RebalanceEvent("revoke_requested", P, 41)]
+    offset = StreamOffset.parse(patient.trigger())
+    assert [event.event for event in offset.events] == ["revoke_requested"]
+    assert not offset.ranges
+
+
+def test_once_waits_for_nothing(clock: list[float], patient: Running) -> None:
+    patient.membership.ends = {P: 150, Q: 200}
+    assert ends_of(patient.trigger(ReadAllAvailable())) == {P: 150}
+
+
+def test_available_now_waits_for_nothing(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make(minOffsetsPerTrigger="100")
+    reader._started()
+    (membership,) = memberships
+    membership.positions, membership.ends = {P: 100}, {P: 250}
+    reader.prepareForTriggerAvailableNow()
+    first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(120))
+    assert ends_of(first) == {P: 220}
+    assert ends_of(reader.latestOffset(first, ReadMaxRows(120))) == {P: 250}, "30 are left"
+
+
 # -- a trigger ------------------------------------------------------------------------------------
 
 
