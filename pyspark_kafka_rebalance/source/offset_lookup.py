@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +14,12 @@ from kafka.structs import TopicPartition
 
 from ..errors import KafkaRebalanceError, OptionError
 from ..fetch.offset_range import OffsetRange
+from .cluster_query import ask_cluster
 from .ending_offsets import End
 from .starting_offsets import AtTimestamp, Start, StartingOffsets
 
 if TYPE_CHECKING:
     from .options import SourceOptions
-
-log = logging.getLogger(__name__)
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 
@@ -52,22 +49,7 @@ def batch_ranges(options: SourceOptions) -> list[OffsetRange]:
         A topic or partition does not exist, there is no record at a starting timestamp, or the
         brokers do not tell (after ``fetchOffset.numRetries``).
     """
-    retries = options.offset_lookup_retries
-    while True:
-        try:
-            admin = KafkaAdminClient(**options.client_config)
-            try:
-                return _ranges(admin, options)
-            finally:
-                admin.close()
-        except kafka_errors.KafkaError as error:
-            if retries == 0 or not error.retriable:
-                raise KafkaRebalanceError(
-                    f"the brokers do not tell what there is to read: {error!r}"
-                ) from error
-            retries -= 1
-            log.warning("the brokers do not tell what there is to read, asked again: %r", error)
-            time.sleep(options.offset_lookup_interval_ms / 1000)
+    return ask_cluster(options, "what there is to read", lambda admin: _ranges(admin, options))
 
 
 def _ranges(admin: KafkaAdminClient, options: SourceOptions) -> list[OffsetRange]:

@@ -10,13 +10,11 @@ import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from kafka import KafkaAdminClient
-from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..consumer.group_description import describe_group
-from ..errors import KafkaRebalanceError
 from ..fetch.offset_range import OffsetRange
+from .cluster_query import ask_cluster
 
 if TYPE_CHECKING:
     from .options import SourceOptions
@@ -48,17 +46,14 @@ def moved_on(
         The group cannot be asked.
     """
     group_id = options.group_id
-    try:
-        admin = KafkaAdminClient(**options.client_config)
-        try:
-            committed = admin.list_group_offsets({group_id: [_partition(r) for r in ranges]})
-            group = describe_group(admin, group_id)
-        finally:
-            admin.close()
-    except kafka_errors.KafkaError as error:
-        raise KafkaRebalanceError(
-            f"group {group_id!r} cannot be asked what became of a logged batch: {error!r}"
-        ) from error
+    committed, group = ask_cluster(
+        options,
+        f"what became of a logged batch of group {group_id!r}",
+        lambda admin: (
+            admin.list_group_offsets({group_id: [_partition(r) for r in ranges]}),
+            describe_group(admin, group_id),
+        ),
+    )
     passed = {
         _partition(r)
         for r in ranges

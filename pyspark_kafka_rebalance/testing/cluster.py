@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import TopicPartition
 
@@ -16,6 +18,9 @@ from .errors import LocalKafkaError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: How long the coordinator of a group may take to come up.
+_COORDINATOR_TIMEOUT_S = 30.0
 
 
 class KafkaCluster:
@@ -179,8 +184,17 @@ class KafkaCluster:
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """A group's committed offsets, as any Kafka tool sees them: the next to read."""
-        with self._administration:
-            offsets = self._admin_client().list_group_offsets(group_id)[group_id]
+        deadline = time.monotonic() + _COORDINATOR_TIMEOUT_S
+        while True:
+            try:
+                with self._administration:
+                    offsets = self._admin_client().list_group_offsets(group_id)[group_id]
+                break
+            except kafka_errors.KafkaError as error:
+                # A new cluster's first group has no coordinator for a moment.
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
         return {partition: found.offset for partition, found in offsets.items()}
 
     def close(self) -> None:

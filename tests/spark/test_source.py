@@ -200,6 +200,77 @@ def test_a_pattern_finds_topics_that_come_later(kafka, topic_name, stream):
     assert pc.unique(query.rows()["topic"]).to_pylist() == [f"{topic_name}.a", f"{topic_name}.b"]
 
 
+@pytest.mark.parametrize("starting", ["latest", "group"])
+def test_an_added_partition_is_read_from_its_first_record(
+    kafka, topic_name, stream, committed, starting
+):
+    """By auto.offset.reset=latest, what it got before it was found would be passed over."""
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"before"] * 5)
+    query = stream(startingOffsets=starting, kafka__metadata__max__age__ms="500", readers="1")
+    query.start(processingTime="0 seconds")
+    wait_until(lambda: committed() == {TopicPartition(topic_name, 0): 5}, "it starts at the end")
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.create_partitions({topic_name: 2})
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, metadata_max_age_ms=200)
+    wait_until(lambda: 1 in producer.partitions_for(topic_name), "the producer knows it")
+    for _ in range(7):
+        producer.send(topic_name, b"new", partition=1)
+    producer.close()
+    wait_until(lambda: query.rows().num_rows >= 7, "what the new partition has")
+    assert offsets_of(query.rows()) == [(1, o) for o in range(7)]
+
+
+def test_a_start_at_a_time(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=3)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    for partition in range(2):
+        for n in range(10):
+            at_ms = 1_700_000_000_000 + 1_000 * (n - partition)
+            producer.send(topic_name, b"x", partition=partition, timestamp_ms=at_ms)
+    producer.close()
+    at = {"startingTimestamp": "1700000008500", "startingOffsets": "earliest"}
+    rows = stream(**at, startingOffsetsByTimestampStrategy="latest").run()
+    assert offsets_of(rows) == [(0, 9)], "nothing of partition 1 is as late, and 2 is empty"
+    fails = stream("other", **at, kafka__group__id=f"{topic_name}-other")
+    with pytest.raises(StreamingQueryException, match="has no record of the time 1700000008500"):
+        fails.run()
+
+
+def test_a_batch_waits_until_there_is_enough(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=2)
+    query = stream(minOffsetsPerTrigger="30", maxTriggerDelay="1h", readers="1")
+    query.start(processingTime="0 seconds")
+    kafka.produce(topic_name, [b"x"] * 10)
+    wait_until(lambda: query.rows().num_rows == 10, "the first batch waits for nothing")
+    kafka.produce(topic_name, [b"x"] * 20)
+    kafka.produce(topic_name, [b"x"] * 10)
+    wait_until(lambda: query.rows().num_rows == 40, "all that is there")
+    assert [table.num_rows for table in query.batches.values() if table.num_rows][-1] >= 30
+
+
+def test_a_batch_is_split_into_as_many_tasks_as_asked_for(spark, kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 100)
+    counted = []
+    frame = spark.readStream.format("kafka_deferred").options(
+        **stream(minPartitions="5", readers="1").options
+    )
+    query = (
+        frame.load()
+        .writeStream.foreachBatch(lambda batch, _: counted.append(batch.rdd.glom().collect()))
+        .trigger(availableNow=True)
+        .option("checkpointLocation", stream().options["checkpointLocation"])
+        .start()
+    )
+    query.awaitTermination()
+    (tasks,) = [tasks for tasks in counted if sum(map(len, tasks))]
+    assert [len(task) for task in tasks] == [20] * 5
+    read = [(row.partition, row.offset) for task in tasks for row in task]
+    assert read == [(p, o) for p in range(2) for o in range(50)]
+
+
 def test_rebalance_events_are_rows_without_key_and_value(kafka, topic_name, stream):
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"x"] * 4)

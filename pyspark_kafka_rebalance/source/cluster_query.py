@@ -1,0 +1,57 @@
+"""Questions to the cluster that no member is needed for: asked again while the brokers are busy."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+
+from ..errors import KafkaRebalanceError
+
+if TYPE_CHECKING:
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+
+def ask_cluster(
+    options: SourceOptions, what: str, ask: Callable[[KafkaAdminClient], _Answer]
+) -> _Answer:
+    """Ask with an admin client of its own.
+
+    A leader or a coordinator that is moving is asked again, ``fetchOffset.numRetries`` times.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        The source's options.
+    what : str
+        What is asked for, for the error.
+    ask : callable
+        The question, asked as a whole each time.
+
+    Raises
+    ------
+    KafkaRebalanceError
+        There is no answer, or it is a refusal.
+    """
+    left = options.offset_lookup_retries
+    while True:
+        try:
+            admin = KafkaAdminClient(**options.client_config)
+            try:
+                return ask(admin)
+            finally:
+                admin.close()
+        except kafka_errors.KafkaError as error:
+            if left == 0 or not error.retriable:
+                raise KafkaRebalanceError(f"the brokers do not tell {what}: {error!r}") from error
+            left -= 1
+            log.warning("the brokers do not tell %s, asked again: %r", what, error)
+            time.sleep(options.offset_lookup_interval_ms / 1000)
