@@ -3,7 +3,7 @@
 Each partition passes four marks, each at or behind the one before:
 
     handed out    some batch's range ends here
-    proven        Spark has committed that batch
+    proven        Spark has committed that batch, and has logged where it ends
     acknowledged  the group has accepted the commit
 
 Invariants:
@@ -21,7 +21,7 @@ Not thread-safe: the owner holds one lock around every call, and never over I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka.structs import TopicPartition
 
@@ -60,7 +60,10 @@ class QueryAssignment:
         self._include_events = include_events
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._handed_out: dict[TopicPartition, int] = {}
-        self._unproven: dict[TopicPartition, OffsetRange] = {}
+        # By the number of the batch, in order. There is more than one batch only while Spark tracks
+        # its progress asynchronously.
+        self._unproven: dict[int, dict[TopicPartition, OffsetRange]] = {}
+        self._batch = 0  # the number of the batch planned last
         self._proven: dict[TopicPartition, int] = {}
         self._acknowledged: dict[TopicPartition, int] = {}
         # What the pump asks for all the time, in the order in which it came to be: with thousands
@@ -69,7 +72,8 @@ class QueryAssignment:
         self._revoking: dict[TopicPartition, None] = {}
         self._behind: dict[TopicPartition, None] = {}  # proven, and not acknowledged
         self._events: list[RebalanceEvent] = []  # not in a batch yet
-        self._unproven_requests: set[TopicPartition] = set()  # in the batch that is under way
+        # In which batch that is not proven the row of the request is.
+        self._unproven_requests: dict[TopicPartition, int] = {}
         self._lost: set[TopicPartition] = set()  # since the last batch was planned
 
     # -- what happens to the assignment -----------------------------------------------------------
@@ -117,7 +121,7 @@ class QueryAssignment:
                 self._proven[partition] = committed
         else:
             self._acknowledged.pop(partition, None)  # what was there has expired or was deleted
-            if partition not in self._proven and partition not in self._unproven:
+            if partition not in self._proven and not self._is_unproven(partition):
                 # Nobody has committed anything: without this, "latest" would be another offset
                 # for the next owner, and what is produced in between would be lost.
                 self._proven[partition] = start
@@ -150,7 +154,7 @@ class QueryAssignment:
         """Gone without a hand-over (invariant 4)."""
         for partition, owned in self._pop_owned(member, partitions):
             self._lost.add(partition)
-            self._unproven_requests.discard(partition)
+            self._unproven_requests.pop(partition, None)
             self._record("lost", partition, owned.generation)
 
     def move_to(self, partition: TopicPartition, position: int) -> None:
@@ -158,6 +162,8 @@ class QueryAssignment:
         owned = self._owned.get(partition)
         if owned is not None and owned.position is not None:
             owned.position = position
+            for ranges in self._unproven.values():
+                ranges.pop(partition, None)  # proven later, it would say that it ends there
             self._handed_out[partition] = self._proven[partition] = position
             self._acknowledged[partition] = -1  # the group's offset must move as well
             self._compare(partition)
@@ -204,6 +210,7 @@ class QueryAssignment:
         certain : callable
             Whether the membership of this member is certain right now (its lease).
         """
+        self._batch += 1
         positions = self.plannable()
         sure = {member: certain(member) for member in {o.member for o in self._owned.values()}}
         ranges = {
@@ -216,15 +223,32 @@ class QueryAssignment:
             self._owned[partition].position = handed.end
             self._owned[partition].read = True
             self._handed_out[partition] = handed.end
-            self._unproven[partition] = handed
+        if ranges:
+            self._unproven[self._batch] = dict(ranges)
         return ranges
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch planned last, in this process."""
+        return self._batch
+
+    def unproven(self) -> dict[TopicPartition, OffsetRange]:
+        """What was handed out, is not proven, and still owned: one range for each partition."""
+        found: dict[TopicPartition, OffsetRange] = {}
+        for ranges in self._unproven.values():
+            for partition, handed in ranges.items():
+                before = found.get(partition)
+                if before is not None and before.end == handed.start:
+                    handed = replace(handed, start=before.start)
+                if partition in self._owned:
+                    found[partition] = handed
+        return found
 
     def take_events(self) -> list[RebalanceEvent]:
         """The events for the rows of the batch being planned."""
         events, self._events = self._events, []
-        self._unproven_requests |= {
-            e.partition for e in events if e.event == "revoke_requested"
-        } & self._owned.keys()
+        requests = {e.partition for e in events if e.event == "revoke_requested"}
+        self._unproven_requests.update(dict.fromkeys(requests & self._owned.keys(), self._batch))
         return events
 
     def has_events(self) -> bool:
@@ -245,13 +269,15 @@ class QueryAssignment:
             self._proven[partition] = max(position, self._proven.get(partition, -1))
             self._compare(partition)
 
-    def prove(self) -> None:
-        """Spark has committed the batch that was planned last."""
-        for partition, handed in self._unproven.items():
-            self._proven[partition] = max(handed.end, self._proven.get(partition, -1))
-            self._compare(partition)
-        self._unproven.clear()
-        self._unproven_requests.clear()
+    def prove(self, batch: int | None = None) -> None:
+        """Spark has committed this batch, by default the one planned last, and all before it."""
+        last = self._batch if batch is None else batch
+        for number in [n for n in self._unproven if n <= last]:
+            for partition, handed in self._unproven.pop(number).items():
+                self._proven[partition] = max(handed.end, self._proven.get(partition, -1))
+                self._compare(partition)
+        for partition in [p for p, number in self._unproven_requests.items() if number <= last]:
+            del self._unproven_requests[partition]
 
     def commits(self) -> dict[int, dict[TopicPartition, int]]:
         """By member, the offsets to commit: proven, not acknowledged, owned (invariant 2)."""
@@ -281,21 +307,28 @@ class QueryAssignment:
     def undrained(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Of these, the partitions whose revoke must not complete yet (invariant 3)."""
         requests = {e.partition for e in self._events if e.event == "revoke_requested"}
-        requests |= self._unproven_requests
+        requests |= self._unproven_requests.keys()
         # Of what was never read there is nothing to flush.
         waiting = {p for p in requests & self._owned.keys() if self._owned[p].read}
         return {
             partition
             for partition in partitions
-            if partition in self._unproven or partition in waiting or partition in self._behind
+            if self._is_unproven(partition) or partition in waiting or partition in self._behind
         }
 
     def waits_for_proof(self) -> bool:
         """Whether a revoke waits for Spark's commit of the batch under way."""
         return any(
-            partition in self._unproven or partition in self._unproven_requests
+            self._is_unproven(partition) or partition in self._unproven_requests
             for partition in self._revoking
         )
+
+    def has_unproven(self) -> bool:
+        """Whether anything that was handed out is not proven."""
+        return bool(self._unproven or self._unproven_requests)
+
+    def _is_unproven(self, partition: TopicPartition) -> bool:
+        return any(partition in ranges for ranges in self._unproven.values())
 
     # -- what there is to see ---------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from ..errors import OptionError
 from .batch import KafkaDeferredBatchReader
 from .options import SourceOptions
 from .schema import spark_ddl
+from .spark_versions import HAS_ADMISSION_CONTROL, StreamReaderOfSpark40
 from .stream import KafkaDeferredStreamReader, RefusedStreamReader
 
 #: More members than this share one driver's work to no end; DESIGN's default.
@@ -76,10 +77,13 @@ class KafkaDeferredDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader; pure until Spark's first call on it."""
         try:
-            return KafkaDeferredStreamReader(self._parsed.for_stream())
+            options = self._parsed.for_stream()
         except OptionError as error:
             # Raised here it would reach the user garbled.
             return RefusedStreamReader(error)
+        if HAS_ADMISSION_CONTROL:
+            return KafkaDeferredStreamReader(options)
+        return StreamReaderOfSpark40(KafkaDeferredStreamReader(options, trigger_is_told=False))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch.

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
@@ -28,6 +28,7 @@ from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
 from .commit_log import CommitLog
 from .log_sizes import log_sizes
+from .open_batches import OpenBatches
 from .starting_offsets import AtTimestamp, Start
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ _LOOKUP_TIMEOUT_MS = 5_000
 #: How often the group's committed offsets of lost partitions are looked at, to forget them.
 _LOST_CHECK_S = 10.0
 
+#: Nothing new to read, and a batch whose end Spark may not have logged yet (async progress
+#: tracking, which logs once a second by default): how often an empty batch makes Spark go on.
+_ASK_FOR_COMMIT_S = 1.0
+
 #: Spark does not wait for stop(); what it leaves undone is left to the session timeout.
 STOP_TIMEOUT_S = 3.0
 
@@ -75,6 +80,8 @@ class BatchState:
         Being revoked now; lost since the batch before was planned.
     unacknowledged : dict
         Proven positions without a range in this batch that the group does not have yet.
+    pending : dict
+        What was handed out before this batch and is not proven.
     """
 
     generations: tuple[int, ...]
@@ -82,6 +89,7 @@ class BatchState:
     revoking: frozenset[TopicPartition]
     lost: frozenset[TopicPartition]
     unacknowledged: dict[TopicPartition, int]
+    pending: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
 
 
 class QueryMembership:
@@ -105,7 +113,8 @@ class QueryMembership:
         )
         self._members: list[DeferredRevokeConsumer] = []
         self._generations: list[int] = []
-        self._last_offset: dict[str, Any] | None = None  # of the batch that was planned last
+        self._open = OpenBatches()
+        self._asked_at = 0.0
         self._continued = False  # from a checkpoint that has read something
         self._first_seen: frozenset[TopicPartition] = frozenset()
         self._moves: dict[TopicPartition, int] = {}
@@ -186,39 +195,57 @@ class QueryMembership:
             self._continued = bool(positions)
             self._assignment.restore(positions)
 
+    def progress_is_synchronous(self) -> None:
+        """The trigger is one with which Spark does not track its progress asynchronously."""
+        self._open.progress_is_synchronous()
+
     def planned(self, offset: dict[str, Any]) -> None:
         """This offset goes to Spark as the end of the next batch."""
         with self._lock:
-            self._last_offset = offset
+            self._open.add(offset, self._assignment.batch)
 
-    def prove(self, offset: dict[str, Any]) -> None:
-        """Spark has committed the batch that ends here; the pump commits its positions.
+    def committed(self, offset: dict[str, Any]) -> None:
+        """Spark's ``commit``: the batch that ends here is proven; the pump commits its positions.
 
-        An offset other than the one planned last says nothing: it was proven before.
+        An offset of no open batch says nothing: it was proven before.
         """
         with self._lock:
-            if self._last_offset is None or offset != self._last_offset:
-                return
-            self._assignment.prove()
-            self._last_offset = None
-        self._wake.set()
+            self._prove(self._open.commit(offset))
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
-        """Spark plans the batch after ``start``, which proves the batch that ends there.
+        """Spark plans the batch after ``start``: proves the batch before if that is logged.
 
         Raises
         ------
         KafkaRebalanceError
-            It goes on from somewhere else than where the batch planned last ends. Spark logs
-            every batch that it plans, so this does not happen; a restart would put it right.
+            It goes on from somewhere else than where the batch planned last ends.
         """
-        self.prove(start)
         with self._lock:
-            if self._last_offset is not None:
-                raise KafkaRebalanceError(
-                    "Spark goes on from an offset that is not the end of the batch planned last; "
-                    "restart the query from its checkpoint"
-                )
+            known = self._open.progress_is_asynchronous
+            self._prove(self._open.begin_trigger(start))
+            learned = self._open.progress_is_asynchronous and not known
+        if learned:
+            log.info(
+                "group %s: Spark tracks this query's progress asynchronously; offsets are "
+                "committed when they are in its log",
+                self._options.group_id,
+            )
+
+    def _prove(self, batch: int | None) -> None:
+        """Note, under the lock, that this batch is proven, if it is one."""
+        if batch is not None:
+            self._assignment.prove(batch)
+            self._wake.set()
+
+    def wants_commit(self) -> bool:
+        """Whether an empty batch is due, since only building one makes Spark call ``commit``."""
+        now = time.monotonic()
+        with self._lock:
+            unproven = self._assignment.has_unproven()
+        if not unproven or now - self._asked_at < _ASK_FOR_COMMIT_S:
+            return False
+        self._asked_at = now
+        return True
 
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""
@@ -320,12 +347,13 @@ class QueryMembership:
             there is nothing worth a batch.
         """
         with self._lock:
+            pending = self._assignment.unproven()
             ranges = self._assignment.hand_out(
                 planned, lambda member: self._members[member].may_hand_out()
             )
             if not ranges and not self._assignment.has_events():
                 return None
-            state = self._state(ranges, self._assignment.take_lost())
+            state = self._state(ranges, self._assignment.take_lost(), pending)
             return ranges, self._assignment.take_events(), state
 
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
@@ -333,13 +361,16 @@ class QueryMembership:
         with self._lock:
             return self._state(ranges, ())
 
-    def unacknowledged(self) -> dict[TopicPartition, int]:
-        """Proven positions that the group has not acknowledged."""
+    def state_without_ranges(self) -> BatchState:
+        """The state for a batch that reads nothing."""
         with self._lock:
-            return self._assignment.unacknowledged()
+            return self._state((), (), self._assignment.unproven())
 
     def _state(
-        self, ranges: Collection[TopicPartition], lost: Collection[TopicPartition]
+        self,
+        ranges: Collection[TopicPartition],
+        lost: Collection[TopicPartition],
+        pending: Mapping[TopicPartition, OffsetRange] | None = None,
     ) -> BatchState:
         owned = self._assignment.owned()
         return BatchState(
@@ -348,8 +379,11 @@ class QueryMembership:
             revoking=frozenset(self._assignment.revoking()),
             lost=frozenset(lost),
             unacknowledged={
-                p: o for p, o in self._assignment.unacknowledged().items() if p not in ranges
+                p: o
+                for p, o in self._assignment.unacknowledged().items()
+                if p not in ranges and p not in (pending or ())
             },
+            pending=dict(pending or {}),
         )
 
     def _client(self) -> DeferredRevokeConsumer:
@@ -538,13 +572,12 @@ class QueryMembership:
     def _probe_commit_log(self) -> None:
         """While a revoke waits for its batch, look for the batch in the query's commit log."""
         with self._lock:
-            offset = self._last_offset if self._assignment.waits_for_proof() else None
+            offset = self._open.last_end if self._assignment.waits_for_proof() else None
         if self._commit_log is None or offset is None:
             return
         if self._commit_log.is_committed(offset):
             with self._lock:
-                if self._last_offset == offset:
-                    self._assignment.prove()
+                self._prove(self._open.prove(offset))
 
     def _commit(self) -> bool:
         """Commit what is proven and note what is acknowledged; whether something is still open."""
@@ -588,7 +621,7 @@ class QueryMembership:
         """What stop() can still do: the last batch if the commit log has it, then drain."""
         self._commit()
         with self._lock:
-            offset = self._last_offset
+            offset = self._open.last_end
         if self._commit_log is not None and offset is not None:
             try:
                 committed = self._commit_log.is_committed(offset)
@@ -597,7 +630,7 @@ class QueryMembership:
                 committed = False
             if committed:
                 with self._lock:
-                    self._assignment.prove()
+                    self._prove(self._open.prove(offset))
                 self._commit()
         for member in self._members:
             # Half of what is left, so that leaving the group still has its turn.

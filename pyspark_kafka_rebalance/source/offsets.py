@@ -6,6 +6,7 @@ them, so that a replay gives the same rows. Every number that ends something is 
 
     {"version": 1,
      "ranges": {"orders": {"0": [100, 250]}},
+     "pending": {"orders": {"0": [50, 100]}},
      "unacknowledged": {"orders": {"3": 17}},
      "state": {"members": [{"generation": 41, "partitions": {"orders": [0]}}],
                "revoking": {"orders": [0]}, "lost": {"orders": [4]},
@@ -13,13 +14,14 @@ them, so that a replay gives the same rows. Every number that ends something is 
                "run": "kafka_deferred-1f0c", "warm_up": 3}}
 
 Spark compares offsets as text and runs a batch when it differs: there is one order of the keys, the
-one above, with topics by name, partitions by number, and empty parts of ``state`` left out.
+one above, with topics by name, partitions by number, and without ``pending`` and the parts of
+``state`` that are empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -58,6 +60,9 @@ class StreamOffset:
     ----------
     ranges : Mapping[TopicPartition, OffsetRange]
         What the batch reads.
+    pending : Mapping[TopicPartition, OffsetRange]
+        What batches before this one read that are not proven: Spark may have forgotten them after
+        a kill (async progress tracking) and then runs this batch from an offset before them.
     unacknowledged : Mapping[TopicPartition, int]
         Next offsets of partitions without a range here whose batch Spark has committed, but whose
         commit the group has not acknowledged yet; a kill would forget them otherwise.
@@ -75,6 +80,7 @@ class StreamOffset:
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
+    pending: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
     unacknowledged: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
     members: tuple[MemberState, ...] = ()
     revoking: frozenset[TopicPartition] = frozenset()
@@ -85,7 +91,27 @@ class StreamOffset:
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offset of every partition that this offset knows of."""
-        return {**self.unacknowledged, **{p: r.end for p, r in self.ranges.items()}}
+        return {
+            **self.unacknowledged,
+            **{p: r.end for p, r in self.pending.items()},
+            **{p: r.end for p, r in self.ranges.items()},
+        }
+
+    def ranges_after(self, start: StreamOffset) -> Mapping[TopicPartition, OffsetRange]:
+        """What the batch from ``start`` to this offset reads.
+
+        The ranges alone, unless ``start`` lies before batches that are pending here. What is
+        pending and does not go on into the range was given up (``failOnDataLoss=false``).
+        """
+        if not self.pending:
+            return self.ranges
+        known, ranges = start.positions(), dict(self.ranges)
+        for partition, pending in self.pending.items():
+            begin = max(pending.start, known.get(partition, pending.start))
+            own = ranges.get(partition)
+            if begin < pending.end and (own is None or own.start == pending.end):
+                ranges[partition] = replace(pending, start=begin, end=(own or pending).end)
+        return ranges
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the offset as nested JSON values, built in the one order of keys."""
@@ -107,10 +133,8 @@ class StreamOffset:
             state["warm_up"] = self.warm_up
         return {
             "version": VERSION,
-            "ranges": {
-                topic: {str(p.partition): [r.start, r.end] for p, r in items}
-                for topic, items in groupby(sorted(self.ranges.items()), lambda item: item[0].topic)
-            },
+            "ranges": _bounds(self.ranges),
+            **({"pending": _bounds(self.pending)} if self.pending else {}),
             "unacknowledged": {
                 topic: {str(p.partition): position for p, position in items}
                 for topic, items in groupby(
@@ -135,7 +159,7 @@ class StreamOffset:
                 f"the checkpoint's offset has version {value['version']!r}; this release of "
                 f"pyspark-kafka-rebalance reads version {VERSION}, a newer one wrote it"
             )
-        _known(value, ("version", "ranges", "unacknowledged", "state"), "offset")
+        _known(value, ("version", "ranges", "pending", "unacknowledged", "state"), "offset")
         state = value.get("state")
         _require(isinstance(state, dict), "state", state)
         _known(state, ("members", "revoking", "lost", "events", "run", "warm_up"), "state")
@@ -148,7 +172,8 @@ class StreamOffset:
         warm_up = state.get("warm_up")
         _require(warm_up is None or _is_number(warm_up), "state.warm_up", warm_up)
         offset = cls(
-            ranges={p: _range(p, r) for p, r in _by_partition(value, "ranges")},
+            ranges=_ranges(value, "ranges"),
+            pending=_ranges(value, "pending") if "pending" in value else {},
             unacknowledged=dict(_positions(value)),
             members=tuple(_member(member) for member in members),
             revoking=_partitions(state.get("revoking", {}), "state.revoking"),
@@ -161,7 +186,7 @@ class StreamOffset:
         return offset
 
     def _check(self) -> None:
-        both = self.ranges.keys() & self.unacknowledged.keys()
+        both = (self.ranges.keys() | self.pending.keys()) & self.unacknowledged.keys()
         _require(not both, "unacknowledged", sorted(both))
         _require(self.warm_up is None or not self.ranges, "state.warm_up", self.warm_up)
 
@@ -169,6 +194,13 @@ class StreamOffset:
 #: What a query without a checkpoint starts from. Constant: Spark does not log it, and asks a new
 #: process for it when it replays the first batch.
 INITIAL_OFFSET = StreamOffset()
+
+
+def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    return {
+        topic: {str(p.partition): [r.start, r.end] for p, r in items}
+        for topic, items in groupby(sorted(ranges.items()), lambda item: item[0].topic)
+    }
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -203,10 +235,13 @@ def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPa
             yield TopicPartition(topic, int(number)), item
 
 
-def _range(partition: TopicPartition, bounds: Any) -> OffsetRange:
-    valid = isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_number, bounds))
-    _require(valid and bounds[0] <= bounds[1], f"ranges.{partition.topic}", bounds)
-    return OffsetRange(partition.topic, partition.partition, bounds[0], bounds[1])
+def _ranges(value: Mapping[str, Any], name: str) -> dict[TopicPartition, OffsetRange]:
+    ranges = {}
+    for partition, bounds in _by_partition(value, name):
+        valid = isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_number, bounds))
+        _require(valid and bounds[0] <= bounds[1], f"{name}.{partition.topic}", bounds)
+        ranges[partition] = OffsetRange(partition.topic, partition.partition, *bounds)
+    return ranges
 
 
 def _positions(value: Mapping[str, Any]) -> Iterable[tuple[TopicPartition, int]]:

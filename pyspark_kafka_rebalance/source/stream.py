@@ -4,8 +4,9 @@ An offset says what the batch that *ends* there reads: for each partition a rang
 number is the next offset to read. ``partitions(start, end)`` therefore needs ``end`` alone, and a
 replay reads the same records, whoever owns the partitions by then.
 
-Spark 4.2 and later: ``latestOffset(start)`` proves that the batch ending at ``start`` is
-committed, which comes earlier than ``commit``, and on idle triggers as well.
+``latestOffset(start)`` comes when the batch ending at ``start`` is done, earlier than ``commit``,
+and on idle triggers as well. What it proves: ``open_batches``. Spark 4.0 and 4.1
+call otherwise: ``spark_versions``.
 """
 
 from __future__ import annotations
@@ -21,12 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from ..errors import DataLossError, OptionError
 from .membership import QueryMembership
@@ -34,6 +29,7 @@ from .offsets import Event, MemberState, StreamOffset
 from .planning import backlog, find_data_loss, group_into_tasks, plan_batch
 from .reading import TaskPartition, read_task
 from .replay import moved_on
+from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,10 +50,14 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     ----------
     options : SourceOptions
         Validated options.
+    trigger_is_told : bool
+        Whether Spark lets the reader know of AvailableNow and Once. If it does not, any trigger
+        may be one of them, and the first batch must have what there is.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, trigger_is_told: bool = True) -> None:
         self._options = options
+        self._trigger_is_told = trigger_is_told
         self._membership: QueryMembership | None = None
         self._run = ""  # client id prefix of this run
         self._available_now_ends: dict[TopicPartition, int] | None = None
@@ -67,10 +67,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._read_at: float | None = None  # when a batch with records was planned last
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self._options}
+        return {"options": self._options, "trigger_is_told": self._trigger_is_told}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        KafkaDeferredStreamReader.__init__(self, state["options"])
+        KafkaDeferredStreamReader.__init__(self, **state)
 
     # -- the driver's planner process -------------------------------------------------------------
 
@@ -94,14 +94,21 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._begun = True
             begin = StreamOffset.parse(start)
             membership.restore(begin.positions())
-            if self._available_now_ends is not None or isinstance(limit, ReadAllAvailable):
+            ends_by_itself = self._available_now_ends is not None
+            ends_by_itself |= isinstance(limit, ReadAllAvailable)
+            if ends_by_itself:
+                membership.progress_is_synchronous()
+            if ends_by_itself or not self._trigger_is_told:
                 membership.join()
                 membership.wait_until_settled()
             elif not self._replayed:
-                return self._warm_up(membership, begin)
+                return self._empty_batch(membership, start)
         membership.begin_trigger(start)
         membership.join()
-        return self._plan(membership, limit) or start
+        planned = self._plan(membership, limit)
+        if planned is None and membership.wants_commit():
+            planned = self._empty_batch(membership, start)
+        return planned or start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end offsets known last, for ``query.lastProgress``; asks for nothing."""
@@ -121,9 +128,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             offset = self._with_flags_of_now(offset, self._membership)
         else:
             self._replayed = True
+            offset = replace(offset, ranges=offset.ranges_after(StreamOffset.parse(start)))
             ranges = list(offset.ranges.values())
             lost = moved_on(self._options, ranges, offset.run) if ranges else frozenset()
-            offset = replace(offset, revoking=frozenset(), lost=lost)
+            warm_up = None if ranges else offset.warm_up
+            offset = replace(offset, revoking=frozenset(), lost=lost, warm_up=warm_up)
         options = self._options
         tasks = group_into_tasks(
             offset, options.readers, options.min_partitions, options.max_records_per_partition
@@ -131,9 +140,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return [TaskPartition(task) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Proves the same as ``latestOffset(start=end)``, which comes first on Spark 4.2+."""
+        """Proves the batch that ends here, and says more: ``open_batches``."""
         if self._membership is not None:
-            self._membership.prove(end)
+            self._membership.committed(end)
 
     def stop(self) -> None:
         """Commit what is proven, leave the group; at most 3 s, idempotent."""
@@ -157,11 +166,18 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._membership.start()
         return self._membership
 
-    def _warm_up(self, membership: QueryMembership, begin: StreamOffset) -> dict[str, Any]:
-        """An empty first batch: the JVM and the Python workers take 4 to 8 s to start, during
-        which a member would hold partitions without reading them."""
+    def _empty_batch(self, membership: QueryMembership, start: dict[str, Any]) -> dict[str, Any]:
+        """A batch that reads nothing.
+
+        The first one warms up: the JVM and the Python workers take 4 to 8 s to start, during which
+        a member would hold partitions without reading them. Others make Spark call ``commit``.
+        """
+        state = membership.state_without_ranges()
         offset = StreamOffset(
-            unacknowledged=membership.unacknowledged(), warm_up=(begin.warm_up or 0) + 1
+            pending=state.pending,
+            unacknowledged=state.unacknowledged,
+            run=self._run if state.pending else None,
+            warm_up=(StreamOffset.parse(start).warm_up or 0) + 1,
         )
         return self._hand_to_spark(membership, offset)
 
@@ -196,6 +212,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             owned_by[member].append(partition)
         offset = StreamOffset(
             ranges=ranges,
+            pending=state.pending,
             unacknowledged=state.unacknowledged,
             members=tuple(
                 MemberState(generation, tuple(sorted(partitions)))

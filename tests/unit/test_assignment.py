@@ -704,6 +704,34 @@ def test_after_data_loss_the_group_moves_back_as_well(query: QueryAssignment) ->
     assert query.start_at(P, 40, 0) == 40, "not where it was before the data loss"
 
 
+def test_what_a_batch_read_before_data_loss_is_not_committed_after_it(
+    query: QueryAssignment,
+) -> None:
+    read(query, P, 100, 150)
+    query.move_to(P, 40)
+    query.prove()
+    assert query.commits() == {0: {P: 40}}
+    assert query.unproven() == {}
+
+
+def test_batches_are_proven_in_order_and_each_with_all_before_it(query: QueryAssignment) -> None:
+    """As async progress tracking does."""
+    read(query, P, 100, 150)
+    first = query.batch
+    read(query, P, 150, 170)
+    read(query, P, 170, 175)
+    assert query.unproven() == {P: a_range(P, 100, 175)}
+    query.prove(first)
+    assert query.commits() == {0: {P: 150}}
+    assert query.undrained([P]) == {P}
+    assert query.unproven() == {P: a_range(P, 150, 175)}
+    query.prove()
+    assert query.commits() == {0: {P: 175}}
+    query.acknowledge(P, 175)
+    assert query.undrained([P]) == set()
+    assert not query.has_unproven()
+
+
 def test_an_offset_that_the_group_has_forgotten_is_committed_again(
     query: QueryAssignment,
 ) -> None:

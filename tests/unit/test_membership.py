@@ -390,7 +390,7 @@ def test_a_start_that_the_group_does_not_know_is_committed_at_once(
     query.rounds(3)
     assert query.membership.plannable() == {P: start}
     assert group.committed == {P: start}
-    assert query.membership.unacknowledged() == {}
+    assert query.membership.state_without_ranges().unacknowledged == {}
 
 
 @pytest.mark.parametrize("starting", ["latest", "group"])
@@ -664,14 +664,14 @@ def test_nothing_is_committed_before_its_proof(query: Query) -> None:
     offset = query.read(P, 100, 150)
     query.rounds(3)
     assert query.group.committed == {P: 100}
-    query.membership.prove({"another": "offset"})
+    query.membership.committed({"another": "offset"})
     query.rounds()
     assert query.group.committed == {P: 100}
-    query.membership.prove(offset)
+    query.membership.committed(offset)
     query.rounds()
     assert query.group.committed == {P: 150}
     query.rounds()
-    assert query.membership.unacknowledged() == {}
+    assert query.membership.state_without_ranges().unacknowledged == {}
 
 
 def test_a_trigger_from_elsewhere_than_the_last_batch_is_refused(query: Query) -> None:
@@ -679,8 +679,70 @@ def test_a_trigger_from_elsewhere_than_the_last_batch_is_refused(query: Query) -
     with pytest.raises(KafkaRebalanceError, match="restart the query"):
         query.membership.begin_trigger({"another": "offset"})
     query.membership.begin_trigger(offset)
+
+
+def test_a_trigger_proves_the_batch_before_it_if_spark_has_logged_it(query: Query) -> None:
+    query.membership.begin_trigger({"the": "start"})
+    offset = query.read(P, 100, 150)
+    query.membership.committed({"the": "start"})  # once the batch is in the log
+    query.membership.begin_trigger(offset)
     query.membership.begin_trigger(offset)  # idle triggers come again and again
     query.rounds()
+    assert query.group.committed == {P: 150}
+    assert not query.membership.wants_commit()
+
+
+def test_a_trigger_proves_every_batch_of_a_run_that_tracks_its_progress_itself(
+    query: Query,
+) -> None:
+    query.membership.progress_is_synchronous()  # Once: nothing ever calls commit
+    query.membership.begin_trigger({"the": "start"})
+    offset = query.read(P, 100, 150)
+    query.membership.begin_trigger(offset)
+    query.rounds()
+    assert query.group.committed == {P: 150}
+
+
+def test_async_progress_tracking_commits_what_spark_commits_and_nothing_ahead(
+    query: Query,
+) -> None:
+    """Triggers run ahead of Spark's log: a kill would have it go on from before them."""
+    membership = query.membership
+    member = query.group.members[0]
+    membership.begin_trigger({"the": "start"})
+    first = query.read(P, 100, 150)
+    membership.begin_trigger(first)
+    second = query.read(P, 150, 170)
+    membership.begin_trigger(second)
+    member.revoke(P)
+    query.rounds(3)
+    assert query.group.committed == {P: 100}
+    assert member.released == set()
+    assert membership.wants_commit(), "nothing else makes Spark go on"
+    assert not membership.wants_commit(), "once in a while"
+    assert membership.state_without_ranges().pending == {P: a_range(P, 100, 170)}
+    membership.committed(first)
+    query.rounds(3)
+    assert query.group.committed == {P: 150}
+    assert member.released == set()
+    assert membership.state_without_ranges().pending == {P: a_range(P, 150, 170)}
+    membership.committed(second)
+    query.rounds(4)
+    assert query.group.committed == {P: 170}
+    assert member.released == {P}
+    assert membership.state_without_ranges().pending == {}
+
+
+def test_once_seen_async_progress_tracking_is_not_forgotten(query: Query) -> None:
+    """Another source of the query may have had batches of its own: the same commit comes twice."""
+    membership = query.membership
+    membership.begin_trigger({"the": "start"})
+    first = query.read(P, 100, 150)
+    membership.begin_trigger(first)
+    second = query.read(P, 150, 170)
+    membership.committed(first)
+    membership.begin_trigger(second)
+    query.rounds(3)
     assert query.group.committed == {P: 150}
 
 
@@ -692,7 +754,7 @@ def test_a_revoke_waits_until_the_commit_of_its_batch_is_acknowledged(query: Que
     query.rounds(3)
     assert member.delayed == {P}, "its batch is under way"
     assert member.released == set()
-    query.membership.prove(offset)
+    query.membership.committed(offset)
     query.rounds(3)
     assert member.delayed == {P}, "its commit is not acknowledged"
     assert member.released == set()
@@ -752,7 +814,7 @@ def test_a_loss_and_quick_rejoin(query: Query) -> None:
     query.rounds(3)
     assert query.membership.plannable() == {P: 150}
     assert query.group.committed == {P: 100}
-    query.membership.prove(offset)
+    query.membership.committed(offset)
     query.rounds(3)
     assert query.group.committed == {P: 150}
     assert query.membership.state_of([P]).generations == (2,)
@@ -770,7 +832,7 @@ def test_what_is_lost_is_not_committed_but_not_forgotten(
     offset = query.read(P, 100, 150)
     group.members[0].lose(P)
     query.rounds()
-    query.membership.prove(offset)
+    query.membership.committed(offset)
     query.rounds(3)
     assert group.committed[P] == 100
     handed_out = query.membership.hand_out({Q: a_range(Q, 200, 201)})
@@ -778,14 +840,14 @@ def test_what_is_lost_is_not_committed_but_not_forgotten(
     assert handed_out[2].unacknowledged == {P: 150}
     group.committed[P] = 160  # the next owner's
     query.rounds()
-    assert query.membership.unacknowledged() == {}
+    assert query.membership.state_without_ranges().unacknowledged == {}
 
 
 def test_a_checkpoint_is_ahead_of_the_group(make: Callable[..., Query], group: Group) -> None:
     group.committed = {P: 100, Q: 200}
     query = make()
     query.membership.restore({P: 150, Q: 10})
-    assert query.membership.unacknowledged() == {P: 150, Q: 10}
+    assert query.membership.state_without_ranges().unacknowledged == {P: 150, Q: 10}
     query.start()
     group.members[0].assign(P, Q)
     query.rounds(3)
@@ -801,7 +863,7 @@ def test_after_data_loss_the_group_moves_back(query: Query) -> None:
 
 
 def test_after_data_loss_the_group_moves_back_behind_our_own_commit(query: Query) -> None:
-    query.membership.prove(query.read(P, 100, 150))
+    query.membership.committed(query.read(P, 100, 150))
     query.rounds(3)
     query.membership.move_to({P: 40})
     query.rounds(3)
@@ -859,7 +921,7 @@ def test_without_a_commit_log_the_next_trigger_proves(query: Query) -> None:
     offset = query.read(P, 100, 150)
     query.group.members[0].revoke(P)
     query.rounds()
-    query.membership.prove(offset)
+    query.membership.committed(offset)
     query.rounds(4)
     assert query.group.members[0].released == {P}
 
@@ -885,7 +947,7 @@ def test_an_unreadable_commit_log_ends_the_membership(
 
 def test_stop_commits_what_is_proven_and_leaves_once(query: Query) -> None:
     member = query.group.members[0]
-    query.membership.prove(query.read(P, 100, 150))
+    query.membership.committed(query.read(P, 100, 150))
     query.read(P, 150, 170)
     query.membership.stop()
     assert query.group.committed == {P: 150}, "the last batch is not proven"
@@ -928,7 +990,7 @@ def test_stop_before_the_start(make: Callable[..., Query]) -> None:
 
 def test_stop_with_a_commit_that_is_never_acknowledged(query: Query) -> None:
     query.group.accepts_commits = False
-    query.membership.prove(query.read(P, 100, 150))
+    query.membership.committed(query.read(P, 100, 150))
     query.membership.stop()
     assert query.group.members[0].closed == 1, "left all the same"
 

@@ -34,13 +34,17 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
     cut = draw(st.integers(0, len(partitions)))
     warm_up = draw(st.none() | st.integers(0, 5))
     with_range = [] if warm_up is not None else partitions[:cut]
-    ranges = {}
-    for p in with_range:
-        start, end = sorted((draw(NUMBERS), draw(NUMBERS)))
-        ranges[p] = OffsetRange(p.topic, p.partition, start, end)
+    ranges, pending = {}, {}
+    for p in partitions[:cut]:
+        first, start, end = sorted((draw(NUMBERS), draw(NUMBERS), draw(NUMBERS)))
+        if p in with_range:
+            ranges[p] = OffsetRange(p.topic, p.partition, start, end)
+        if draw(st.booleans()):
+            pending[p] = OffsetRange(p.topic, p.partition, first, start)
     shares = draw(st.integers(0, 3))
     return StreamOffset(
         ranges=ranges,
+        pending=pending,
         unacknowledged={p: draw(NUMBERS) for p in partitions[cut:]},
         members=tuple(
             MemberState(draw(st.integers(-1, 99)), tuple(sorted(with_range[i::shares])))
@@ -81,6 +85,7 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
     text = json.dumps(offset.to_json_dict())
     again = StreamOffset(
         ranges=shuffled(offset.ranges),
+        pending=shuffled(offset.pending),
         unacknowledged=shuffled(offset.unacknowledged),
         members=tuple(
             MemberState(m.generation, tuple(chance.sample(m.partitions, len(m.partitions))))
@@ -154,6 +159,8 @@ def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
         malformed("ranges.t", {"x": [0, 1]}),
         malformed("ranges.t", {"01": [0, 1]}),
         malformed("ranges.t", {"": [0, 1]}),
+        malformed("pending", []),
+        malformed("pending.t", {"0": [2, 1]}),
         malformed("unacknowledged", 1),
         malformed("unacknowledged.t", {"0": None}),
         malformed("unacknowledged.t", {"0": 2**63}),
@@ -188,3 +195,34 @@ def test_a_warm_up_reads_nothing() -> None:
     value |= {"ranges": {"t": {"0": [0, 1]}}, "state": {"warm_up": 1}}
     with pytest.raises(OffsetFormatError, match="warm_up"):
         StreamOffset.parse(value)
+
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def a_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
+    return OffsetRange(partition.topic, partition.partition, start, end)
+
+
+def after(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, tuple[int, int]]:
+    return {p: (r.start, r.end) for p, r in end.ranges_after(start).items()}
+
+
+def test_a_batch_from_before_what_is_pending_reads_that_as_well() -> None:
+    """Spark has forgotten the batches in between; one of them read of Q, the last only of P."""
+    logged = StreamOffset(ranges={P: a_range(P, 0, 10)})
+    between = StreamOffset(ranges={P: a_range(P, 10, 20), Q: a_range(Q, 5, 9)})
+    end = StreamOffset(
+        ranges={P: a_range(P, 20, 30)},
+        pending={P: a_range(P, 0, 20), Q: a_range(Q, 5, 9)},
+    )
+    assert after(between, end) == {P: (20, 30)}, "nothing was forgotten"
+    assert after(logged, end) == {P: (10, 30), Q: (5, 9)}
+    assert after(INITIAL_OFFSET, end) == {P: (0, 30), Q: (5, 9)}
+    assert end.positions() == {P: 30, Q: 9}
+
+
+def test_what_is_pending_and_was_moved_away_from_is_gone() -> None:
+    """Records are gone from Kafka, the stream went on elsewhere."""
+    end = StreamOffset(ranges={P: a_range(P, 4, 8)}, pending={P: a_range(P, 0, 10)})
+    assert after(INITIAL_OFFSET, end) == {P: (4, 8)}

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from kafka.structs import TopicPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_kafka_rebalance.errors import DataLossError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
@@ -21,6 +20,7 @@ from pyspark_kafka_rebalance.source.membership import BatchState
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.planning import TaskRange
+from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
@@ -47,6 +47,17 @@ class FakeMembership:
         self.events: list[RebalanceEvent] = []
         self.revoking: set[TopicPartition] = set()
         self.lost: set[TopicPartition] = set()
+        self.pending: dict[TopicPartition, OffsetRange] = {}
+        self.wants = False  # an empty batch
+
+    def progress_is_synchronous(self) -> None:
+        self.calls.append("synchronous")
+
+    def committed(self, offset: dict[str, Any]) -> None:
+        self.prove(offset)
+
+    def wants_commit(self) -> bool:
+        return self.wants
 
     def start(self) -> None:
         self.calls.append("start")
@@ -111,11 +122,12 @@ class FakeMembership:
             member_of={p: 0 for p in ranges if p in self.positions},
             revoking=frozenset(self.revoking),
             lost=frozenset(self.lost),
-            unacknowledged=self.unacknowledged(),
+            unacknowledged=dict(self.restored),
+            pending=dict(self.pending),
         )
 
-    def unacknowledged(self) -> dict[TopicPartition, int]:
-        return dict(self.restored)
+    def state_without_ranges(self) -> BatchState:
+        return self.state_of(())
 
     def stop(self) -> None:
         self.calls.append("stop")
@@ -548,6 +560,45 @@ def test_a_replay_asks_what_has_moved_on(
     assert asked == [([OffsetRange("t", 0, 100, 150)], "kafka_deferred-dead")]
     assert flags[P].lost
     assert not flags[P].revoking, "nobody waits for the dead run's revoke"
+
+
+def test_a_replay_from_before_what_is_pending_reads_that_as_well(
+    running: Running,
+    make: Callable[..., KafkaDeferredStreamReader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[OffsetRange] = []
+    monkeypatch.setattr(
+        stream_module, "moved_on", lambda _, ranges, run: asked.extend(ranges) or frozenset()
+    )
+    running.membership.pending = {P: OffsetRange("t", 0, 40, 100), R: OffsetRange("t", 2, 0, 7)}
+    end = running.trigger()
+    ours = ranges_of(running.reader.partitions(running.start, end))
+    assert {p: (r.range.start, r.range.end) for p, r in ours.items()} == {
+        P: (100, 150),
+        Q: (200, 250),
+    }
+    logged = StreamOffset(ranges={P: OffsetRange("t", 0, 0, 60)}).to_json_dict()
+    theirs = ranges_of(make().partitions(logged, json.loads(json.dumps(end))))
+    read = {p: (r.range.start, r.range.end) for p, r in theirs.items()}
+    assert read == {P: (60, 150), Q: (200, 250), R: (0, 7)}
+    assert set(asked) == {r.range for r in theirs.values()}
+
+
+def test_an_empty_batch_makes_spark_commit_what_is_not_proven(
+    running: Running, make: Callable[..., KafkaDeferredStreamReader]
+) -> None:
+    running.membership.ends = running.membership.positions
+    assert running.trigger() is running.start
+    running.membership.wants = True
+    running.membership.pending = {P: OffsetRange("t", 0, 50, 100)}
+    end = running.trigger()
+    assert end != running.start
+    assert ends_of(end) == {}
+    assert StreamOffset.parse(end).pending == running.membership.pending
+    assert ranges_of(running.reader.partitions(running.start, end)) == {}
+    restarted = make()
+    assert restarted.partitions(end, end) == []
 
 
 def test_a_replay_without_ranges_asks_nobody(

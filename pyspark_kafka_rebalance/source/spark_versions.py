@@ -1,0 +1,135 @@
+"""What differs between the versions of Spark that are supported, 4.0 to 4.3.
+
+Everything else is written for 4.2 and later, whose reader knows ``start`` and a limit
+(SPARK-53898, SPARK-55304):
+
+==========================  ==============================  ====================================
+what                        4.0 and 4.1                     4.2 and later
+==========================  ==============================  ====================================
+the end of the next batch   ``latestOffset()``              ``latestOffset(start, limit)``
+where Spark stands, after   ``partitions(last, last)``      ``start``
+a restart
+the limit                   from the options alone          ``ReadLimit``: Once asks for all
+AvailableNow                one batch, as Once              as many as the limit makes
+==========================  ==============================  ====================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from ..errors import KafkaRebalanceError
+
+if TYPE_CHECKING:
+    from .stream import KafkaDeferredStreamReader
+
+#: Whether Spark tells the reader where it stands, how much it wants, and of AvailableNow.
+HAS_ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None
+
+if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit:
+        """How much Spark wants in a batch."""
+
+    @dataclass
+    class ReadAllAvailable(ReadLimit):
+        """All there is."""
+
+    @dataclass
+    class ReadMaxRows(ReadLimit):
+        """At most so many rows."""
+
+        max_rows: int
+
+    class SupportsTriggerAvailableNow:
+        """Marks a reader that Spark may ask to fix the end of a run."""
+
+
+__all__ = [
+    "HAS_ADMISSION_CONTROL",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxRows",
+    "StreamReaderOfSpark40",
+    "SupportsTriggerAvailableNow",
+]
+
+_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+
+
+class StreamReaderOfSpark40(DataSourceStreamReader):
+    """Calls a reader of Spark 4.2 as Spark 4.2 would; for 4.0 and 4.1.
+
+    It keeps in mind where Spark stands. One thread of Spark's runs a query's batches, so that a
+    ``latestOffset()`` after the ``partitions()`` of a batch says that the batch is done.
+
+    Parameters
+    ----------
+    reader : KafkaDeferredStreamReader
+        One that knows of no trigger: AvailableNow and Once run one batch, and their only
+        ``latestOffset()`` cannot be told from the first of any other trigger.
+    """
+
+    def __init__(self, reader: KafkaDeferredStreamReader) -> None:
+        self._reader = reader
+        self._stands_at: dict[str, Any] | None = None
+        self._offered: dict[str, Any] | None = None  # for a batch that was not planned yet
+
+    def initialOffset(self) -> dict[str, Any]:
+        """As the reader's."""
+        return self._reader.initialOffset()
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        """The end of the next batch; where Spark stands, if there is nothing for one.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            Spark asks again before it planned the batch, which is how it wraps a source for
+            AvailableNow when told to. What it asked for then is not in the order of the batches.
+        """
+        if self._offered is not None:
+            self._refuse_wrapper()
+        start = self._reader.initialOffset() if self._stands_at is None else self._stands_at
+        end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
+        if end != start:
+            self._offered = end
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch that ends at ``end``; none if that is where it starts."""
+        if self._offered is not None and end != self._offered:
+            self._refuse_wrapper()
+        self._offered = None
+        self._stands_at = end
+        return self._reader.partitions(start, end)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """As the reader's."""
+        self._reader.commit(end)
+
+    def stop(self) -> None:
+        """As the reader's."""
+        self._reader.stop()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """As the reader's."""
+        return self._reader.read(partition)
+
+    def _refuse_wrapper(self) -> None:
+        raise KafkaRebalanceError(
+            f"{_WRAPPER}=true is not supported before Spark 4.2: leave it at false, AvailableNow "
+            "then reads all there is in one batch"
+        )
