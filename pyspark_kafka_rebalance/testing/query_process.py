@@ -40,6 +40,8 @@ class QueryProcess(ChildProcess):
         The source's format.
     conf : mapping
         More of Spark's settings.
+    writer_options : mapping
+        The sink's options beside ``checkpointLocation``.
     parallelism : int
         Spark's cores.
     hold : bool
@@ -59,6 +61,7 @@ class QueryProcess(ChildProcess):
         batch_s: float = 0.0,
         source: str = "kafka_deferred",
         conf: Mapping[str, str] | None = None,
+        writer_options: Mapping[str, str] | None = None,
         parallelism: int = 2,
         hold: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
@@ -73,6 +76,7 @@ class QueryProcess(ChildProcess):
             "trigger": dict(trigger or {"processingTime": "0 seconds"}),
             "batch_s": batch_s,
             "conf": dict(conf or {}),
+            "writer_options": dict(writer_options or {}),
             "parallelism": parallelism,
             "hold": hold,
         }
@@ -157,6 +161,7 @@ def main(settings: dict[str, Any]) -> None:
 
     query = (
         stream.writeStream.foreachBatch(sink)
+        .options(**settings["writer_options"])
         .option("checkpointLocation", settings["checkpoint"])
         .trigger(**settings["trigger"])
         .queryName(settings["name"])

@@ -17,6 +17,7 @@ from kafka.structs import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
 from pyspark_kafka_rebalance.testing.local_spark import local_spark
@@ -26,9 +27,24 @@ from pyspark_kafka_rebalance.testing.query_process import QueryProcess
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
+#: What docs/spark-versions.md says of AvailableNow and Once.
+many_batches = pytest.mark.skipif(
+    not HAS_ADMISSION_CONTROL,
+    reason="before Spark 4.2 AvailableNow and Once run one batch, with the limits of the options",
+)
+
+
+#: The shared session is a Spark Connect server as well, on a free port.
+_CONNECT_SERVER = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_spark("tests", conf={"spark.sql.session.timeZone": "UTC"})
+    session = local_spark("tests", conf={"spark.sql.session.timeZone": "UTC", **_CONNECT_SERVER})
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -37,10 +53,17 @@ def spark() -> Iterator[SparkSession]:
 class Stream:
     """A query of the shared session that keeps its batches."""
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, str], checkpoint: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: Mapping[str, str],
+        checkpoint: Path,
+        writer_options: Mapping[str, str],
+    ) -> None:
         self._spark = spark
         self.options = dict(options)
         self._checkpoint = checkpoint
+        self._writer_options = writer_options
         self.batches: dict[int, pa.Table] = {}
         self.query: StreamingQuery | None = None
 
@@ -52,6 +75,7 @@ class Stream:
 
         self.query = (
             frame.writeStream.foreachBatch(keep)
+            .options(**self._writer_options)
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(**trigger)
             .start()
@@ -82,7 +106,9 @@ def stream(
     """Make streams of one topic and group; stopped at the end."""
     made: list[Stream] = []
 
-    def make(name: str = "query", **options: str) -> Stream:
+    def make(
+        name: str = "query", writer_options: Mapping[str, str] | None = None, **options: str
+    ) -> Stream:
         settings = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "kafka.group.id": group_id,
@@ -95,7 +121,7 @@ def stream(
         for key, value in options.items():
             settings[key.replace("__", ".")] = value
         given = {key: value for key, value in settings.items() if value}
-        made.append(Stream(spark, given, tmp_path / name))
+        made.append(Stream(spark, given, tmp_path / name, writer_options or {}))
         return made[-1]
 
     yield make
@@ -167,6 +193,7 @@ class Queries:
         batch_s: float = 0.3,
         trigger: str = "0 seconds",
         hold: bool = False,
+        writer_options: Mapping[str, str] | None = None,
         **options: str,
     ) -> QueryProcess:
         given = {key.replace("__", "."): value for key, value in options.items()}
@@ -178,6 +205,7 @@ class Queries:
             batch_s=batch_s,
             trigger={"processingTime": trigger},
             hold=hold,
+            writer_options=writer_options,
         )
         self._made.append(query)
         return query.start()
@@ -185,14 +213,17 @@ class Queries:
     def ledger(self) -> pa.Table:
         return read_ledger(self._work / "ledger")
 
-    def tally(self) -> Tally:
+    def ends(self) -> dict[TopicPartition, int]:
+        """The topic's end offsets."""
         consumer = KafkaConsumer(bootstrap_servers=self._kafka.bootstrap_servers)
         try:
             partitions = consumer.partitions_for_topic(self._topic)
-            ends = consumer.end_offsets([TopicPartition(self._topic, p) for p in partitions])
+            return consumer.end_offsets([TopicPartition(self._topic, p) for p in partitions])
         finally:
             consumer.close()
-        return tally(self.ledger(), ends)
+
+    def tally(self) -> Tally:
+        return tally(self.ledger(), self.ends())
 
     def wait_until_all_is_read(self, patience_s: float = 60.0) -> Tally:
         deadline = time.monotonic() + patience_s

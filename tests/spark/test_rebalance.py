@@ -48,7 +48,7 @@ def batches_of(rows):
 both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
-@both_protocols
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.core), "consumer"])
 def test_every_record_once_over_joins_a_graceful_leave_and_a_rejoin(
     kafka, topic_name, queries, protocol
 ):

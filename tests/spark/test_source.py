@@ -14,6 +14,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 
+from .conftest import many_batches
+
 PATIENCE_S = 60.0
 
 
@@ -41,12 +43,16 @@ def test_available_now_reads_what_is_there_once_and_commits_it(
     first = query.run()
     assert offsets_of(first) == [(p, o) for p in range(3) for o in range(100)]
     assert sorted(first["value"].to_pylist()) == sorted(b"%d" % n for n in range(300))
-    assert committed() == {TopicPartition(topic_name, p): 100 for p in range(3)}
+    wait_until(
+        lambda: committed() == {TopicPartition(topic_name, p): 100 for p in range(3)}, "committed"
+    )
     kafka.produce(topic_name, [b"more"] * 30)
     second = query.run()
     assert offsets_of(second) == [(p, o) for p in range(3) for o in range(100, 110)]
     assert query.run().num_rows == 0
-    assert committed() == {TopicPartition(topic_name, p): 110 for p in range(3)}
+    wait_until(
+        lambda: committed() == {TopicPartition(topic_name, p): 110 for p in range(3)}, "committed"
+    )
 
 
 def test_columns_are_those_of_sparks_source_and_the_state_of_the_group(kafka, topic_name, stream):
@@ -79,12 +85,14 @@ def test_columns_are_those_of_sparks_source_and_the_state_of_the_group(kafka, to
     ]
 
 
+@many_batches
 def test_once_reads_what_is_there(kafka, topic_name, stream):
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"x"] * 20)
     assert stream(maxOffsetsPerTrigger="5").run(once=True).num_rows == 20
 
 
+@many_batches
 def test_max_offsets_per_trigger_bounds_every_batch(kafka, topic_name, stream):
     kafka.create_topic(topic_name, partitions=3)
     kafka.produce(topic_name, [b"x"] * 300)
@@ -95,6 +103,7 @@ def test_max_offsets_per_trigger_bounds_every_batch(kafka, topic_name, stream):
     assert len([size for size in sizes if size]) >= 3
 
 
+@many_batches
 def test_max_bytes_per_trigger_bounds_every_batch(kafka, topic_name, stream):
     """By what the brokers' logs take: partitions with small records, large ones, and none."""
     kafka.create_topic(topic_name, partitions=3)
@@ -140,6 +149,7 @@ def test_each_reader_is_a_member_and_commits_follow_every_batch(
     assert offsets_of(query.rows()) == [(p, o) for p in range(12) for o in range(20)]
 
 
+@pytest.mark.core
 def test_a_restart_goes_on_where_the_checkpoint_is(kafka, topic_name, stream):
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"x"] * 20)
@@ -180,7 +190,9 @@ def test_latest_is_committed_at_once_so_that_the_next_owner_loses_nothing(
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"old"] * 10)
     assert stream("first", startingOffsets="latest").run().num_rows == 0
-    assert committed() == {TopicPartition(topic_name, p): 5 for p in range(2)}
+    wait_until(
+        lambda: committed() == {TopicPartition(topic_name, p): 5 for p in range(2)}, "committed"
+    )
     kafka.produce(topic_name, [b"new"] * 10)
     rows = stream("second", startingOffsets="latest").run()
     assert rows["value"].to_pylist() == [b"new"] * 10
