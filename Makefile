@@ -6,8 +6,10 @@ ARGS ?=
 # Spark finds a data source by listing the modules on the path, which does not see the import hook
 # of a modern editable install.
 EDITABLE := --config-settings editable_mode=compat --editable
-# Versions to install beside the package, for test-oldest.
+# Versions to install beside the package, for test-oldest and test-core.
 PINS ?=
+OLDEST_SPARK := 4.0
+SPARK ?= $(OLDEST_SPARK)
 OLDEST_KAFKA_PYTHON := 3.0.5
 
 PY := $(VENV)/bin/python
@@ -40,7 +42,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-core test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -76,7 +78,10 @@ test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and 
 	@$(PY) -m pytest $(ARGS) tests/chaos
 
 test-oldest: ## Run all tests on the oldest PySpark and kafka-python that are supported
-	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS="'pyspark==4.2.*' 'kafka-python==$(OLDEST_KAFKA_PYTHON)'"
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS="'pyspark==$(OLDEST_SPARK).*' 'kafka-python==$(OLDEST_KAFKA_PYTHON)'"
+
+test-core: ## Run what must hold on every PySpark on one of them (SPARK=4.1)
+	@$(MAKE) --no-print-directory test-spark VENV=.venv-spark-$(SPARK) PINS="'pyspark==$(SPARK).*'" ARGS="-m core $(ARGS)"
 
 # 3.0.5 now and then leaves the socket of a connection that ends to the garbage collector.
 test-old-client: $(OLD_CLIENT)/.installed ## Run the consumer's tests on the oldest kafka-python alone
