@@ -28,6 +28,9 @@ _PUBLIC = {
     "RangeFetcher": "fetch.fetcher",
     "OffsetRange": "fetch.offset_range",
     "KafkaDeferredDataSource": "source.data_source",
+    "QueryProgress": "source.progress_table",
+    "PartitionProgress": "source.progress_table",
+    "progress": "source.progress",
 }
 
 __all__ = [*_PUBLIC, "DefaultSource"]
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
     from .fetch.fetcher import RangeFetcher as RangeFetcher
     from .fetch.offset_range import OffsetRange as OffsetRange
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
+    from .source.progress import progress as progress
+    from .source.progress_table import PartitionProgress as PartitionProgress
+    from .source.progress_table import QueryProgress as QueryProgress
 
 
 def __getattr__(name: str) -> Any:

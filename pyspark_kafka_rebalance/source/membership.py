@@ -129,6 +129,7 @@ class QueryMembership:
         self._lost_checked_at = 0.0
         self._end_offsets: dict[TopicPartition, int] = {}
         self._end_offsets_at = 0.0
+        self._known_end_offsets: dict[TopicPartition, int] = {}
         self._bytes_per_offset: dict[TopicPartition, float] = {}
         self._bytes_per_offset_at = 0.0
 
@@ -323,8 +324,15 @@ class QueryMembership:
         return ends
 
     def known_end_offsets(self) -> dict[TopicPartition, int]:
-        """The end offsets asked for last, without asking again."""
-        return self._end_offsets
+        """The end offset of every owned partition as last answered, without asking again.
+
+        With those that are being revoked or have no leader now, which nobody asks for.
+        """
+        answered = {**self._known_end_offsets, **self._end_offsets}
+        with self._lock:
+            owned = self._assignment.owned()
+            self._known_end_offsets = {p: end for p, end in answered.items() if p in owned}
+        return self._known_end_offsets
 
     def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on elsewhere after records were lost in Kafka (``failOnDataLoss=false``).

@@ -111,13 +111,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return planned or start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end offsets known last, for ``query.lastProgress``; asks for nothing."""
+        """The end offsets of what is owned, for ``query.lastProgress``; asks for nothing."""
         if self._membership is None:
             return None
         ends: dict[str, dict[str, int]] = {}
         for partition, end in sorted(self._membership.known_end_offsets().items()):
             ends.setdefault(partition.topic, {})[str(partition.partition)] = end
-        return ends or None
+        return ends
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch that ends at ``end``."""

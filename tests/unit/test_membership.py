@@ -625,6 +625,26 @@ def test_end_offsets_leave_out_what_has_no_leader(query: Query) -> None:
     assert query.membership.known_end_offsets() == {P: 1_000}
 
 
+def test_the_end_offset_of_what_is_being_revoked_stays_known(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make()
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds()
+    query.membership.end_offsets([P, Q])
+    assert query.membership.known_end_offsets().keys() == {P, Q}
+    query.read(P, 100, 150)
+    group.members[0].revoke(P)
+    query.rounds()
+    query.membership.end_offsets(query.membership.plannable())
+    assert query.membership.known_end_offsets().keys() == {P, Q}
+    group.members[0].lose(P)
+    query.rounds()
+    assert query.membership.known_end_offsets().keys() == {Q}
+
+
 def test_what_an_offset_takes_is_asked_for_now_and_then(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,198 @@
+"""progress(query): where a query stands in each of its partitions, as a table.
+
+Read from ``query.recentProgress`` alone, so it works wherever Spark's progress is: in a notebook on
+the driver, through Spark Connect, in a ``StreamingQueryListener``, in a log. An offset names only
+the partitions that its batch reads (see ``offsets.py``); the progresses before it tell of the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from .offsets import StreamOffset
+from .progress_table import (
+    ASSIGNED,
+    LOST,
+    OWNED,
+    REVOKED,
+    REVOKING,
+    PartitionProgress,
+    QueryProgress,
+)
+
+
+def progress(query: Any) -> QueryProgress:
+    """Tell where a query stands in each of its partitions.
+
+    Parameters
+    ----------
+    query : StreamingQuery, StreamingQueryProgress, dict, str, or a sequence of progresses
+        A running or ended query, of classic Spark or Spark Connect; or its ``recentProgress`` or
+        ``lastProgress``, the latter also as a dict or JSON. One progress alone tells only of the
+        partitions that its batch read and of those whose end offset is known.
+
+    Returns
+    -------
+    QueryProgress
+        Empty before the first batch.
+
+    Raises
+    ------
+    TypeError
+        It is none of these.
+    ValueError
+        The query has no source of the format ``kafka_deferred``.
+    OffsetFormatError
+        A newer release of this package made the progress.
+
+    Examples
+    --------
+    >>> print(progress(spark.streams.active[0]))  # doctest: +SKIP
+    orders-etl, batch 1207, 2026-11-21T12:00:03.250Z: 2 partitions, lag 7
+    topic   partition  member                     position  end offset  lag  state
+    orders          0  kafka_deferred-1f0c9a77-0    10,250      10,254    4  assigned
+    orders          1  kafka_deferred-1f0c9a77-1     9,870       9,873    3  revoking
+    orders          2  kafka_deferred-1f0c9a77-0    10,113           -    -  revoked
+    """
+    progresses = [_as_dict(one) for one in _progresses(query)]
+    if not progresses:
+        return QueryProgress(query=_name_of(query))
+    stories: list[_Story] = []
+    for one in progresses:
+        sources = one.get("sources") or []
+        stories += [_Story() for _ in sources[len(stories) :]]
+        for story, source in zip(stories, sources, strict=False):
+            story.add(source)
+    if all(story.is_foreign for story in stories):
+        described = ", ".join(str(s.get("description")) for s in progresses[-1].get("sources", []))
+        raise ValueError(f"the query has no source of the format kafka_deferred: {described}")
+    last = progresses[-1]
+    return QueryProgress(
+        query=last.get("name") or str(last.get("id")),
+        batch=last.get("batchId"),
+        timestamp=last.get("timestamp"),
+        partitions=tuple(row for story in stories for row in story.rows()),
+    )
+
+
+class _Story:
+    """What one source's progresses tell, from the oldest to the newest."""
+
+    def __init__(self) -> None:
+        self._states: dict[TopicPartition, str] = {}
+        self._members: dict[TopicPartition, str] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._is_first = True
+        self.is_foreign = False
+
+    def add(self, source: Mapping[str, Any]) -> None:
+        """Go on with the next progress of the source."""
+        start, end = _json(source.get("startOffset")), _json(source.get("endOffset"))
+        if not _is_ours(end):
+            self.is_foreign = end is not None
+            return
+        is_first, self._is_first = self._is_first, False
+        if is_first and _is_ours(start):
+            self._positions = StreamOffset.parse(start).positions()
+        # An idle trigger's progress repeats the offset of the batch before.
+        is_idle = end == start
+        batch = StreamOffset.parse(end) if is_first or not is_idle else None
+        if batch is not None:
+            self._read(batch)
+        ends = _json(source.get("latestOffset"))
+        if isinstance(ends, dict):  # Spark 4.2 and later
+            self._own(
+                {
+                    TopicPartition(topic, int(number)): offset
+                    for topic, by_number in ends.items()
+                    for number, offset in by_number.items()
+                }
+            )
+            if batch is not None and not is_idle:
+                self._fill_in(batch)
+
+    def _read(self, batch: StreamOffset) -> None:
+        """A batch ends here."""
+        self._positions.update(batch.positions())
+        for index, member in enumerate(batch.members):
+            self._members |= dict.fromkeys(member.partitions, f"{batch.run}-{index}")
+        for partition, state in self._states.items():
+            if state == REVOKING:
+                self._states[partition] = REVOKED
+        self._states |= dict.fromkeys(batch.ranges, ASSIGNED)
+        self._states |= dict.fromkeys(batch.revoking, REVOKING)
+        self._states |= dict.fromkeys(batch.lost, LOST)
+
+    def _own(self, ends: dict[TopicPartition, int]) -> None:
+        """The partitions that have an end offset, and only these, are the query's now."""
+        self._ends = ends
+        for partition in ends:
+            state = self._states.get(partition)
+            if state in (REVOKED, LOST):
+                self._positions.pop(partition, None)  # its owner in between has gone on
+            if state != REVOKING:
+                self._states[partition] = ASSIGNED
+        for partition, state in self._states.items():
+            if state in OWNED and partition not in ends:
+                self._states[partition] = REVOKED
+
+    def _fill_in(self, batch: StreamOffset) -> None:
+        """Without a range in a batch that has any: no backlog, or being revoked."""
+        if batch.ranges:
+            for partition in self._ends.keys() - batch.revoking:
+                self._positions.setdefault(partition, self._ends[partition])
+
+    def rows(self) -> Iterator[PartitionProgress]:
+        """The partitions as they stand now."""
+        for partition, state in sorted(self._states.items()):
+            position = self._positions.get(partition)
+            end = self._ends.get(partition) if state in OWNED else None
+            lag = None if position is None or end is None else max(0, end - position)
+            member = self._members.get(partition)
+            yield PartitionProgress(
+                partition.topic, partition.partition, member, position, end, lag, state
+            )
+
+
+def _progresses(query: Any) -> Sequence[Any]:
+    if query is None:  # lastProgress before the first batch
+        return []
+    if hasattr(query, "recentProgress"):
+        found: Sequence[Any] = query.recentProgress
+        return found
+    if isinstance(query, (str, Mapping)) or not isinstance(query, Sequence):
+        return [query]
+    return query
+
+
+def _as_dict(one: Any) -> dict[str, Any]:
+    """A progress as plain values: Spark's objects say it as JSON best."""
+    text = getattr(one, "json", one)
+    found = json.loads(text) if isinstance(text, str) else text
+    if not isinstance(found, Mapping) or "sources" not in found:
+        raise TypeError(f"neither a streaming query nor its progress: {one!r:.200}")
+    return dict(found)
+
+
+def _name_of(query: Any) -> str | None:
+    name = getattr(query, "name", None) or getattr(query, "id", None)
+    return None if name is None else str(name)
+
+
+def _json(offset: Any) -> Any:
+    """An offset in a progress: nested already, or text; classic Spark says "null" for none."""
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:  # a foreign source's, or "None"
+        return None if offset == "None" else offset
+
+
+def _is_ours(offset: Any) -> bool:
+    return isinstance(offset, dict) and offset.keys() >= {"version", "ranges", "unacknowledged"}

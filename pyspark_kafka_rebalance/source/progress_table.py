@@ -1,0 +1,158 @@
+"""What ``progress(query)`` returns: a table of partitions, for notebooks, ``print`` and pandas."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ASSIGNED = "assigned"
+REVOKING = "revoking"
+REVOKED = "revoked"
+LOST = "lost"
+
+#: The states of what is the query's.
+OWNED = (ASSIGNED, REVOKING)
+
+_HEADINGS = ("topic", "partition", "member", "position", "end offset", "lag", "state")
+_NUMBERS = ("partition", "position", "end offset", "lag")
+_UNKNOWN = "-"
+_COLOURS = {REVOKING: "#b36b00", LOST: "#c62828", REVOKED: "#757575"}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """One partition of a query.
+
+    Attributes
+    ----------
+    topic, partition : str, int
+        Which.
+    member : str or None
+        Client id of the query's group member that read it last; None when nothing was read yet.
+    position : int or None
+        The next offset: all before it is in batches that Spark has committed. None while no
+        progress tells.
+    end_offset : int or None
+        The partition's end when the last batch was planned, exclusive: high watermark, or last
+        stable offset under read_committed. None of partitions that are not the query's any more,
+        and on Spark before 4.2.
+    lag : int or None
+        ``end_offset - position``, in offsets.
+    state : {"assigned", "revoking", "revoked", "lost"}
+        ``revoking``: its revoke was requested when the last batch was planned, it gets no new
+        records. ``revoked``: handed over since. ``lost``: gone without a hand-over.
+    """
+
+    topic: str
+    partition: int
+    member: str | None
+    position: int | None
+    end_offset: int | None
+    lag: int | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """A query's partitions, by topic and number; shown as a table by notebooks and by ``print``.
+
+    Attributes
+    ----------
+    query : str or None
+        Its name, else its id.
+    batch : int or None
+        The last batch that is told of; None before the first.
+    timestamp : str or None
+        When that progress was made, in UTC.
+    partitions : tuple of PartitionProgress
+        Those it owns, and those that it gave up or lost as far back as the progress goes.
+    """
+
+    query: str | None = None
+    batch: int | None = None
+    timestamp: str | None = None
+    partitions: tuple[PartitionProgress, ...] = ()
+
+    def __iter__(self) -> Iterator[PartitionProgress]:
+        return iter(self.partitions)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    @property
+    def lag(self) -> int | None:
+        """Of all owned partitions together, in offsets; None when that of any is not known."""
+        lags = [p.lag for p in self.partitions if p.state in OWNED]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a data frame; what is not known is ``pandas.NA``."""
+        import pandas as pd
+
+        names = [field.name for field in fields(PartitionProgress)]
+        types = dict.fromkeys(("partition", "position", "end_offset", "lag"), "Int64")
+        return pd.DataFrame([asdict(p) for p in self.partitions], columns=names).astype(types)
+
+    def __str__(self) -> str:
+        if not self.partitions:
+            return self._summary()
+        rows = [_HEADINGS, *map(_cells, self.partitions)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if heading in _NUMBERS else cell.ljust(width)
+                for cell, width, heading in zip(row, widths, _HEADINGS, strict=True)
+            ).rstrip()
+            for row in rows
+        ]
+        return "\n".join([self._summary(), *lines])
+
+    def _repr_html_(self) -> str:
+        if not self.partitions:
+            return f"<p>{html.escape(self._summary())}</p>"
+        head = "".join(f"<th{_align(name)}>{name}</th>" for name in _HEADINGS)
+        body = "".join(_html_row(p) for p in self.partitions)
+        return (
+            f"<table><caption>{html.escape(self._summary())}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+    def _summary(self) -> str:
+        name = self.query or "the query"
+        if self.batch is None:
+            return f"{name}: no batch yet"
+        what = f"{name}, batch {self.batch}, {self.timestamp}"
+        if not self.partitions:
+            return f"{what}: no partition yet"
+        owned = sum(p.state in OWNED for p in self.partitions)
+        lag = "not known" if self.lag is None else f"{self.lag:,}"
+        return f"{what}: {owned} partition{'' if owned == 1 else 's'}, lag {lag}"
+
+
+def _cells(row: PartitionProgress) -> tuple[str, ...]:
+    return (
+        row.topic,
+        str(row.partition),
+        row.member or _UNKNOWN,
+        *(_UNKNOWN if n is None else f"{n:,}" for n in (row.position, row.end_offset, row.lag)),
+        row.state,
+    )
+
+
+def _html_row(row: PartitionProgress) -> str:
+    colour = _COLOURS.get(row.state)
+    style = f' style="color: {colour}"' if colour else ""
+    cells = (
+        f"<td{_align(name)}>{html.escape(cell)}</td>"
+        for name, cell in zip(_HEADINGS, _cells(row), strict=True)
+    )
+    return f"<tr{style}>{''.join(cells)}</tr>"
+
+
+def _align(heading: str) -> str:
+    return f' style="text-align: {"right" if heading in _NUMBERS else "left"}"'

@@ -1,0 +1,60 @@
+"""progress(query) of real queries."""
+
+from __future__ import annotations
+
+import time
+
+from pyspark_kafka_rebalance import progress
+
+PATIENCE_S = 60.0
+
+
+def wait_until(done, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+def rows_of(table):
+    return {p.partition: (p.position, p.lag, p.state) for p in table}
+
+
+def test_two_queries_and_what_moves_between_them(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=4)
+    kafka.produce(topic_name, [b"x"] * 40)
+    # With events a partition is not handed over before a batch says that it is being revoked.
+    options = {"readers": "1", "includeRebalanceEvents": "true", "maxOffsetsPerTrigger": "20"}
+    first = stream("first", **options).start(processingTime="0 seconds")
+    all_read = dict.fromkeys(range(4), (10, 0, "assigned"))
+    wait_until(lambda: rows_of(progress(first)) == all_read, lambda: str(progress(first)))
+    second = stream("second", **options).start(processingTime="0 seconds")
+
+    def revoked():
+        return {p.partition for p in progress(first) if p.state == "revoked"}
+
+    wait_until(lambda: len(revoked()) == 2, lambda: str(progress(first)))
+    moved = revoked()
+    kafka.produce(topic_name, [b"x"] * 40)
+    kept = set(range(4)) - moved
+    then_read = dict.fromkeys(range(4), (20, 0, "assigned"))
+    wait_until(
+        lambda: rows_of(progress(second)) == {p: then_read[p] for p in moved},
+        lambda: str(progress(second)),
+    )
+    wait_until(
+        lambda: (
+            rows_of(progress(first))
+            == {p: then_read[p] for p in kept} | dict.fromkeys(moved, (10, None, "revoked"))
+        ),
+        lambda: str(progress(first)),
+    )
+    assert len({p.member for p in progress(first)}) == 1
+    assert not {p.member for p in progress(first)} & {p.member for p in progress(second)}
+
+    recent = first.recentProgress
+    course = [progress(recent[:n]) for n in range(1, len(recent) + 1)]
+    assert 20 in [table.lag for table in course], "after the first batch of 20"
+    revoking = [{p.partition for p in t if p.state == "revoking"} for t in course]
+    assert moved in revoking
+    assert {"assigned"} == {p.state for p in progress(first.lastProgress) if p.partition in kept}
