@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: What an error quotes of a value: enough to find it again, and the error still fits a screen.
+_QUOTED = 200
+
 
 class KafkaRebalanceError(Exception):
     """Base of every error that this package raises on its own account."""
@@ -27,7 +30,10 @@ class OptionError(KafkaRebalanceError, ValueError):
         self.option = option
         self.value = value
         self.allowed = allowed
-        given = "is missing" if value is None else f"has the value {value!r}"
+        quoted = repr(value)
+        if len(quoted) > _QUOTED:
+            quoted = f"{quoted[:_QUOTED]}… ({len(quoted)} characters)"
+        given = "is missing" if value is None else f"has the value {quoted}"
         super().__init__(f"option {option!r} {given}; allowed: {allowed}")
 
     def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:

@@ -83,9 +83,12 @@ def _servers(text: str) -> list[str]:
     servers = [server.strip() for server in text.split(",")]
     for server in servers:
         # Java, too, wants the port: kafka-python alone would take 9092.
-        match = re.fullmatch(r"(?:\w+://)?(?:[\w.-]+|\[[0-9a-fA-F:.%\w]+\]):([0-9]{1,5})", server)
-        if match is None or not 0 < int(match[1]) < 65536:
+        match = re.fullmatch(r"(?:\w+://)?([\w.-]+|\[[0-9a-fA-F:.%\w]+\]):([0-9]{1,5})", server)
+        if match is None or not 0 < int(match[2]) < 65536:
             raise ValueError
+        # As the resolver does first of all; its UnicodeError, of a label that is empty or too
+        # long, would come from deep inside the client.
+        match[1].encode("idna")
     return servers
 
 

@@ -20,6 +20,7 @@ one above, with topics by name, partitions by number, and without ``pending`` an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -154,9 +155,11 @@ class StreamOffset:
             Naming the field that is not as it should be, or the version.
         """
         _require(isinstance(value, dict) and "version" in value, "version", value)
-        if value["version"] != VERSION:
+        version = value["version"]
+        _require(_is_number(version) and version >= 1, "version", version)
+        if version != VERSION:
             raise OffsetFormatError(
-                f"the checkpoint's offset has version {value['version']!r}; this release of "
+                f"the checkpoint's offset has version {version}; this release of "
                 f"pyspark-kafka-rebalance reads version {VERSION}, a newer one wrote it"
             )
         _known(value, ("version", "ranges", "pending", "unacknowledged", "state"), "offset")
@@ -230,8 +233,9 @@ def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPa
     for topic, by_number in by_topic.items():
         _require(isinstance(by_number, dict), f"{name}.{topic}", by_number)
         for number, item in by_number.items():
-            valid = number.isascii() and number.isdecimal() and int(number) <= INT_MAX
-            _require(valid and str(int(number)) == number, f"{name}.{topic}", number)
+            # No more digits than INT_MAX has: int() minds the length of its input.
+            valid = re.fullmatch("0|[1-9][0-9]{0,9}", number) is not None and int(number) <= INT_MAX
+            _require(valid, f"{name}.{topic}", number)
             yield TopicPartition(topic, int(number)), item
 
 

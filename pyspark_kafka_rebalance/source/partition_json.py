@@ -14,6 +14,7 @@ from kafka.structs import TopicPartition
 
 from .values import INT_MAX, LONG_MAX
 
+_LONGEST_NUMBER = 20  # characters; a long has at most 19 digits, and a sign
 _TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")
 
 
@@ -97,8 +98,14 @@ def _parse_json(text: str) -> Any:
             unique[name] = value
         return unique
 
+    def of_few_digits(digits: str) -> int:
+        # int() minds the length of its input, and says so in terms of Python's.
+        if len(digits) > _LONGEST_NUMBER:
+            raise ValueError(f"a number of {len(digits)} digits")
+        return int(digits)
+
     try:
-        return json.loads(text, object_pairs_hook=without_duplicates)
+        return json.loads(text, object_pairs_hook=without_duplicates, parse_int=of_few_digits)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:

@@ -1,0 +1,306 @@
+"""What users get wrong: option sets, and offsets in a checkpoint. A table.
+
+Each option set changes ``GOOD``; ``None`` takes an option away. Beside it stands the option that
+the error must name, and a piece of its text that tells the user what to do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GOOD = {
+    "kafka.bootstrap.servers": "localhost:9092",
+    "kafka.group.id": "g",
+    "subscribe": "orders",
+}
+
+
+class BadOptions(NamedTuple):
+    """An option set that is refused, for a stream or for a batch."""
+
+    named: str
+    says: str
+    changes: dict[str, str | None]
+    of_batch: bool = False
+
+
+_SERVERS = "host:port, several separated by commas"
+_ONE_SUBSCRIPTION = "exactly one of subscribe, subscribePattern and, for a batch, assign"
+_TOPICS = "topic names separated by commas"
+_PATTERN = "a regular expression"
+_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" '
+_SASL: dict[str, str | None] = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": _JAAS + 'password="p";',
+}
+_TLS: dict[str, str | None] = {"kafka.security.protocol": "SSL"}
+
+
+def _servers(text: str | None, says: str = _SERVERS) -> BadOptions:
+    name = "kafka.bootstrap.servers"
+    return BadOptions(name, says, {name: text})
+
+
+def _one(name: str, says: str, *values: str | None) -> list[BadOptions]:
+    return [BadOptions(name, says, {name: value}) for value in values]
+
+
+def _pattern(says: str, *values: str) -> list[BadOptions]:
+    return [
+        BadOptions("subscribePattern", says, {"subscribe": None, "subscribePattern": value})
+        for value in values
+    ]
+
+
+def _starting(says: str, *values: str) -> list[BadOptions]:
+    return _one("startingOffsets", says, *values)
+
+
+def _batch(name: str, says: str, *values: str) -> list[BadOptions]:
+    changes: dict[str, str | None] = {"subscribe": None} if name == "assign" else {}
+    return [BadOptions(name, says, {**changes, name: value}, of_batch=True) for value in values]
+
+
+BAD_OPTIONS: list[BadOptions] = [
+    # Where Kafka is.
+    _servers(None, "is missing"),
+    *map(_servers, ("", " ", ",", "localhost", "localhost:", ":9092", "localhost:kafka")),
+    *map(_servers, ("localhost:0", "localhost:65536", "localhost:-1", "localhost:9092,")),
+    *map(_servers, ("a:1,,b:2", "a:1;b:2", "a:1 b:2", "http://a:1/", "[::1:9092", "a:1\nb:2")),
+    *map(_servers, ("['a:1']", "a:٩٠٩٢", "a" * 64 + ":9092", "a..b:9092")),
+    BadOptions(
+        "bootstrap.servers",
+        "the nearest is kafka.bootstrap.servers",
+        {"kafka.bootstrap.servers": None, "bootstrap.servers": "localhost:9092"},
+    ),
+    BadOptions(
+        "kafka.bootstrap.server",
+        "the nearest is kafka.bootstrap.servers",
+        {"kafka.bootstrap.servers": None, "kafka.bootstrap.server": "localhost:9092"},
+    ),
+    # What is read.
+    *_one("subscribe", _ONE_SUBSCRIPTION, None),
+    *_one("subscribe", _TOPICS, "", " ", ",", "orders,", "orders,,payments", "orders payments"),
+    *_one("subscribe", _TOPICS, "orders;payments", "orders/eu", "órdenes", ".", "..", "x" * 250),
+    *_one("subscribe", _TOPICS, '["orders"]', "orders.*", "orders\x00"),
+    BadOptions("subscribePattern", _ONE_SUBSCRIPTION, {"subscribePattern": "orders.*"}),
+    *_pattern(_PATTERN, "orders[", "*", "(", "a)(b", "(?P<n>x", "a{2,1}", "[z-a]", "\\"),
+    *_pattern(
+        _PATTERN, r"\p{Alpha}+", "[[ab]c]", r"(?<year>\d+)", "(?u-i)x", "(" * 500 + ")" * 500
+    ),
+    *_pattern("not empty", "", "  "),
+    BadOptions(
+        "assign",
+        "subscribe or subscribePattern instead",
+        {"subscribe": None, "assign": '{"orders":[0]}'},
+    ),
+    BadOptions("subscribe", _ONE_SUBSCRIPTION, {"assign": '{"orders":[0]}'}),
+    *_batch("assign", "not JSON", "", "orders", "orders:0", '{"orders":[0,]}', "{orders:[0]}"),
+    *_batch("assign", "not an object that maps topics", "{}", "[]", '["orders"]', "0", "null"),
+    *_batch("assign", "does not list partitions", '{"orders":0}', '{"orders":[]}'),
+    *_batch("assign", "does not list partitions", '{"orders":{"0":5}}', '{"orders":"0"}'),
+    *_batch("assign", "is no partition number", '{"orders":[-1]}', '{"orders":["0"]}'),
+    *_batch("assign", "is no partition number", '{"orders":[0.0]}', '{"orders":[true]}'),
+    *_batch("assign", "is no topic name", '{"":[0]}', '{"a b":[0]}', '{"..":[0]}'),
+    *_batch("assign", "occurs twice", '{"orders":[0],"orders":[1]}'),
+    *_one("topic", "subscribe", "orders"),
+    *_one("topics", "no option of this name", "orders"),
+    *_one("path", "load() without a path", "/data"),
+    # The group.
+    *_one("kafka.group.id", "is missing", None),
+    *_one("kafka.group.id", "not empty", "", "   "),
+    *_one("groupIdPrefix", "kafka.group.id instead", "p"),
+    *_one("kafka.group.protocol", "classic or consumer or auto", "share", "", "2"),
+    *_one("kafka.group.instance.id", "ASCII letters", "", "a b", "ü", ".", "x" * 250),
+    *_one("kafka.session.timeout.ms", "a whole number", "", "45s", "0", "-1", "1e4", "2147483648"),
+    *_one("kafka.session.timeout.ms", "more than kafka.heartbeat.interval.ms", "300", "1"),
+    *_one("kafka.heartbeat.interval.ms", "less than kafka.session.timeout.ms", "45000", "100000"),
+    *_one("kafka.max.poll.interval.ms", "a whole number", "5 minutes", "0", "∞"),
+    *_one("kafka.partition.assignment.strategy", "CooperativeStickyAssignor", "range", ""),
+    *_one("kafka.enable.auto.commit", "leave it out", "true", "false"),
+    *_one("kafka.group.remote.assignor", "kafka.group.protocol=classic", "uniform"),
+    # Where it starts.
+    *_starting("group, earliest, latest, or JSON", "", "begin", "early", "0", "-2", "null", "true"),
+    *_starting("not JSON", "{", "{'orders':{'0':1}}", '{"orders":{0:1}}', "[" * 100_000, "\x00"),
+    *_starting("not an object that maps topics", "[]", "{}", '["orders"]', '"earliest"', "5"),
+    *_starting("does not map partitions", '{"orders":5}', '{"orders":{}}', '{"orders":[0]}'),
+    *_starting("does not map partitions", '{"orders":null}', '{"orders":"earliest"}'),
+    *_starting("is no partition number", '{"orders":{"-1":5}}', '{"orders":{"one":5}}'),
+    *_starting("is no partition number", '{"orders":{"00":5}}', '{"orders":{"":5}}'),
+    *_starting("is no partition number", '{"orders":{"2147483648":5}}', '{"orders":{"\u0660":5}}'),
+    *_starting("is no offset", '{"orders":{"0":"5"}}', '{"orders":{"0":1.5}}'),
+    *_starting("is no offset", '{"orders":{"0":true}}', '{"orders":{"0":-3}}'),
+    *_starting("is no offset", '{"orders":{"0":null}}', '{"orders":{"0":9223372036854775808}}'),
+    *_starting("is no offset", '{"orders":{"0":NaN}}', '{"orders":{"0":1e400}}'),
+    *_starting("is not subscribed to", '{"payments":{"0":5}}', '{"Orders":{"0":5}}'),
+    *_starting("occurs twice", '{"orders":{"0":5,"0":6}}', '{"orders":{"0":5},"orders":{"1":6}}'),
+    *_starting("a number of 5000 digits", '{"orders":{"0":' + "9" * 5_000 + "}}"),
+    *_one("startingOfsets", "the nearest is startingOffsets", "earliest"),
+    *_one("startingTimestamp", "a whole number from 0", "", "-1", "now", "2026-01-01", "1.7e12"),
+    *_one("startingTimestamp", "a whole number from 0", "1700000000.5", "9" * 400, "1 700"),
+    *_one("startingOffsetsByTimestamp", "not JSON", "", "{", "2026-01-01"),
+    *_one("startingOffsetsByTimestamp", "not an object that maps topics", "{}", "17", "[]"),
+    *_one("startingOffsetsByTimestamp", "is no timestamp", '{"orders":{"0":-1}}'),
+    *_one("startingOffsetsByTimestamp", "is no timestamp", '{"orders":{"0":"2026-01-01"}}'),
+    *_one("startingOffsetsByTimestamp", "is no timestamp", '{"orders":{"0":1.5}}'),
+    *_one("startingOffsetsByTimestamp", "is no partition number", '{"orders":{"x":1}}'),
+    *_one("startingOffsetsByTimestamp", "is not subscribed to", '{"other":{"0":1}}'),
+    *_one("startingOffsetsByTimestampStrategy", "error or latest", "earliest", "", "fail"),
+    *_starting("is not subscribed to", '{"":{"0":5}}'),
+    *_batch("startingOffsets", "of a batch: an offset, or earliest", "latest", "LATEST"),
+    *_batch("startingOffsets", "of a batch: an offset, or earliest", '{"orders":{"0":-1}}'),
+    BadOptions(
+        "kafka.group.id",
+        "startingOffsets=group",
+        {"kafka.group.id": None, "startingOffsets": "group"},
+        of_batch=True,
+    ),
+    # Where it ends.
+    *_one("endingOffsets", "a stream has no end", "latest", '{"orders":{"0":5}}'),
+    *_one("endingTimestamp", "a stream has no end", "1700000000000"),
+    *_one("endingOffsetsByTimestamp", "a stream has no end", '{"orders":{"0":1}}'),
+    *_batch("endingOffsets", "latest, or JSON", "", "earliest", "end", "5", '{"orders":5}'),
+    *_batch("endingOffsets", "is no ending offset", '{"orders":{"0":-2}}', '{"orders":{"0":"x"}}'),
+    *_batch("endingTimestamp", "a whole number from 0", "", "-1", "tomorrow", "2026-01-01"),
+    *_batch("endingOffsetsByTimestamp", "is no timestamp", '{"orders":{"0":-1}}'),
+    *_batch("endingOffsetsByTimestamp", "not JSON", "", "yesterday"),
+    *_one("kafka.auto.offset.reset", "earliest or latest", "none", "", "smallest"),
+    # How much at a time.
+    *_one("maxOffsetsPerTrigger", "a whole number from 1", "", "0", "-5", "1e3", "1000.0", "1_000"),
+    *_one("maxOffsetsPerTrigger", "a whole number from 1", "9223372036854775808", "9" * 5_000),
+    *_one("minOffsetsPerTrigger", "a whole number from 1", "", "0", "-5", "1e3", "many"),
+    BadOptions(
+        "minOffsetsPerTrigger",
+        "at most maxOffsetsPerTrigger, which is 8",
+        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+    ),
+    *_one("maxTriggerDelay", "a", "", "15 minutes", "-1s", "1.5h", "soon", "9223372036854775807d"),
+    *_one("minPartitions", "a whole number from 1", "", "0", "-1", "2147483648", "1.0"),
+    *_one("maxRecordsPerPartition", "a whole number from 1", "", "0", "-1", "lots"),
+    *_one("kafkaConsumer.pollTimeoutMs", "a whole number from 1", "", "0", "2m"),
+    *_one("fetchOffset.numRetries", "a whole number from 0", "", "-1", "three"),
+    *_one("fetchOffset.retryIntervalMs", "a whole number from 0", "", "-1", "10ms"),
+    *_one("maxBytesPerTrigger", "a whole number from 1", "10MB", "0", "-1", ""),
+    *_one("readers", "a whole number from 1 to 1000", "0", "-1", "two", "", "1001", "2.0", "²"),
+    # Yes and no.
+    *_one("includeHeaders", "true or false", "", "yes", "1", "on", "True!"),
+    *_one("failOnDataLoss", "true or false", "no", "0", "nope", ""),
+    *_one("includeRebalanceEvents", "true or false", "y", ""),
+    # Its own.
+    *_one("revokeTimeoutMs", "kafka.max.poll.interval.ms", "0", "-1", "300001", "5s", ""),
+    # Kafka's client.
+    *_one("kafka.key.deserializer", "DataFrame operations", "x.Y"),
+    *_one("kafka.value.deserializer", "DataFrame operations", "x.Y"),
+    *_one("kafka.interceptor.classes", "leave it out", "x.Y"),
+    *_one("kafka.max.poll.records", "maxOffsetsPerTrigger", "500"),
+    *_one("kafka.isolation.level", "read_uncommitted or read_committed", "READ_COMMITTED", ""),
+    *_one("kafka.no.such.setting", "no setting of this name", "1"),
+    *_one("kafka.", "no setting of this name", "1"),
+    *_one("kafka.fetch.max.wait.ms", "less than kafka.request.timeout.ms", "30000"),
+    *_one("kafka.fetch.min.bytes", "a whole number", "-1", "1kB"),
+    *_one("kafka.check.crcs", "true or false", "yes"),
+    *_one("kafka.client.dns.lookup", "use_all_dns_ips", "default"),
+    # Security.
+    *_one("kafka.security.protocol", "SASL_SSL", "TLS", "", "SASL"),
+    BadOptions(
+        "kafka.security.protocol",
+        "since kafka.ssl.truststore.location is given",
+        {"kafka.ssl.truststore.location": "ca.pem", "kafka.ssl.truststore.type": "PEM"},
+    ),
+    BadOptions("kafka.sasl.mechanism", "PLAIN", {**_SASL, "kafka.sasl.mechanism": "MD5"}),
+    BadOptions("kafka.sasl.jaas.config", "is missing", {**_SASL, "kafka.sasl.jaas.config": None}),
+    *(
+        BadOptions("kafka.sasl.jaas.config", "password=", {**_SASL, "kafka.sasl.jaas.config": text})
+        for text in ("", _JAAS + 'password="p"', _JAAS + ";", _JAAS + 'password="p', "u:p")
+    ),
+    BadOptions(
+        "kafka.ssl.truststore.type",
+        "convert a JKS store",
+        {**_TLS, "kafka.ssl.truststore.location": "trust.jks"},
+    ),
+    BadOptions(
+        "kafka.ssl.keystore.type",
+        "convert a JKS store",
+        {
+            **_TLS,
+            "kafka.ssl.keystore.location": "key.jks",
+            "kafka.ssl.keystore.type": "JKS",
+        },
+    ),
+]
+
+
+class BadOffset(NamedTuple):
+    """An offset, as a line of the checkpoint, that is refused, and the field that it names."""
+
+    named: str
+    line: str
+
+
+def _offset(
+    ranges: str = "{}", unacknowledged: str = "{}", state: str = "{}", version: str = "1"
+) -> str:
+    return (
+        f'{{"version":{version},"ranges":{ranges},"unacknowledged":{unacknowledged},'
+        f'"state":{state}}}'
+    )
+
+
+GOOD_OFFSET = _offset('{"orders":{"0":[5,7]}}', '{"orders":{"1":3}}', '{"warm_up":null}')
+
+BAD_OFFSETS: list[BadOffset] = [
+    # Of another source: Spark's own Kafka source, a rate source, a file source, none.
+    BadOffset("version", '{"orders":{"0":23,"1":42}}'),
+    BadOffset("version", "17"),
+    BadOffset("version", '{"logOffset":3}'),
+    *(BadOffset("version", line) for line in ("null", "[]", '"v1"', "{}", "true", "1.5")),
+    # Of another version.
+    *(
+        BadOffset("version", _offset(version=version))
+        for version in ("2", "0", "-1", '"1"', "null", "true", "1.0", "[1]", "9" * 4_000)
+    ),
+    # Cut off, or of the wrong kind.
+    BadOffset("state", '{"version":1}'),
+    BadOffset("state", '{"version":1,"ranges":{},"unacknowledged":{}}'),
+    BadOffset("unacknowledged", '{"version":1,"ranges":{},"state":{}}'),
+    BadOffset("colour", '{"version":1,"ranges":{},"unacknowledged":{},"state":{},"colour":1}'),
+    *(BadOffset("ranges", _offset(text)) for text in ("[]", "null", "1", '"x"')),
+    *(BadOffset("unacknowledged", _offset("{}", text)) for text in ("[]", "null", "1", '"x"')),
+    *(BadOffset("state", _offset("{}", "{}", text)) for text in ("[]", "null", "1", '"x"')),
+    # Ranges.
+    *(
+        BadOffset("ranges.orders", _offset(f'{{"orders":{text}}}'))
+        for text in (
+            *("[]", "7", "null", '{"0":7}', '{"0":[]}', '{"0":[1]}', '{"0":[1,2,3]}'),
+            *('{"0":[2,1]}', '{"0":[-2,1]}', '{"0":["1","2"]}', '{"0":[1.0,2.0]}'),
+            *('{"0":[0,true]}', '{"0":[0,9223372036854775808]}', '{"0":[null,1]}'),
+            *('{"-1":[0,1]}', '{"x":[0,1]}', '{"01":[0,1]}', '{"":[0,1]}', '{"1.0":[0,1]}'),
+            *('{"2147483648":[0,1]}', '{"٣":[0,1]}', f'{{"{"1" * 5_000}":[0,1]}}'),
+        )
+    ),
+    *(
+        BadOffset("unacknowledged.orders", _offset("{}", f'{{"orders":{text}}}'))
+        for text in ("[]", "7", '{"0":null}', '{"0":-1}', '{"0":"5"}', '{"0":[1,2]}', '{"x":5}')
+    ),
+    BadOffset("unacknowledged", _offset('{"orders":{"0":[1,2]}}', '{"orders":{"0":2}}')),
+    # What the group said.
+    *(
+        BadOffset(f"state.{part}", _offset("{}", "{}", f'{{"{part}":{text}}}'))
+        for part, texts in {
+            "members": ("{}", "null", "[1]", "[{}]", '[{"generation":1}]'),
+            "revoking": ("[]", "1", '{"t":0}', '{"t":["0"]}', '{"t":[-1]}'),
+            "lost": ("[]", '{"t":{"0":1}}', '{"t":[2147483648]}'),
+            "events": ("{}", "[1]", '[["lost","t",0]]', '[[1,"t",0,1]]', '[["lost","t",0,"1"]]'),
+            "run": ("1", "[]", "true"),
+            "warm_up": ("-1", '"1"', "1.5", "true"),
+        }.items()
+        for text in texts
+    ),
+    BadOffset(
+        "state.members",
+        _offset("{}", "{}", '{"members":[{"generation":"1","partitions":{}}]}'),
+    ),
+    BadOffset("state.warm_up", _offset('{"orders":{"0":[1,2]}}', "{}", '{"warm_up":1}')),
+    BadOffset("colour", _offset("{}", "{}", '{"colour":"red"}')),
+]
