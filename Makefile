@@ -54,7 +54,7 @@ demo: $(VENV)/.demo ## Watch three queries share a group while they join and lea
 	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo $(ARGS)
 
 test: $(VENV)/.dev ## Run all tests: unit, kafka and spark
-	@$(FETCH_JARS)
+	@$(FETCH_JARS) --peer
 	@echo "== tests"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) $(wildcard tests/unit tests/kafka tests/spark)
 
@@ -68,7 +68,7 @@ test-kafka: $(VENV)/.dev ## Run the tests on real brokers
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/kafka
 
 test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
-	@$(FETCH_JARS)
+	@$(FETCH_JARS) --peer
 	@echo "== tests on Kafka and Spark"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/spark
 

@@ -333,6 +333,7 @@ def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> d
         # How soon a broker that was killed is noticed; it is not let in again before that.
         "broker.session.timeout.ms": 4_000,
         "broker.heartbeat.interval.ms": 500,
+        "log.cleaner.backoff.ms": 500,  # how soon a topic that should be compacted is; 15 s
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,  # of a small heap; default 128 MiB
     }
     return {name: setting(value) for name, value in settings.items()}

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
 from pyspark_kafka_rebalance.testing.local_spark import local_spark
 from pyspark_kafka_rebalance.testing.query_process import QueryProcess
@@ -44,7 +45,11 @@ _CONNECT_SERVER = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_spark("tests", conf={"spark.sql.session.timeZone": "UTC", **_CONNECT_SERVER})
+    """One session for all tests; Spark's built-in Kafka source is there to compare with."""
+    conf = {"spark.sql.session.timeZone": "UTC", **_CONNECT_SERVER}
+    if HAS_ADMISSION_CONTROL:  # the built-in source's jars are those of Spark 4.2
+        conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
+    session = local_spark("tests", conf=conf)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -65,6 +70,8 @@ class Stream:
         self._checkpoint = checkpoint
         self._writer_options = writer_options
         self.batches: dict[int, pa.Table] = {}
+        #: Called in the midst of each batch, with its rows.
+        self.on_batch: Callable[[pa.Table], None] = lambda rows: None
         self.query: StreamingQuery | None = None
 
     def start(self, **trigger: Any) -> StreamingQuery:
@@ -72,6 +79,7 @@ class Stream:
 
         def keep(batch: DataFrame, batch_id: int) -> None:
             self.batches[batch_id] = batch.toArrow()
+            self.on_batch(self.batches[batch_id])
 
         self.query = (
             frame.writeStream.foreachBatch(keep)
