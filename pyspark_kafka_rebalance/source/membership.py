@@ -323,6 +323,31 @@ class QueryMembership:
                 self.raise_failure()
         return ends
 
+    def unpositioned(self) -> list[TopicPartition]:
+        """Partitions that were assigned just now, and whose start is still to be found out."""
+        with self._lock:
+            return [p for found in self._assignment.unpositioned().values() for p in found]
+
+    def wait_for_change(self) -> None:
+        """Give the group or new metadata a moment; raises what ended the membership."""
+        self._client().request_metadata()
+        self._stopping.wait(_TICK_S)
+        self.raise_failure()
+
+    def deleted(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those that do not exist any more, by metadata that is fetched now.
+
+        Raises
+        ------
+        kafka.errors.KafkaTimeoutError
+            No broker answers.
+        """
+        client = self._client()
+        client.existing_topics(_LOOKUP_TIMEOUT_MS)
+        return sorted(
+            p for p in partitions if p.partition not in (client.partitions_for_topic(p.topic) or ())
+        )
+
     def known_end_offsets(self) -> dict[TopicPartition, int]:
         """The end offset of every owned partition as last answered, without asking again.
 

@@ -16,17 +16,18 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ..errors import DataLossError, OptionError
+from ..errors import DataLossError, KafkaRebalanceError, OptionError
+from .available_now import AvailableNowRun
 from .membership import QueryMembership
 from .offsets import Event, MemberState, StreamOffset
-from .planning import backlog, find_data_loss, group_into_tasks, plan_batch
+from .planning import BeyondEnd, backlog, find_data_loss, group_into_tasks, plan_batch
 from .reading import TaskPartition, read_task
 from .replay import moved_on
 from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 #: Spark knows no limit as a ``long``; it tells an unlimited trigger from ``Once``, for which Spark
 #: asks with ReadAllAvailable whatever our default is.
 _NO_LIMIT = 2**63 - 1
+
+#: A run with an end waits so long for brokers that restart, and for a rebalance.
+_POSTPONED_AT_MOST_S = 60.0
 
 
 class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -60,7 +64,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._trigger_is_told = trigger_is_told
         self._membership: QueryMembership | None = None
         self._run = ""  # client id prefix of this run
-        self._available_now_ends: dict[TopicPartition, int] | None = None
+        self._available_now: AvailableNowRun | None = None
+        self._postponed: Collection[TopicPartition] = ()  # to be read, but not in this trigger
         self._begun = False  # the first latestOffset of this process is behind us
         self._replayed = False
         self._planned: dict[str, Any] | None = None
@@ -84,7 +89,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run: what is in the subscribed topics now, whoever owns it."""
-        self._available_now_ends = self._started().end_offsets_of_topics()
+        self._available_now = AvailableNowRun(self._started().end_offsets_of_topics())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing for one."""
@@ -94,18 +99,27 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._begun = True
             begin = StreamOffset.parse(start)
             membership.restore(begin.positions())
-            ends_by_itself = self._available_now_ends is not None
-            ends_by_itself |= isinstance(limit, ReadAllAvailable)
-            if ends_by_itself:
+            if self._has_end(limit):
                 membership.progress_is_synchronous()
-            if ends_by_itself or not self._trigger_is_told:
+            if self._has_end(limit) or not self._trigger_is_told:
                 membership.join()
                 membership.wait_until_settled()
             elif not self._replayed:
                 return self._empty_batch(membership, start)
         membership.begin_trigger(start)
         membership.join()
-        planned = self._plan(membership, limit)
+        deadline = time.monotonic() + _POSTPONED_AT_MOST_S
+        # A trigger without a batch would end a run that has an end, with these unread.
+        while (planned := self._plan(membership, limit)) is None and self._has_end(limit):
+            if not self._postponed:
+                break
+            if time.monotonic() >= deadline:
+                named = ", ".join(f"{p.topic}-{p.partition}" for p in sorted(self._postponed))
+                raise KafkaRebalanceError(
+                    f"not read to the end within {_POSTPONED_AT_MOST_S:g} s, since their brokers "
+                    f"or the group's coordinator do not answer: {named}"
+                )
+            membership.wait_for_change()
         if planned is None and membership.wants_commit():
             planned = self._empty_batch(membership, start)
         return planned or start
@@ -184,17 +198,23 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def _plan(self, membership: QueryMembership, limit: ReadLimit) -> dict[str, Any] | None:
         positions = membership.plannable()
         ends = membership.end_offsets(positions) if positions else {}
+        self._postponed = positions.keys() - ends.keys()
         if lost := find_data_loss(positions, ends):
             self._data_loss(membership, lost)
+            self._postponed = positions.keys()
             return None
+        run = self._available_now
+        if run is not None:
+            run.reach(positions)
+            self._postponed = self._postponed & set(run.unread(positions))
+            self._check_ends(run, run.shortened(positions, ends))
         max_bytes = self._options.max_bytes_per_trigger
         sizes: Mapping[TopicPartition, float] = {}
         if max_bytes is not None and not isinstance(limit, ReadAllAvailable):
             sizes = membership.bytes_per_offset(ends)
             ends = {p: end for p, end in ends.items() if p in sizes}
-        if self._available_now_ends is not None:
-            fixed = self._available_now_ends
-            ends = {p: min(end, fixed[p]) for p, end in ends.items() if p in fixed}
+        if run is not None:
+            ends = run.cut(ends)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
         if self._waits_for_more(backlog(positions, ends), limit):
             positions = {}  # the group's events are told all the same
@@ -203,10 +223,15 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         )
         handed_out = membership.hand_out(planned)
         if handed_out is None:
+            self._postponed = self._postponed or planned.keys() or membership.unpositioned()
+            if run is not None and not self._postponed:
+                self._check_left_behind(membership, run, run.left_behind(positions))
             return None
         ranges, events, state = handed_out
         if ranges:
             self._read_at = time.monotonic()
+        if run is not None:
+            run.reach({p: handed.end for p, handed in ranges.items()})
         owned_by: list[list[TopicPartition]] = [[] for _ in state.generations]
         for partition, member in state.member_of.items():
             owned_by[member].append(partition)
@@ -228,11 +253,14 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         )
         return self._hand_to_spark(membership, offset)
 
+    def _has_end(self, limit: ReadLimit) -> bool:
+        """Whether this is a run with AvailableNow or Once."""
+        return self._available_now is not None or isinstance(limit, ReadAllAvailable)
+
     def _waits_for_more(self, offsets: int, limit: ReadLimit) -> bool:
         """``minOffsetsPerTrigger`` and ``maxTriggerDelay``; what has an end waits for nothing."""
         least = self._options.min_offsets_per_trigger
-        bounded = self._available_now_ends is not None or isinstance(limit, ReadAllAvailable)
-        if least is None or bounded or self._read_at is None or offsets >= least:
+        if least is None or self._has_end(limit) or self._read_at is None or offsets >= least:
             return False
         waited_ms = (time.monotonic() - self._read_at) * 1000
         return waited_ms < self._options.max_trigger_delay_ms
@@ -266,6 +294,35 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             )
         log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
         membership.move_to({p: end for p, _, end in lost})
+
+    def _check_ends(self, run: AvailableNowRun, shortened: Sequence[BeyondEnd]) -> None:
+        """What was there when the run began, and is not any more."""
+        if shortened:
+            gone = ", ".join(
+                f"{p.topic}-{p.partition}: read to {at}, end offset {end}"
+                for p, at, end in shortened
+            )
+            self._gone(run, gone, {p: end for p, _, end in shortened})
+
+    def _check_left_behind(
+        self,
+        membership: QueryMembership,
+        run: AvailableNowRun,
+        left_behind: Mapping[TopicPartition, int],
+    ) -> None:
+        """What was owned in this run, and is not read to its end: it has moved, or is gone."""
+        if left_behind and (deleted := membership.deleted(left_behind)):
+            gone = ", ".join(
+                f"{p.topic}-{p.partition}: read to {left_behind[p]}, deleted" for p in deleted
+            )
+            self._gone(run, gone, {p: left_behind[p] for p in deleted})
+
+    def _gone(self, run: AvailableNowRun, gone: str, ends: Mapping[TopicPartition, int]) -> None:
+        text = f"records are gone from Kafka that this run was to read ({gone})"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}; to go on without them, set failOnDataLoss=false")
+        log.warning("%s", text)
+        run.give_up(ends)
 
 
 class RefusedStreamReader(DataSourceStreamReader):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.errors import DataLossError
+from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.assignment import RebalanceEvent
@@ -49,6 +49,9 @@ class FakeMembership:
         self.lost: set[TopicPartition] = set()
         self.pending: dict[TopicPartition, OffsetRange] = {}
         self.wants = False  # an empty batch
+        self.starting: list[TopicPartition] = []  # assigned, and their start not known at once
+        self.changes: list[Callable[[], None]] = []  # one for each wait
+        self.gone: set[TopicPartition] = set()
 
     def progress_is_synchronous(self) -> None:
         self.calls.append("synchronous")
@@ -100,6 +103,16 @@ class FakeMembership:
 
     def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         return {p: size for p, size in self.sizes.items() if p in ends}
+
+    def unpositioned(self) -> list[TopicPartition]:
+        return [p for p in self.starting if p not in self.positions]
+
+    def wait_for_change(self) -> None:
+        assert self.changes, "waits for what nobody will bring"
+        self.changes.pop(0)()
+
+    def deleted(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        return [p for p in partitions if p in self.gone]
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         return dict(self.ends)
@@ -301,6 +314,111 @@ def test_available_now_is_no_data_loss_where_the_group_is_ahead(
     membership.positions, membership.ends = {P: 160}, {P: 170}  # another query went on
     start = reader.initialOffset()
     assert reader.latestOffset(start, UNLIMITED) is start
+
+
+class AvailableNow(Running):
+    """A run with AvailableNow that is to read P up to 150 and Q up to 250."""
+
+    def __init__(
+        self, reader: KafkaDeferredStreamReader, memberships: list[FakeMembership]
+    ) -> None:
+        self.reader = reader
+        self.reader._started()
+        (self.membership,) = memberships
+        self.membership.positions = {P: 100, Q: 200}
+        self.membership.ends = {P: 150, Q: 250}
+        reader.prepareForTriggerAvailableNow()
+        self.start = reader.initialOffset()
+
+    def next(self) -> dict[TopicPartition, int]:
+        """The ends of the next batch; empty: the run is at its end."""
+        before, self.start = self.start, self.trigger()
+        return {} if self.start == before else ends_of(self.start)
+
+
+@pytest.fixture
+def available_now(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> Callable[..., AvailableNow]:
+    return lambda **options: AvailableNow(make(**options), memberships)
+
+
+def test_available_now_does_not_end_before_a_broker_that_is_away_answers(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now()
+    del run.membership.ends[Q]
+    assert run.next() == {P: 150}
+    run.membership.changes = [
+        lambda: None,
+        lambda: run.membership.ends.update({Q: 260}),
+    ]
+    assert run.next() == {Q: 250}
+    assert run.next() == {}
+
+
+def test_available_now_does_not_end_while_the_lease_is_uncertain_or_a_start_is_not_known(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now()
+    run.membership.leave_out = {P, Q}
+    run.membership.changes = [run.membership.leave_out.clear]
+    assert run.next() == {P: 150, Q: 250}
+    run.membership.positions.clear()
+    run.membership.starting = [P]
+    run.membership.changes = [lambda: run.membership.positions.update({P: 120})]
+    assert run.next() == {P: 150}
+
+
+def test_available_now_names_what_it_waited_for_in_vain(
+    available_now: Callable[..., AvailableNow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "_POSTPONED_AT_MOST_S", 0.0)
+    run = available_now()
+    run.membership.ends.clear()
+    with pytest.raises(KafkaRebalanceError, match=r"not read to the end.*: t-0, t-1"):
+        run.next()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_available_now_does_not_pass_over_a_log_that_became_shorter(
+    available_now: Callable[..., AvailableNow], fail: str
+) -> None:
+    """Created again, with no fewer records than were read: no position is beyond its end."""
+    run = available_now(failOnDataLoss=fail)
+    run.membership.ends[P] = 100
+    if fail == "true":
+        with pytest.raises(DataLossError, match="t-0: read to 100, end offset 100"):
+            run.next()
+    else:
+        assert run.next() == {Q: 250}
+        assert run.next() == {}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_available_now_does_not_pass_over_a_partition_that_was_deleted(
+    available_now: Callable[..., AvailableNow], fail: str
+) -> None:
+    run = available_now(failOnDataLoss=fail, maxOffsetsPerTrigger="20")
+    assert run.reader.latestOffset(run.start, ReadMaxRows(20))
+    del run.membership.positions[Q]
+    run.membership.gone = {Q}
+    assert run.next() == {P: 150}
+    if fail == "true":
+        with pytest.raises(DataLossError, match="t-1: read to 210, deleted"):
+            run.next()
+    else:
+        assert run.next() == {}
+
+
+def test_available_now_leaves_to_another_member_what_has_moved(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now(maxOffsetsPerTrigger="20")
+    assert run.reader.latestOffset(run.start, ReadMaxRows(20))
+    del run.membership.positions[Q]
+    assert run.next() == {P: 150}
+    assert run.next() == {}
 
 
 @pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])

@@ -1,0 +1,58 @@
+"""AvailableNowRun: until where a run with AvailableNow reads, and what of that is gone. Pure.
+
+The ends are fixed when the run begins. What is gone before it was read is no reason to end in
+silence: Spark's own source fails as well when partitions or records disappear meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka.structs import TopicPartition
+
+from .planning import BeyondEnd
+
+
+class AvailableNowRun:
+    """One run.
+
+    Parameters
+    ----------
+    ends : Mapping[TopicPartition, int]
+        End offsets of all partitions of the subscribed topics, whoever owns them.
+    """
+
+    def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
+        self._ends = dict(ends)
+        self._reached: dict[TopicPartition, int] = {}
+
+    def cut(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """These end offsets, none beyond the run's; without partitions created since."""
+        return {p: min(end, self._ends[p]) for p, end in ends.items() if p in self._ends}
+
+    def reach(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Note how far partitions have been handed out that are owned."""
+        self._reached.update(positions)
+
+    def unread(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Of these, the partitions that are not read to their end."""
+        return [p for p, at in sorted(positions.items()) if at < self._ends.get(p, at)]
+
+    def shortened(
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> list[BeyondEnd]:
+        """Partitions that end before the run does: some of what it was to read is gone."""
+        return [
+            BeyondEnd(p, positions[p], ends[p])
+            for p in self.unread(positions)
+            if p in ends and ends[p] < self._ends[p]
+        ]
+
+    def left_behind(self, owned: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Partitions that were owned in this run, are not any more, and how far they were read."""
+        reached = {p: at for p, at in self._reached.items() if p not in owned}
+        return {p: reached[p] for p in self.unread(reached)}
+
+    def give_up(self, ends: Mapping[TopicPartition, int]) -> None:
+        """End earlier there, since the rest is gone."""
+        self._ends.update(ends)
