@@ -26,7 +26,7 @@ from ..consumer.deferred import DeferredRevokeConsumer
 from ..errors import KafkaRebalanceError, PartitionsLostError
 from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
-from .commit_log import CommitLog
+from .commit_log_watch import CommitLogWatch
 from .log_sizes import log_sizes
 from .open_batches import OpenBatches
 from .starting_offsets import AtTimestamp, Start
@@ -109,7 +109,7 @@ class QueryMembership:
         self._lock = threading.Lock()
         self._assignment = QueryAssignment(options.include_rebalance_events)
         self._commit_log = (
-            CommitLog(options.checkpoint_location) if options.checkpoint_location else None
+            CommitLogWatch(options.checkpoint_location) if options.checkpoint_location else None
         )
         self._members: list[DeferredRevokeConsumer] = []
         self._generations: list[int] = []
@@ -656,12 +656,9 @@ class QueryMembership:
         with self._lock:
             offset = self._open.last_end
         if self._commit_log is not None and offset is not None:
-            try:
-                committed = self._commit_log.is_committed(offset)
-            except OSError as error:
-                log.warning("the query's commit log cannot be read: %s", error)
-                committed = False
-            if committed:
+            # Half of what is left, so that the commit and leaving the group still have their turn.
+            left_s = max(0.0, self._stop_by - time.monotonic()) / 2
+            if self._commit_log.wait_for_answer(offset, left_s):
                 with self._lock:
                     self._prove(self._open.prove(offset))
                 self._commit()

@@ -7,17 +7,16 @@ by :meth:`SourceOptions.for_stream` and :meth:`SourceOptions.for_batch`.
 
 from __future__ import annotations
 
-import os.path
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError
+from .checkpoint_files import parse_location
 from .client_settings import KNOWN_SETTINGS, map_client_settings
 from .ending_offsets import ENDING_OPTIONS, EndingOffsets
 from .partition_json import is_topic_name, parse_partitions
@@ -86,7 +85,7 @@ _KAFKA = "kafka."
 class SourceOptions:
     """The options of one stream, or of one batch read.
 
-    The three ``…_config`` hold secrets and stay out of the representation.
+    What may hold secrets stays out of the representation.
 
     Attributes
     ----------
@@ -131,7 +130,7 @@ class SourceOptions:
     revoke_timeout_ms : int or None
         How long a revoke may wait for its batch; None: ``kafka.max.poll.interval.ms``.
     checkpoint_location : str or None
-        The query's checkpoint, an absolute local path.
+        The query's checkpoint: an absolute local path, or a URI for pyarrow, maybe with keys.
     given : frozenset of str
         The names of what was given, in lower case.
     """
@@ -160,7 +159,7 @@ class SourceOptions:
     include_rebalance_events: bool
     fail_on_data_loss: bool
     revoke_timeout_ms: int | None
-    checkpoint_location: str | None
+    checkpoint_location: str | None = field(repr=False)
     given: frozenset[str]
 
     @classmethod
@@ -194,6 +193,7 @@ class SourceOptions:
                 return topic in topics
             return re.match(pattern or "", topic) is not None
 
+        checkpoint = given.get("checkpointlocation")
         longest = settings.consumer["max_poll_interval_ms"]
         timeout = integer(1, longest)
         timeout = ValueType(timeout.parse, f"{timeout.allowed} (kafka.max.poll.interval.ms)")
@@ -232,7 +232,7 @@ class SourceOptions:
             include_rebalance_events=value("includeRebalanceEvents", BOOLEAN, False),
             fail_on_data_loss=value("failOnDataLoss", BOOLEAN, True),
             revoke_timeout_ms=value("revokeTimeoutMs", timeout),
-            checkpoint_location=value("checkpointLocation", _LOCAL_PATH),
+            checkpoint_location=parse_location(checkpoint) if checkpoint is not None else None,
             given=frozenset(given),
         )
 
@@ -356,24 +356,3 @@ def _anchor(pattern: str) -> str:
         raise OptionError(
             "subscribePattern", pattern, f"a regular expression that Python knows, too ({error})"
         ) from None
-
-
-def _local_path(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme:
-        # Hadoop does not decode %20 and the like in a path, so neither is it done here.
-        if parts.scheme != "file" or parts.netloc:
-            raise ValueError
-        text = re.sub("^file:(//)?", "", text)
-        if not text.startswith("/"):
-            raise ValueError
-    if not text:
-        raise ValueError
-    return os.path.abspath(text)
-
-
-_LOCAL_PATH = ValueType(
-    _local_path,
-    "a local path or a file: URI; checkpoints in other file systems are not supported yet, the "
-    "query runs without this option",
-)

@@ -1,14 +1,19 @@
-"""CommitLog on Spark's layout of a checkpoint, as Spark 4 writes it."""
+"""CommitLog on Spark's layout of a checkpoint, as Spark 4 writes it, here and in an S3 server."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from pyarrow import fs
 
+from pyspark_kafka_rebalance.source.checkpoint_files import parse_location
 from pyspark_kafka_rebalance.source.commit_log import CommitLog
+from tests.s3_server import KEYS, S3Server
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1760000000000,"conf":{"spark.x":"1"}}'
 
@@ -29,9 +34,10 @@ def compact(value: dict[str, Any]) -> str:
 class Checkpoint:
     """Writes as Spark does: with a temporary file and a checksum beside each file."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.log = CommitLog(str(root))
+    def __init__(self, location: str, filesystem: fs.FileSystem, root: str) -> None:
+        self.log = CommitLog(parse_location(location))
+        self._filesystem = filesystem
+        self._root = root
 
     def plan(self, batch: int, *sources: str) -> None:
         self._write("offsets", batch, "\n".join(["v1", METADATA, *sources]))
@@ -39,16 +45,36 @@ class Checkpoint:
     def commit(self, batch: int) -> None:
         self._write("commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
 
+    def make(self, folder: str) -> None:
+        self._filesystem.create_dir(f"{self._root}/{folder}".rstrip("/"))
+
+    def write(self, path: str, content: bytes) -> None:
+        self.make(path.rpartition("/")[0])
+        with self._filesystem.open_output_stream(f"{self._root}/{path}") as file:
+            file.write(content)
+
     def _write(self, log: str, batch: int, text: str) -> None:
-        folder = self.root / log
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / str(batch)).write_text(text, "utf-8")
-        (folder / f".{batch}.crc").write_bytes(b"crc\0\xff\xfe")
+        self.write(f"{log}/{batch}", text.encode())
+        self.write(f"{log}/.{batch}.crc", b"crc\0\xff\xfe")
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Checkpoint:
-    return Checkpoint(tmp_path / "checkpoint")
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        with S3Server(tmp_path_factory.mktemp("s3") / "server.log") as server:
+            yield server
+
+
+@pytest.fixture(params=["local", "s3"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
+    if request.param == "local":
+        root = tmp_path / "checkpoint"
+        return Checkpoint(str(root), fs.LocalFileSystem(), str(root))
+    server: S3Server = request.getfixturevalue("s3")
+    folder = f"{tmp_path.name}/check point"
+    return Checkpoint(server.uri(folder), *server.open(quote(folder)))
 
 
 def test_committed_once_the_commit_file_is_there(checkpoint: Checkpoint) -> None:
@@ -59,12 +85,19 @@ def test_committed_once_the_commit_file_is_there(checkpoint: Checkpoint) -> None
     assert not checkpoint.log.is_committed(offset(20))
 
 
-def test_no_checkpoint_yet(checkpoint: Checkpoint) -> None:
+def test_no_batch_yet(checkpoint: Checkpoint) -> None:
+    checkpoint.write("metadata", b'{"id":"8b1d"}')
     assert not checkpoint.log.is_committed(offset(10))
 
 
+def test_another_path_than_the_querys(checkpoint: Checkpoint) -> None:
+    with pytest.raises(FileNotFoundError, match="no query"):
+        checkpoint.log.is_committed(offset(10))
+
+
 def test_folders_without_a_batch(checkpoint: Checkpoint) -> None:
-    (checkpoint.root / "offsets").mkdir(parents=True)
+    checkpoint.write("metadata", b'{"id":"8b1d"}')
+    checkpoint.make("offsets")
     assert not checkpoint.log.is_committed(offset(10))
     checkpoint.plan(0, compact(offset(10)))  # and no folder for commits
     assert not checkpoint.log.is_committed(offset(10))
@@ -97,18 +130,16 @@ def test_a_batch_that_was_not_logged_is_not_committed(checkpoint: Checkpoint) ->
 def test_temporary_files_are_no_batches(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0, compact(offset(10)))
     checkpoint.commit(0)
-    folder = checkpoint.root / "offsets"
     for name in (".1.crc", ".offsets.tmp", ".1.3f2a8a8e.tmp", "1.tmp", "_metadata"):
-        (folder / name).write_text("half a li", "utf-8")
+        checkpoint.write(f"offsets/{name}", b"half a li")
     assert checkpoint.log.is_committed(offset(10))
 
 
 def test_the_commit_is_not_there_before_spark_renamed_it(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0, compact(offset(10)))
-    commits = checkpoint.root / "commits"
-    commits.mkdir()
-    (commits / ".0.3f2a8a8e.tmp").write_text("v1\n{}", "utf-8")
-    (commits / ".0.crc").write_bytes(b"crc\0")
+    checkpoint.make("commits")
+    checkpoint.write("commits/.0.3f2a8a8e.tmp", b"v1\n{}")
+    checkpoint.write("commits/.0.crc", b"crc\0")
     assert not checkpoint.log.is_committed(offset(10))
 
 
@@ -155,3 +186,9 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (root / "offsets").write_text("a file where Spark has a folder", "utf-8")
     with pytest.raises(OSError, match="offsets"):
         CommitLog(str(root)).is_committed(offset(10))
+
+
+def test_a_bucket_that_is_not_there_is_an_error(s3: S3Server) -> None:
+    location = parse_location(s3.uri("c").replace("checkpoints", "no-such-bucket"))
+    with pytest.raises(FileNotFoundError, match="no query"):
+        CommitLog(location).is_committed(offset(10))

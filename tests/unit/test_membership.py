@@ -23,6 +23,7 @@ from pyspark_kafka_rebalance.consumer.revocation import Revocations
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, PartitionsLostError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import membership as membership_module
+from pyspark_kafka_rebalance.source.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
@@ -270,13 +271,13 @@ class Checkpoint:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.probes = 0
-        real = membership_module.CommitLog.is_committed
+        real = CommitLog.is_committed
 
-        def counted(log: membership_module.CommitLog, offset: dict[str, Any]) -> bool:
+        def counted(log: CommitLog, offset: dict[str, Any]) -> bool:
             self.probes += 1
             return real(log, offset)
 
-        monkeypatch.setattr(membership_module.CommitLog, "is_committed", counted)
+        monkeypatch.setattr(CommitLog, "is_committed", counted)
 
     def write(self, offset: dict[str, Any], *, committed: bool) -> None:
         for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1\n{}")):
@@ -946,8 +947,8 @@ def test_without_a_commit_log_the_next_trigger_proves(query: Query) -> None:
     assert query.group.members[0].released == {P}
 
 
-def test_an_unreadable_commit_log_ends_the_membership(
-    make: Callable[..., Query], group: Group, tmp_path: Path
+def test_an_unreadable_commit_log_is_logged_once_and_the_next_trigger_proves(
+    make: Callable[..., Query], group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "offsets").write_text("not a folder", "utf-8")
     group.committed[P] = 100
@@ -955,11 +956,15 @@ def test_an_unreadable_commit_log_ends_the_membership(
     query.start()
     group.members[0].assign(P)
     query.rounds()
-    query.read(P, 100, 150)
+    offset = query.read(P, 100, 150)
     group.members[0].revoke(P)
-    query.rounds()
-    with pytest.raises(OSError, match="offsets"):
-        query.membership.raise_failure()
+    query.rounds(4)
+    assert group.members[0].released == set()
+    assert caplog.text.count("cannot be read") == 1
+    query.membership.prove(offset)
+    query.rounds(4)
+    assert group.members[0].released == {P}
+    query.membership.raise_failure()
 
 
 # -- stop -----------------------------------------------------------------------------------------

@@ -1,0 +1,127 @@
+"""CommitLogWatch: look-ups in the query's commit log that hold nobody up.
+
+The pump asks every few milliseconds while a revoke waits for its batch. A checkpoint on this
+machine answers at once. A store may take seconds or not answer at all, and the pump keeps the
+memberships alive: there each look-up has a thread of its own, one at a time and not too often.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from .checkpoint_files import is_local, redacted
+from .commit_log import CommitLog
+
+log = logging.getLogger(__name__)
+
+#: A look-up takes three requests, which stores charge for and limit by prefix (S3: 5,500 a second
+#: for all who read there). A hand-over takes some 0.3 s, so that asking more often gains little.
+_STORE_INTERVAL_S = 0.2
+
+
+class _LookUp:
+    """One look-up, and its outcome once it is done."""
+
+    def __init__(self, commit_log: CommitLog, offset: dict[str, Any]) -> None:
+        self._commit_log = commit_log
+        self._offset = offset
+        self.began_at = time.monotonic()
+        self.done = threading.Event()
+        self.error: Exception | None = None
+        self._found = False
+
+    def run(self) -> None:
+        """Look the offset up; what goes wrong is the outcome."""
+        try:
+            self._found = self._commit_log.is_committed(self._offset)
+        # pyarrow raises more than OSError; whoever asked reports it.
+        except Exception as error:
+            self.error = error
+        self.done.set()
+
+    def proves(self, offset: dict[str, Any]) -> bool:
+        """Whether it is done and found this offset committed."""
+        return self.done.is_set() and self._found and self._offset == offset
+
+
+class CommitLogWatch:
+    """The commit log of one query, for its pump.
+
+    A checkpoint that cannot be read is logged when that begins, and when it ends. Meanwhile
+    nothing is proven by it: a revoke waits for Spark's next trigger.
+
+    Parameters
+    ----------
+    location : str
+        The query's ``checkpointLocation``, parsed: an absolute path or a URI.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._commit_log = CommitLog(location)
+        self._last: _LookUp | None = None
+        self._failing = False
+
+    def is_committed(self, offset: dict[str, Any]) -> bool:
+        """Whether the batch that ends here is known to be committed; of a store, without waiting.
+
+        Called again and again: the answer of a store comes with a later call.
+        """
+        last = self._last
+        if is_local(self._location):
+            return self._look_up(offset, None).proves(offset)
+        if last is not None and last.done.is_set():
+            self._report(last)
+            if last.proves(offset):
+                return True
+        if last is None or (
+            last.done.is_set() and time.monotonic() - last.began_at >= _STORE_INTERVAL_S
+        ):
+            self._look_up(offset, 0.0)
+        return False
+
+    def wait_for_answer(self, offset: dict[str, Any], timeout_s: float) -> bool:
+        """Whether the batch is committed, by a look-up that begins now; waits for it so long."""
+        deadline = time.monotonic() + timeout_s
+        last = self._last
+        if last is not None:
+            last.done.wait(timeout_s)  # it may have looked before Spark committed the batch
+        if last is None or (last.done.is_set() and not last.proves(offset)):
+            local = is_local(self._location)
+            left_s = max(0.0, deadline - time.monotonic())
+            last = self._look_up(offset, None if local else left_s)
+        if not last.done.is_set():
+            log.warning(
+                "the query's commit log %s did not answer within %.1f s",
+                redacted(self._location),
+                timeout_s,
+            )
+        return last.proves(offset)
+
+    def _look_up(self, offset: dict[str, Any], timeout_s: float | None) -> _LookUp:
+        """Begin a look-up and wait for it so long; None: do it on this thread."""
+        look_up = self._last = _LookUp(self._commit_log, offset)
+        if timeout_s is None:
+            look_up.run()
+        else:
+            # A daemon: a store that does not answer may outlive the query.
+            threading.Thread(target=look_up.run, name="commit-log", daemon=True).start()
+            look_up.done.wait(timeout_s)
+        if look_up.done.is_set():
+            self._report(look_up)
+        return look_up
+
+    def _report(self, look_up: _LookUp) -> None:
+        if look_up.error is not None and not self._failing:
+            log.warning(
+                "the query's commit log %s cannot be read, so hand-overs wait for Spark's next "
+                "trigger, and the last batch before a stop may be repeated: %s",
+                redacted(self._location),
+                look_up.error,
+            )
+        elif look_up.error is None and self._failing:
+            log.warning("the query's commit log %s can be read again", redacted(self._location))
+        self._failing = look_up.error is not None
