@@ -31,6 +31,7 @@ _PUBLIC = {
     "QueryProgress": "source.progress_table",
     "PartitionProgress": "source.progress_table",
     "progress": "source.progress",
+    "stop_gracefully": "source.graceful_stop",
 }
 
 __all__ = [*_PUBLIC, "DefaultSource"]
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from .fetch.fetcher import RangeFetcher as RangeFetcher
     from .fetch.offset_range import OffsetRange as OffsetRange
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
+    from .source.graceful_stop import stop_gracefully as stop_gracefully
     from .source.progress import progress as progress
     from .source.progress_table import PartitionProgress as PartitionProgress
     from .source.progress_table import QueryProgress as QueryProgress

@@ -172,12 +172,17 @@ class QueryMembership:
             _SETTLE_TIMEOUT_S,
         )
 
+    def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """As :meth:`stop`, without waiting for it; idempotent."""
+        if not self._stopping.is_set():
+            self._stop_by = time.monotonic() + timeout_s
+            self._stopping.set()
+            self._may_join.set()
+            self._wake.set()
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``."""
-        self._stop_by = time.monotonic() + timeout_s
-        self._stopping.set()
-        self._may_join.set()
-        self._wake.set()
+        self.leave(timeout_s)
         if self._pump is not None and self._pump is not threading.current_thread():
             self._pump.join(timeout_s)
             if self._pump.is_alive():
@@ -212,6 +217,11 @@ class QueryMembership:
         """
         with self._lock:
             self._prove(self._open.commit(offset))
+
+    def done(self, offset: dict[str, Any]) -> None:
+        """By Spark's progress the batch that ends here is done, which proves it if it is logged."""
+        if not self._asynchronous:
+            self.prove(offset)
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: proves the batch before if that is logged.

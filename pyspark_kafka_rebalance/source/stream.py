@@ -31,6 +31,7 @@ from .planning import BeyondEnd, backlog, find_data_loss, group_into_tasks, plan
 from .reading import TaskPartition, read_task
 from .replay import moved_on
 from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from .stop_request import StopRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._trigger_is_told = trigger_is_told
         self._membership: QueryMembership | None = None
         self._run = ""  # client id prefix of this run
+        self._stop_request: StopRequest | None = None
         self._available_now: AvailableNowRun | None = None
         self._postponed: Collection[TopicPartition] = ()  # to be read, but not in this trigger
         self._begun = False  # the first latestOffset of this process is behind us
@@ -107,6 +109,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             elif not self._replayed:
                 return self._empty_batch(membership, start)
         membership.begin_trigger(start)
+        if self._stop_request is not None and self._stop_request.is_made():
+            membership.leave()
+            return start
         membership.join()
         deadline = time.monotonic() + _POSTPONED_AT_MOST_S
         # A trigger without a batch would end a run that has an end, with these unread.
@@ -120,7 +125,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                     f"or the group's coordinator do not answer: {named}"
                 )
             membership.wait_for_change()
-        if planned is None and membership.wants_commit():
+        # After a replay Spark shows the replayed offset, and so the run that is gone; whoever wants
+        # to ask this one to stop must learn of it.
+        unknown = self._replayed and self._planned is None
+        if planned is None and (unknown or membership.wants_commit()):
             planned = self._empty_batch(membership, start)
         return planned or start
 
@@ -160,8 +168,12 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def stop(self) -> None:
         """Commit what is proven, leave the group; at most 3 s, idempotent."""
-        if self._membership is not None:
+        _ignore_sigterm()
+        if self._membership is not None and self._stop_request is not None:
+            for offset in self._stop_request.proven():
+                self._membership.done(offset)
             self._membership.stop()
+            self._stop_request.remove()
 
     # -- executors --------------------------------------------------------------------------------
 
@@ -176,6 +188,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             prefix = self._options.client_config.get("client_id") or "kafka_deferred"
             self._run = f"{prefix}-{secrets.token_hex(4)}"
             self._membership = QueryMembership(self._options, self._run)
+            self._stop_request = StopRequest(self._run)
             _stop_on_sigterm()
             self._membership.start()
         return self._membership
@@ -190,7 +203,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         offset = StreamOffset(
             pending=state.pending,
             unacknowledged=state.unacknowledged,
-            run=self._run if state.pending else None,
+            run=self._run,
             warm_up=(StreamOffset.parse(start).warm_up or 0) + 1,
         )
         return self._hand_to_spark(membership, offset)
@@ -360,11 +373,16 @@ def _stop_on_sigterm() -> None:
     Raising SystemExit makes the process call ``stop()``; ignoring the signal from then on keeps
     the second one from ending it halfway.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _on_sigterm)
 
-    def on_sigterm(signum: int, frame: object) -> None:
+
+def _on_sigterm(signum: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(0)
+
+
+def _ignore_sigterm() -> None:
+    """When the socket's end comes before the signals, the first one must not end stop() either."""
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, on_sigterm)

@@ -106,14 +106,11 @@ class QueryProcess(ChildProcess):
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run the query until "stop" on standard input, or until it ends.
-
-    The stop is graceful: no batch has had an effect that Spark has not committed. With a trigger
-    that leaves the query idle between batches there is no batch under way either.
-    """
+    """Run the query until "stop" on standard input, which is graceful, or until it ends."""
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame
 
+    from ..source.graceful_stop import stop_gracefully
     from .ledger import RECORD_COLUMNS, LedgerWriter
     from .local_spark import local_spark
 
@@ -134,21 +131,7 @@ def main(settings: dict[str, Any]) -> None:
     writer = LedgerWriter(Path(settings["ledger"]), settings["name"])
     columns = [name for name in RECORD_COLUMNS if name in stream.columns]
 
-    stopping, stopped, busy = threading.Event(), threading.Event(), threading.Lock()
-    commits = Path(settings["checkpoint"], "commits")
-    done = -1  # the last batch that had its effect
-
     def sink(batch: DataFrame, batch_id: int) -> None:
-        nonlocal done
-        with busy:
-            if not stopping.is_set():
-                deliver(batch, batch_id)
-                done = batch_id
-                return
-        stopped.wait()  # or the query would end as one that failed
-        raise RuntimeError("stopped before this batch had an effect")
-
-    def deliver(batch: DataFrame, batch_id: int) -> None:
         began_at = time.time()
         records = batch.select(*columns).toArrow()
         received_at = time.time()
@@ -159,6 +142,8 @@ def main(settings: dict[str, Any]) -> None:
         lost = pc.sum(records["lost"]).as_py() if "lost" in columns else None
         tell("batch", batch=batch_id, rows=records.num_rows, lost=lost or 0)
 
+    stopping = threading.Event()
+    complete: bool | None = None  # None: not stopped, but ended
     query = (
         stream.writeStream.foreachBatch(sink)
         .options(**settings["writer_options"])
@@ -173,20 +158,21 @@ def main(settings: dict[str, Any]) -> None:
         while next(given) != "stop":
             pass
         stopping.set()
-        with busy:  # until the batch under way has had its effect, and then until it is committed
-            while done >= 0 and not (commits / str(done)).exists() and query.isActive:
-                time.sleep(0.005)
-        threading.Timer(0.01, stopped.set).start()  # stop() waits for the sink to return
-        query.stop()
+        nonlocal complete
+        complete = stop_gracefully(query)
 
-    threading.Thread(target=obey, daemon=True).start()
+    obeying = threading.Thread(target=obey, daemon=True)
+    obeying.start()
     try:
         query.awaitTermination()
     except Exception as error:
         if not stopping.is_set():
             tell("failed", error=str(error))
             raise
-    tell("stopped", progress=[progress.json for progress in query.recentProgress[-3:]])
+    if stopping.is_set():
+        obeying.join()  # the planner is still leaving the group
+    progress = [progress.json for progress in query.recentProgress[-3:]]
+    tell("stopped", complete=complete, progress=progress)
     spark.stop()
 
 

@@ -70,16 +70,17 @@ class Stream:
         self._checkpoint = checkpoint
         self._writer_options = writer_options
         self.batches: dict[int, pa.Table] = {}
-        #: Called in the midst of each batch, with its rows.
-        self.on_batch: Callable[[pa.Table], None] = lambda rows: None
         self.query: StreamingQuery | None = None
+        self.source = "kafka_deferred"
+        #: Called by the sink when it has kept a batch.
+        self.on_batch: Callable[[int, pa.Table], None] = lambda batch_id, batch: None
 
     def start(self, **trigger: Any) -> StreamingQuery:
-        frame = self._spark.readStream.format("kafka_deferred").options(**self.options).load()
+        frame = self._spark.readStream.format(self.source).options(**self.options).load()
 
         def keep(batch: DataFrame, batch_id: int) -> None:
             self.batches[batch_id] = batch.toArrow()
-            self.on_batch(self.batches[batch_id])
+            self.on_batch(batch_id, self.batches[batch_id])
 
         self.query = (
             frame.writeStream.foreachBatch(keep)

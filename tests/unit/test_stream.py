@@ -6,7 +6,9 @@ import copy
 import json
 import pickle
 import signal
+import tempfile
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.planning import TaskRange
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
+from pyspark_kafka_rebalance.source.stop_request import ask_to_stop, is_planner_here
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
@@ -57,6 +60,9 @@ class FakeMembership:
         self.calls.append("synchronous")
 
     def committed(self, offset: dict[str, Any]) -> None:
+        self.prove(offset)
+
+    def done(self, offset: dict[str, Any]) -> None:
         self.prove(offset)
 
     def wants_commit(self) -> bool:
@@ -142,8 +148,16 @@ class FakeMembership:
     def state_without_ranges(self) -> BatchState:
         return self.state_of(())
 
+    def leave(self) -> None:
+        self.calls.append("leave")
+
     def stop(self) -> None:
         self.calls.append("stop")
+
+
+@pytest.fixture(autouse=True)
+def requests_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
@@ -276,7 +290,8 @@ def test_no_warm_up_after_a_replay(
     logged = a_logged_batch()
     reader.partitions(reader.initialOffset(), logged)
     assert memberships == [], "a replay needs no membership"
-    assert reader.latestOffset(logged, UNLIMITED) is logged
+    end = reader.latestOffset(logged, UNLIMITED)
+    assert StreamOffset.parse(end).warm_up is None
     (membership,) = memberships
     assert membership.restored == {P: 150, R: 7}
     assert membership.joined
@@ -783,3 +798,66 @@ def test_sigterm_ends_the_planner_once() -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "the second would cut stop short"
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_during_stop_does_not_end_it(running: Running) -> None:
+    """The socket's end makes Spark call stop() as well, and its signals come meanwhile."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, stream_module._on_sigterm)
+        running.reader.stop()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# -- asked to stop --------------------------------------------------------------------------------
+
+
+def run_of(offset: dict[str, Any]) -> str:
+    run = StreamOffset.parse(offset).run
+    assert run is not None
+    return run
+
+
+def test_asked_to_stop_it_plans_nothing_more_and_leaves(running: Running) -> None:
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), None)
+    running.start = end
+    assert running.trigger() == end
+    assert running.membership.proven[-1] == end, "the trigger after the batch proves it"
+    assert running.membership.calls[-1] == "leave"
+    running.membership.ends = {P: 1_000}
+    assert running.trigger() == end
+
+
+def test_stop_knows_what_the_one_who_asked_knows(running: Running) -> None:
+    """A query that is idle until its next trigger has proven nothing of its last batch itself."""
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), None)
+    assert ask_to_stop(run_of(end), end)
+    assert end not in running.membership.proven
+    running.reader.stop()
+    assert running.membership.proven[-1] == end
+    assert running.membership.calls[-2:] == ["prove", "stop"]
+    assert not is_planner_here(run_of(end))
+    assert not ask_to_stop(run_of(end), None), "it has left"
+
+
+def test_the_run_is_named_from_the_first_batch(running: Running) -> None:
+    assert run_of(running.start) == running.membership.client_id
+
+
+def test_the_run_is_named_after_a_replay_even_when_there_is_nothing_to_read(
+    make: Callable[..., KafkaDeferredStreamReader],
+    memberships: list[FakeMembership],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_module, "moved_on", lambda *_: frozenset())
+    reader = make()
+    replayed = a_logged_batch()
+    reader.partitions({}, replayed)
+    named = reader.latestOffset(replayed, UNLIMITED)
+    assert run_of(named) == memberships[0].client_id != run_of(replayed)
+    assert ends_of(named) == {}
+    assert reader.latestOffset(named, UNLIMITED) == named

@@ -1,0 +1,100 @@
+"""kafka_deferred whose planner dies at one point of a trigger, as by kill -9.
+
+The point is in a file beside the checkpoint, which the death consumes. Without the file the source
+is as any other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
+from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
+
+BEFORE_WAL = "before the WAL"
+BEFORE_READ = "between the WAL and the read"
+IN_READ = "in the middle of the read"
+BEFORE_COMMIT_LOG = "between the sink and the commit log"
+BEFORE_GROUP = "between the commit log and the group's commit"
+POINTS = (BEFORE_WAL, BEFORE_READ, IN_READ, BEFORE_COMMIT_LOG, BEFORE_GROUP)
+
+
+class Death:
+    """When the planner of a query dies; used by the test, the planner, and executors."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._point = Path(f"{checkpoint}.dies")
+        self._planner = Path(f"{checkpoint}.planner")
+
+    def arm(self, point: str) -> None:
+        unfinished = self._point.with_suffix(".half")
+        unfinished.write_text(point)
+        unfinished.rename(self._point)
+
+    @property
+    def is_armed(self) -> bool:
+        return self._point.exists()
+
+    def planner_is_here(self) -> None:
+        self._planner.write_text(str(os.getpid()))
+
+    def come(self, point: str) -> bool:
+        """Kill the planner if this is the point; in the planner itself this does not return."""
+        if not self.is_armed or self._point.read_text() != point:
+            return False
+        self._point.unlink()
+        os.kill(int(self._planner.read_text()), signal.SIGKILL)
+        return True
+
+
+def has_ranges(offset: dict) -> bool:
+    return bool(StreamOffset.parse(offset).ranges)
+
+
+class DyingReader(KafkaDeferredStreamReader):
+    @property
+    def _death(self) -> Death:
+        return Death(self._options.checkpoint_location)
+
+    def _settle(self):
+        """Let the group have what is proven, so that a death is at this batch's point alone."""
+        while self._death.is_armed and self._membership and self._membership.unacknowledged():
+            self._membership.raise_failure()
+            time.sleep(0.005)
+
+    def latestOffset(self, start, limit):
+        self._death.planner_is_here()
+        if has_ranges(start):
+            self._settle()
+            self._death.come(BEFORE_GROUP)
+        end = super().latestOffset(start, limit)
+        if end != start and has_ranges(end):
+            self._settle()
+            self._death.come(BEFORE_WAL)
+        return end
+
+    def partitions(self, start, end):
+        if start != end and has_ranges(end):
+            self._settle()
+            self._death.come(BEFORE_READ)
+        return super().partitions(start, end)
+
+    def read(self, partition):
+        for batch in super().read(partition):
+            yield batch.slice(0, 1)
+            if batch.num_rows and self._death.come(IN_READ):
+                raise RuntimeError(IN_READ)
+            yield batch.slice(1)
+
+
+class DyingDataSource(KafkaDeferredDataSource):
+    @classmethod
+    def name(cls):
+        return "kafka_deferred_dying"
+
+    def streamReader(self, schema):
+        return DyingReader(self._parsed)

@@ -1,0 +1,123 @@
+"""stop_gracefully in the midst of traffic: nothing is repeated, nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance import stop_gracefully
+from pyspark_kafka_rebalance.consumer.group_description import describe_group
+from pyspark_kafka_rebalance.source import graceful_stop
+
+from .conftest import SteadyProducer
+
+PATIENCE_S = 300.0
+
+
+def wait_until(done, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def delivered(*queries):
+    return sorted(
+        pair
+        for query in queries
+        for batch in list(query.batches.values())
+        if batch.num_rows
+        for pair in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+    )
+
+
+class HeldBatch:
+    """The sink's next batch with rows, which does not end before ``may_end``."""
+
+    def __init__(self, query):
+        self.reached = threading.Event()
+        self.may_end = threading.Event()
+        query.on_batch = self._hold
+
+    def _hold(self, batch_id, batch):
+        if batch.num_rows:
+            self.reached.set()
+            assert self.may_end.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Set when the planner of the query that is stopped has been asked."""
+    event, is_busy = threading.Event(), graceful_stop._is_busy
+
+    def noted(query):
+        event.set()
+        return is_busy(query)
+
+    monkeypatch.setattr(graceful_stop, "_is_busy", noted)
+    return event
+
+
+@pytest.fixture
+def members(kafka, group_id):
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    yield lambda: describe_group(admin, group_id).members
+    admin.close()
+
+
+def test_two_queries_of_a_group_of_which_one_stops_in_mid_batch(
+    kafka, topic_name, stream, members, committed, asked
+):
+    """Without checkpointLocation, which would tell the source of its last batch as well."""
+    kafka.create_topic(topic_name, partitions=6)
+    with SteadyProducer(kafka, topic_name, partitions=6, per_second=300) as producer:
+        first, second = (stream(name, checkpointLocation="") for name in ("A", "B"))
+        for query in (first, second):
+            query.start(processingTime="0 seconds")
+        wait_until(lambda: delivered(first) and delivered(second), "both read")
+        batch = HeldBatch(first)
+        batch.may_end = asked  # the sink has done its part, and Spark has not committed the batch
+        assert batch.reached.wait(PATIENCE_S)
+        assert stop_gracefully(first.query, timeout_s=PATIENCE_S)
+        assert len(members()) == 2, "those of the other query"
+        assert not first.query.isActive
+        producer.stop()
+        consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
+        ends = consumer.end_offsets([TopicPartition(topic_name, p) for p in range(6)])
+        consumer.close()
+        wait_until(lambda: committed() == ends, "the other has the rest")
+    assert delivered(first, second) == [
+        (p.partition, o) for p in sorted(ends) for o in range(ends[p])
+    ]
+
+
+def test_a_batch_that_takes_longer_is_interrupted(kafka, topic_name, stream, members, committed):
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query = stream()
+    batch = HeldBatch(query)
+    query.start(processingTime="0 seconds")
+    assert batch.reached.wait(PATIENCE_S)
+    threading.Timer(1.0, batch.may_end.set).start()  # Spark's stop() waits for the sink
+    assert not stop_gracefully(query.query, timeout_s=0.0)
+    assert not query.query.isActive
+    assert members() == ()
+    assert committed() in ({}, {TopicPartition(topic_name, 0): 0})
+
+
+def test_a_query_of_another_source(spark, tmp_path):
+    frame = spark.readStream.format("rate").option("rowsPerSecond", "100").load()
+    query = (
+        frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    )
+    try:
+        wait_until(lambda: query.lastProgress is not None, "a batch")
+        with pytest.raises(ValueError, match="no source kafka_deferred"):
+            stop_gracefully(query)
+        assert query.isActive
+    finally:
+        query.stop()

@@ -1,0 +1,159 @@
+"""A query dies at every point of a trigger and starts again: what is lost, and what comes twice.
+
+The planner is killed at exactly that point, which fails the query; nothing of ours is left but
+what Spark logged and what the group knows. docs/what-can-be-repeated.md is this file's table.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.consumer.group_description import describe_group
+
+from .conftest import SteadyProducer
+from .dying_source import (
+    BEFORE_COMMIT_LOG,
+    BEFORE_GROUP,
+    BEFORE_WAL,
+    POINTS,
+    Death,
+    DyingDataSource,
+)
+
+PATIENCE_S = 120.0
+PARTITIONS = 4
+
+#: Long enough for a query to be started again within it on a busy machine; short enough to wait.
+STATIC_SESSION_MS, SESSION_MS = "60000", "6000"
+
+
+def wait_until(done, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+class Deliveries:
+    """What a query's sink completed, every attempt of every batch."""
+
+    def __init__(self, query, death=None):
+        self.batches = []  # (batch, offsets, whether they were marked lost)
+        self._death = death
+        query.on_batch = self._keep
+
+    def _keep(self, batch_id, rows):
+        if rows.num_rows:
+            offsets = list(
+                zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+            )
+            self.batches.append((batch_id, offsets, set(rows["lost"].to_pylist())))
+            if self._death is not None and self._death.come(BEFORE_COMMIT_LOG):
+                raise RuntimeError(BEFORE_COMMIT_LOG)
+
+    def times(self):
+        return Counter(offset for _, offsets, _ in self.batches for offset in offsets)
+
+    def of_batch(self, batch_id):
+        return [(sorted(offsets), lost) for n, offsets, lost in self.batches if n == batch_id]
+
+
+def newest(checkpoint, log):
+    names = [path.name for path in (checkpoint / log).iterdir() if path.name.isdigit()]
+    return max(map(int, names))
+
+
+def logged_offsets(checkpoint, batch_id, topic):
+    """The (partition, offset) of every record that the batch reads."""
+    last_line = (checkpoint / "offsets" / str(batch_id)).read_text("utf-8").splitlines()[-1]
+    ranges = json.loads(last_line)["ranges"].get(topic, {})
+    return sorted((int(p), o) for p, (start, end) in ranges.items() for o in range(start, end))
+
+
+@pytest.mark.parametrize("membership", ["static", "dynamic"])
+@pytest.mark.parametrize("queries", ["alone", "beside another"])
+def test_a_query_dies_at_every_point_of_a_trigger_and_restarts(
+    spark, kafka, topic_name, group_id, stream, queries, membership
+):
+    kafka.create_topic(topic_name, partitions=PARTITIONS)
+    spark.dataSource.register(DyingDataSource)
+    static, alone = membership == "static", queries == "alone"
+
+    def options(name):
+        given = {"readers": "1", "kafka__session__timeout__ms": SESSION_MS}
+        if static:
+            given |= {
+                "kafka__group__instance__id": name,
+                "kafka__session__timeout__ms": STATIC_SESSION_MS,
+            }
+        return given
+
+    victim = stream("victim", **options("victim"))
+    victim.source = DyingDataSource.name()
+    checkpoint = Path(victim.options["checkpointLocation"])
+    death = Death(str(checkpoint))
+    mine = Deliveries(victim, death)
+    other = None if alone else stream("other", **options("other"))
+    others = Deliveries(other) if other is not None else None
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+
+    def owners():
+        return [
+            len(member.assigned)
+            for member in describe_group(admin, group_id).members
+            if member.assigned
+        ]
+
+    expected_twice = Counter()
+    with SteadyProducer(kafka, topic_name, PARTITIONS, per_second=200) as producer:
+        if other is not None:
+            other.start(processingTime="0 seconds")
+            wait_until(lambda: others.batches, "the other query reads")
+        victim.start(processingTime="0 seconds")
+        for point in POINTS:
+            read = len(mine.batches)
+            wait_until(lambda read=read: len(mine.batches) > read + 1, f"{point}: it reads")
+            death.arm(point)
+            wait_until(lambda: not victim.query.isActive, f"dies {point}")
+            assert not death.is_armed, f"died, but not {point}: {victim.query.exception()}"
+            planned, done = newest(checkpoint, "offsets"), newest(checkpoint, "commits")
+            assert (planned == done) == (point in (BEFORE_WAL, BEFORE_GROUP)), point
+            moves = other is not None and not static
+            if moves:
+                wait_until(lambda: owners() == [PARTITIONS], f"{point}: the other takes over")
+            in_flight = logged_offsets(checkpoint, planned, topic_name)
+            assert in_flight
+            if moves and point != BEFORE_WAL:
+                wait_until(
+                    lambda i=in_flight: set(i) <= others.times().keys(), f"{point}: read again"
+                )
+            victim.start(processingTime="0 seconds")
+            wait_until(
+                lambda planned=planned: any(n > planned for n, _, _ in mine.batches),
+                f"{point}: goes on",
+            )
+            attempts = mine.of_batch(planned)
+            if planned != done:
+                replay, lost = attempts[-1]
+                assert replay == in_flight, f"{point}: the replay reads what is logged"
+                assert lost == {moves}, f"{point}: marked where another query has it, too"
+            # Once by each completed attempt of the batch, and once by its next owner.
+            deliveries = len(attempts) + (moves and point != BEFORE_WAL)
+            assert len(attempts) == (2 if point == BEFORE_COMMIT_LOG else 1), point
+            expected_twice.update({o: deliveries for o in in_flight if deliveries > 1})
+        producer.stop()
+        consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
+        ends = consumer.end_offsets([TopicPartition(topic_name, p) for p in range(PARTITIONS)])
+        consumer.close()
+        wait_until(lambda: kafka.committed(group_id) == ends, "all is read")
+    admin.close()
+    times = mine.times() + (others.times() if others is not None else Counter())
+    assert sorted(times) == [(p.partition, o) for p in sorted(ends) for o in range(ends[p])]
+    assert {o: n for o, n in times.items() if n > 1} == dict(expected_twice)
