@@ -25,26 +25,15 @@ _STORE_INTERVAL_S = 0.2
 class _LookUp:
     """One look-up, and its outcome once it is done."""
 
-    def __init__(self, commit_log: CommitLog, offset: dict[str, Any]) -> None:
-        self._commit_log = commit_log
-        self._offset = offset
+    def __init__(self, offset: dict[str, Any]) -> None:
+        self.offset = offset
         self.began_at = time.monotonic()
         self.done = threading.Event()
-        self.error: Exception | None = None
-        self._found = False
-
-    def run(self) -> None:
-        """Look the offset up; what goes wrong is the outcome."""
-        try:
-            self._found = self._commit_log.is_committed(self._offset)
-        # pyarrow raises more than OSError; whoever asked reports it.
-        except Exception as error:
-            self.error = error
-        self.done.set()
+        self.found = False
 
     def proves(self, offset: dict[str, Any]) -> bool:
         """Whether it is done and found this offset committed."""
-        return self.done.is_set() and self._found and self._offset == offset
+        return self.done.is_set() and self.found and self.offset == offset
 
 
 class CommitLogWatch:
@@ -65,6 +54,11 @@ class CommitLogWatch:
         self._last: _LookUp | None = None
         self._failing = False
 
+    def begin(self) -> None:
+        """Connect to a store, so that what is wrong with it is in the log from the beginning."""
+        if not is_local(self._location):
+            self._look_up({}, 0.0)
+
     def is_committed(self, offset: dict[str, Any]) -> bool:
         """Whether the batch that ends here is known to be committed; of a store, without waiting.
 
@@ -73,10 +67,8 @@ class CommitLogWatch:
         last = self._last
         if is_local(self._location):
             return self._look_up(offset, None).proves(offset)
-        if last is not None and last.done.is_set():
-            self._report(last)
-            if last.proves(offset):
-                return True
+        if last is not None and last.proves(offset):
+            return True
         if last is None or (
             last.done.is_set() and time.monotonic() - last.began_at >= _STORE_INTERVAL_S
         ):
@@ -103,25 +95,33 @@ class CommitLogWatch:
 
     def _look_up(self, offset: dict[str, Any], timeout_s: float | None) -> _LookUp:
         """Begin a look-up and wait for it so long; None: do it on this thread."""
-        look_up = self._last = _LookUp(self._commit_log, offset)
+        look_up = self._last = _LookUp(offset)
         if timeout_s is None:
-            look_up.run()
+            self._run(look_up)
         else:
             # A daemon: a store that does not answer may outlive the query.
-            threading.Thread(target=look_up.run, name="commit-log", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(look_up,), name="commit-log", daemon=True
+            ).start()
             look_up.done.wait(timeout_s)
-        if look_up.done.is_set():
-            self._report(look_up)
         return look_up
 
-    def _report(self, look_up: _LookUp) -> None:
-        if look_up.error is not None and not self._failing:
-            log.warning(
-                "the query's commit log %s cannot be read, so hand-overs wait for Spark's next "
-                "trigger, and the last batch before a stop may be repeated: %s",
-                redacted(self._location),
-                look_up.error,
-            )
-        elif look_up.error is None and self._failing:
-            log.warning("the query's commit log %s can be read again", redacted(self._location))
-        self._failing = look_up.error is not None
+    def _run(self, look_up: _LookUp) -> None:
+        """Look up and report; one at a time, on whatever thread."""
+        try:
+            look_up.found = self._commit_log.is_committed(look_up.offset)
+        # pyarrow raises more than OSError.
+        except Exception as error:
+            if not self._failing:
+                log.warning(
+                    "the query's commit log %s cannot be read, so hand-overs wait for Spark's "
+                    "next trigger, and the last batch before a stop may be repeated: %s",
+                    redacted(self._location),
+                    error,
+                )
+            self._failing = True
+        else:
+            if self._failing:
+                log.warning("the query's commit log %s can be read again", redacted(self._location))
+            self._failing = False
+        look_up.done.set()

@@ -459,6 +459,8 @@ class QueryMembership:
 
     def _build(self) -> None:
         options = self._options
+        if self._commit_log is not None:
+            self._commit_log.begin()
         for index in range(options.readers):
             if self._stopping.is_set():
                 return

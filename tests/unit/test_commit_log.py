@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from pyspark_kafka_rebalance.source.checkpoint_files import parse_location
 from pyspark_kafka_rebalance.source.commit_log import CommitLog
-from tests.s3_server import KEYS, S3Server
+from tests.s3_server import KEYS, FolderAsBucket, S3Server
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1760000000000,"conf":{"spark.x":"1"}}'
 
@@ -192,3 +192,15 @@ def test_a_bucket_that_is_not_there_is_an_error(s3: S3Server) -> None:
     location = parse_location(s3.uri("c").replace("checkpoints", "no-such-bucket"))
     with pytest.raises(FileNotFoundError, match="no query"):
         CommitLog(location).is_committed(offset(10))
+
+
+def test_a_folder_as_a_bucket(tmp_path: Path) -> None:
+    """What tests/spark reads a running query's checkpoint through."""
+    root = tmp_path / "a query"
+    local = Checkpoint(str(root), fs.LocalFileSystem(), str(root))
+    local.plan(0, compact(offset(10)))
+    with FolderAsBucket(tmp_path) as bucket:
+        log = CommitLog(parse_location(bucket.uri("a query")))
+        assert not log.is_committed(offset(10))
+        local.commit(0)
+        assert log.is_committed(offset(10))

@@ -125,3 +125,14 @@ def test_a_store_that_fails_is_logged_once_and_again_when_it_is_back(
     store.committed = OFFSET
     assert watch.wait_for_answer(OFFSET, PATIENCE_S)
     assert caplog.text.count("can be read again") == 1
+
+
+def test_a_store_that_fails_is_logged_from_the_beginning(
+    watch: CommitLogWatch, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.answers.set()
+    store.error = PermissionError("access denied")
+    watch.begin()
+    assert watch._last is not None
+    assert watch._last.done.wait(PATIENCE_S)
+    assert caplog.text.count("access denied") == 1
