@@ -79,7 +79,8 @@ def stop_gracefully(
     -------
     bool
         Whether nothing is left to be repeated. False: a batch was interrupted, which a restart
-        replays and another owner reads again, or the query had failed.
+        replays and another owner reads again unless it was just being committed, or the query
+        had failed.
 
     Raises
     ------

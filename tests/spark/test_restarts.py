@@ -27,7 +27,7 @@ from .dying_source import (
     DyingDataSource,
 )
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 PARTITIONS = 4
 
 #: Long enough for a query to be started again within it on a busy machine; short enough to wait.
