@@ -18,10 +18,14 @@ from ._kafka_python import describe_consumer_group
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member and what it owns; not what it is about to release."""
+    """A member and what it owns; not what it is about to release.
+
+    A static member keeps the client id with which it first joined, whoever joins in its place.
+    """
 
     client_id: str
     assigned: frozenset[TopicPartition] = frozenset()
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ def describe_group(admin: KafkaAdminClient, group_id: str) -> GroupDescription:
                     for topic in (member["member_assignment"] or {}).get("assigned_partitions", ())
                     for partition in topic["partitions"]
                 ),
+                member.get("group_instance_id") or None,
             )
             for member in classic["members"]
         ),
@@ -81,6 +86,7 @@ def _described(group: Any) -> GroupDescription:
                     for topic in member.assignment.topic_partitions
                     for partition in topic.partitions
                 ),
+                member.instance_id or None,
             )
             for member in group.members
         ),

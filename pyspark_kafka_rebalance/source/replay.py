@@ -7,12 +7,13 @@ ranges in its offset. Its partitions may be another member's by now; the rows sa
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from ..consumer.group_description import describe_group
+from ..consumer.group_description import GroupMember, describe_group
 from ..fetch.offset_range import OffsetRange
 from .cluster_query import ask_cluster
 
@@ -29,7 +30,8 @@ def moved_on(
 
     A partition has moved on when the group's committed offset is past the start of the range, or
     when the group's description shows it with a member that is not of the run that died: that
-    run's members stay listed until their session times out.
+    run's members stay listed until their session times out. Static members are known by their
+    instance, since they are listed with the client id of the first run.
 
     Parameters
     ----------
@@ -62,7 +64,7 @@ def moved_on(
     others = {
         partition
         for member in group.members
-        if own_client_id is None or not member.client_id.startswith(own_client_id)
+        if not _is_own(member, own_client_id, options.consumer_config.get("group_instance_id"))
         for partition in member.assigned
     }
     gone = frozenset(p for p in map(_partition, ranges) if p in passed or p in others)
@@ -70,6 +72,13 @@ def moved_on(
         "group %s: replaying %d ranges, of which %d have moved on", group_id, len(ranges), len(gone)
     )
     return gone
+
+
+def _is_own(member: GroupMember, client_id: str | None, instance_id: str | None) -> bool:
+    if instance_id is not None and member.instance_id is not None:
+        # However many readers that run had.
+        return re.fullmatch(rf"{re.escape(instance_id)}-[0-9]+", member.instance_id) is not None
+    return client_id is not None and member.client_id.startswith(client_id)
 
 
 def _partition(offset_range: OffsetRange) -> TopicPartition:

@@ -95,14 +95,20 @@ def test_two_queries_of_a_group_of_which_one_stops_in_mid_batch(
     ]
 
 
-def test_a_batch_that_takes_longer_is_interrupted(kafka, topic_name, stream, members):
+def test_a_batch_that_takes_longer_is_interrupted(kafka, topic_name, stream, members, monkeypatch):
     kafka.create_topic(topic_name, partitions=1)
     kafka.produce(topic_name, [b"x"] * 10)
     query = stream()
     batch = HeldBatch(query)
     query.start(processingTime="0 seconds")
     assert batch.reached.wait(PATIENCE_S)
-    threading.Timer(1.0, batch.may_end.set).start()  # Spark's stop() waits for the sink
+    stop = query.query.stop
+
+    def stop_and_let_the_sink_end():
+        threading.Timer(0.5, batch.may_end.set).start()  # Spark's stop() waits for the sink
+        stop()
+
+    monkeypatch.setattr(query.query, "stop", stop_and_let_the_sink_end)
     assert not stop_gracefully(query.query, timeout_s=0.0)
     assert not query.query.isActive
     wait_until(lambda: members() == (), "its member leaves")
