@@ -220,8 +220,9 @@ class QueryMembership:
 
     def done(self, offset: dict[str, Any]) -> None:
         """By Spark's progress the batch that ends here is done, which proves it if it is logged."""
-        if not self._asynchronous:
-            self.prove(offset)
+        with self._lock:
+            if not self._open.progress_is_asynchronous:
+                self._prove(self._open.commit(offset))
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: proves the batch before if that is logged.

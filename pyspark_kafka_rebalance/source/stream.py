@@ -107,7 +107,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 membership.join()
                 membership.wait_until_settled()
             elif not self._replayed:
-                return self._empty_batch(membership, start)
+                return self._empty_batch(membership, _number_after(start))
         membership.begin_trigger(start)
         if self._stop_request is not None and self._stop_request.is_made():
             membership.leave()
@@ -125,11 +125,12 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                     f"or the group's coordinator do not answer: {named}"
                 )
             membership.wait_for_change()
-        # After a replay Spark shows the replayed offset, and so the run that is gone; whoever wants
-        # to ask this one to stop must learn of it.
-        unknown = self._replayed and self._planned is None
-        if planned is None and (unknown or membership.wants_commit()):
-            planned = self._empty_batch(membership, start)
+        if planned is None and self._replayed and self._planned is None:
+            # Spark shows the replayed offset, and so the run that is gone; whoever wants to ask
+            # this one to stop must learn of it.
+            planned = self._empty_batch(membership, None)
+        elif planned is None and membership.wants_commit():
+            planned = self._empty_batch(membership, _number_after(start))
         return planned or start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -193,7 +194,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._membership.start()
         return self._membership
 
-    def _empty_batch(self, membership: QueryMembership, start: dict[str, Any]) -> dict[str, Any]:
+    def _empty_batch(self, membership: QueryMembership, warm_up: int | None) -> dict[str, Any]:
         """A batch that reads nothing.
 
         The first one warms up: the JVM and the Python workers take 4 to 8 s to start, during which
@@ -204,7 +205,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             pending=state.pending,
             unacknowledged=state.unacknowledged,
             run=self._run,
-            warm_up=(StreamOffset.parse(start).warm_up or 0) + 1,
+            warm_up=warm_up,
         )
         return self._hand_to_spark(membership, offset)
 
@@ -365,6 +366,11 @@ class RefusedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Never called."""
         raise self._error
+
+
+def _number_after(start: dict[str, Any]) -> int:
+    """The number of the next batch that only warms up."""
+    return (StreamOffset.parse(start).warm_up or 0) + 1
 
 
 def _stop_on_sigterm() -> None:

@@ -9,7 +9,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source import replay
+from pyspark_kafka_rebalance.source import cluster_query, replay
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
 P = TopicPartition("t", 0)
@@ -27,7 +27,7 @@ def lost(
         def close(self) -> None: ...
 
     group = GroupDescription("Stable", (member,) if member is not None else ())
-    monkeypatch.setattr(replay, "KafkaAdminClient", Admin)
+    monkeypatch.setattr(cluster_query, "KafkaAdminClient", Admin)
     monkeypatch.setattr(replay, "describe_group", lambda admin, group_id: group)
     options = {"subscribe": "t", "kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", **more}
     parsed = SourceOptions.parse(options, default_readers=1)

@@ -856,7 +856,7 @@ def test_the_run_is_named_after_a_replay_even_when_there_is_nothing_to_read(
     monkeypatch.setattr(stream_module, "moved_on", lambda *_: frozenset())
     reader = make()
     replayed = a_logged_batch()
-    reader.partitions({}, replayed)
+    reader.partitions(reader.initialOffset(), replayed)
     named = reader.latestOffset(replayed, UNLIMITED)
     assert run_of(named) == memberships[0].client_id != run_of(replayed)
     assert ends_of(named) == {}
