@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "AuthenticationError": "errors",
+    "AuthorizationError": "errors",
     "CorruptRecordError": "errors",
     "DataLossError": "errors",
     "KafkaRebalanceError": "errors",
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from .consumer.deferred import DeferredRevokeConsumer as DeferredRevokeConsumer
     from .consumer.deferred import PollResult as PollResult
     from .consumer.fetch_metadata import FetchMetadata as FetchMetadata
+    from .errors import AuthenticationError as AuthenticationError
+    from .errors import AuthorizationError as AuthorizationError
     from .errors import CorruptRecordError as CorruptRecordError
     from .errors import DataLossError as DataLossError
     from .errors import KafkaRebalanceError as KafkaRebalanceError

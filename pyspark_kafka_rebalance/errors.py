@@ -52,6 +52,14 @@ class MembershipError(KafkaRebalanceError):
     """The group cannot be joined, or the coordinator refuses this member for good."""
 
 
+class AuthenticationError(KafkaRebalanceError):
+    """A broker and this client do not accept each other: credentials, mechanism, certificates."""
+
+
+class AuthorizationError(KafkaRebalanceError):
+    """This client's principal lacks a permission; names the resource and the permission."""
+
+
 class PartitionsLostError(KafkaRebalanceError):
     """A commit names partitions that this member has lost; nothing of them was committed."""
 

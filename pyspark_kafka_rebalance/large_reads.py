@@ -1,7 +1,8 @@
 """Sockets read in large pieces, for kafka-python's connections.
 
 kafka-python reads a socket in pieces of 4 KiB and copies a response four times on its way to the
-decoder, which took most of the time of reading. Here a large one is read to where it stays. Touches
+decoder, which took most of the time of reading. Here a large one is read to where it stays. And
+kafka-python drops a response behind which the broker has closed the connection already. Touches
 its private names: the sockets are made for both rooms, ``fetch/`` and ``consumer/``, here alone.
 """
 
@@ -65,6 +66,9 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
                 size = len(data)
                 received += data
             if not size:
+                # First what came before the end: a refused login is answered and closed at once.
+                if received:
+                    return received, None
                 return received, kafka_errors.KafkaConnectionError("socket disconnected")
             # What TLS has decrypted no selector tells of: there all of it is taken.
             if not isinstance(connected, ssl.SSLSocket):
@@ -72,4 +76,6 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
     except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return received, None
     except OSError as error:
+        if received:  # met again by the next call, or then it is the end
+            return received, None
         return received, kafka_errors.KafkaConnectionError(error)

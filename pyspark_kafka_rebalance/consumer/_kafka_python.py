@@ -22,12 +22,11 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.wakeup_notifier import WakeupNotifier
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataResponse
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataResponse
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 from kafka.util import Timer, WeakMethod
 
 from ..kafka_python_version import require_names
-from ..large_reads import read_in_large_pieces
 from .messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
@@ -191,6 +190,19 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             cluster.need_all_topic_metadata = before
         return frozenset(cluster.topics())
 
+    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
+        """Those of these topics that may not be described, asked now; not on the I/O loop."""
+        if not topics:
+            return frozenset()
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            min_version=4,
+        )
+        response = self.run(self.send, request, None, timeout_ms)
+        refused = kafka_errors.TopicAuthorizationFailedError.errno
+        return frozenset(t.name for t in response.topics if t.error_code == refused)
+
     def topic_name(self, topic_id: UUID) -> str | None:
         """The name of a topic, if the metadata have it."""
         name: str | None = self._cluster.topic_name_for_id(topic_id)
@@ -349,7 +361,6 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
     """
 
     def replace() -> GroupCoordinator:
-        read_in_large_pieces(consumer._manager)
         first = consumer._coordinator
         consumer._cluster.remove_listener(WeakMethod(first._handle_metadata_update))
         coordinator = GroupCoordinator(

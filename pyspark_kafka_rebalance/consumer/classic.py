@@ -206,12 +206,13 @@ class ClassicMembership(GroupMembership):
         if not member.joined:
             return
         sent_at = self.lease.clock()
+        unanswered: Exception | None = None
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
             error = await self._lane.heartbeat(member)
         except kafka_errors.KafkaError as failure:
-            error = type(failure)
+            error, unanswered = type(failure), failure
         if member != self._member:
             return  # answers the generation before; the join has said all there is to say
         verdict = verdict_of(error)
@@ -227,7 +228,7 @@ class ClassicMembership(GroupMembership):
                 self._lose(error.__name__, keep_member_id=True)
         elif verdict is Verdict.REFUSED:
             self._lose(error.__name__)
-            self._fail(error())
+            self._fail(unanswered or error())
         else:
             self._consider(verdict, error)
 

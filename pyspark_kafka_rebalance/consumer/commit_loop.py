@@ -42,7 +42,8 @@ class CommitLoop:
     on_accepted : callable
         Told the send time of an accepted commit (it renews the lease).
     on_verdict : callable
-        Told of every answer to the present member that was not an acceptance.
+        Told of every answer to the present member that was not an acceptance, with what it was
+        about: the partitions, or why there was no answer.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class CommitLoop:
         *,
         member: Callable[[], Member],
         on_accepted: Callable[[float], None],
-        on_verdict: Callable[[Verdict, type[Exception]], None],
+        on_verdict: Callable[[Verdict, type[Exception], str], None],
         clock: Callable[[], float],
     ) -> None:
         self._io = io
@@ -125,12 +126,14 @@ class CommitLoop:
     ) -> bool:
         """Send one commit and record each partition's answer; whether all answers were final."""
         sent_at = self._clock()
+        unanswered = ""
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
             errors = await self._lane.commit(member, offsets)
         except kafka_errors.KafkaError as failure:
             errors = dict.fromkeys(offsets, type(failure))
+            unanswered = str(failure)
         verdicts = {partition: verdict_of(error) for partition, error in errors.items()}
         accepted = [p for p, verdict in verdicts.items() if verdict is Verdict.ACCEPTED]
         refused = [
@@ -152,5 +155,6 @@ class CommitLoop:
                 self._on_accepted(sent_at)
             for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
                 if verdict is not Verdict.ACCEPTED:
-                    self._on_verdict(verdict, error)
+                    named = (f"{p.topic}-{p.partition}" for p in offsets if errors[p] is error)
+                    self._on_verdict(verdict, error, unanswered or ", ".join(named))
         return all(verdicts.get(p) in _FINAL for p in offsets)

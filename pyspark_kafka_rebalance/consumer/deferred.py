@@ -35,6 +35,7 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError, PartitionsLostError, UnsupportedBrokerError
+from ..secured_clients import net_client
 from ._kafka_python import (
     fetch_step,
     hand_out_as,
@@ -124,8 +125,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     ------
     OptionError
         An option that is missing or not allowed; before any network is touched.
-    MembershipError
-        From a poll: the coordinator refuses this member for good.
+    AuthenticationError
+        A broker and this client do not accept each other; from the constructor or a poll.
+    AuthorizationError, MembershipError
+        From a poll: a permission is missing; the coordinator refuses this member for good.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         **config: Any,
     ) -> None:
         config = checked_config(config, group_protocol, group_remote_assignor, revoke_timeout_ms)
+        config.setdefault("kafka_client", net_client)
         super().__init__(*topics, **config)
         try:
             group_protocol = self._protocol_for(group_protocol)
@@ -397,6 +401,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
         """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
         return self._io.existing_topics(timeout_ms)
+
+    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
+        """Those of these topics that this client may not describe, asked now."""
+        return self._io.hidden_topics(topics, timeout_ms)
 
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""

@@ -24,7 +24,13 @@ from uuid import UUID
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ..errors import MembershipError, PartitionsLostError
+from ..errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaRebalanceError,
+    MembershipError,
+    PartitionsLostError,
+)
 from .commit_loop import CommitLoop
 from .lane import Lane, Member, Verdict, verdict_of
 from .lease import Lease
@@ -350,11 +356,22 @@ class GroupMembership(ABC):
         self._forget()
 
     def _fail(self, error: Exception) -> None:
-        self._failure = MembershipError(
-            f"group {self._group_id!r}: the coordinator refuses this member for good: {error!r}"
-        )
+        self._failure = self._explained(error)
         self._failure.__cause__ = error
         log.error("%s", self._failure)
+
+    def _explained(self, error: Exception) -> KafkaRebalanceError:
+        group = f"group {self._group_id!r}"
+        if isinstance(error, AuthenticationError):
+            return AuthenticationError(f"{group}: {error}")
+        if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
+            return AuthorizationError(f"{group}: membership takes READ on the group: {error!r}")
+        if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
+            return AuthorizationError(
+                f"{group}: membership takes READ on each of its topics, here "
+                f"{', '.join(sorted(self._io.topics))}: {error!r}"
+            )
+        return MembershipError(f"{group}: the coordinator refuses this member for good: {error!r}")
 
     def _consider(self, verdict: Verdict, error: type[Exception]) -> None:
         """Draw the consequences of an answer that was not an acceptance."""
@@ -436,7 +453,7 @@ class GroupMembership(ABC):
     async def _commit_loop(self) -> None:
         await self._commits.run(self._active)
 
-    def _consider_commit(self, verdict: Verdict, error: type[Exception]) -> None:
+    def _consider_commit(self, verdict: Verdict, error: type[Exception], detail: str) -> None:
         if verdict is Verdict.REFUSED:
-            self._fail(error())
+            self._fail(error(detail))
         self._consider(verdict, error)

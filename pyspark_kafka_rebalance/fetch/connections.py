@@ -25,9 +25,15 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
-from ..errors import KafkaRebalanceError, UnsupportedBrokerError
+from ..errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaRebalanceError,
+    UnsupportedBrokerError,
+)
 from ..kafka_python_version import require_names
 from ..large_reads import read_in_large_pieces
+from ..secured_clients import name_refusals
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +85,14 @@ def explain_final(error: Exception, doing: str) -> KafkaRebalanceError | None:
     """
     if not isinstance(error, _FINAL_ERRORS):
         return None
+    if isinstance(error, AuthenticationError):
+        return AuthenticationError(f"{doing}: {error}")
     text = f"{doing}: {error!r}"
+    if isinstance(error, kafka_errors.AuthorizationError):
+        on_group = isinstance(error, kafka_errors.GroupAuthorizationFailedError)
+        return AuthorizationError(
+            f"{text}; it takes READ on the {'group' if on_group else 'topic'}"
+        )
     if isinstance(error, kafka_errors.UnsupportedVersionError):
         return UnsupportedBrokerError(text)
     if isinstance(error, kafka_errors.InvalidReceiveError):
@@ -150,6 +163,7 @@ class ClusterConnections:
             self._net,
             **{**client_config, "receive_message_max_bytes": receive_message_max_bytes},
         )
+        name_refusals(self._manager)
         read_in_large_pieces(self._manager)
         self._timeout_s = self._manager.config["request_timeout_ms"] / 1000 + _GRACE_S
         self._net.start()

@@ -168,9 +168,11 @@ _ONLY = {
 
 _JAVA_CLASS = "a Java class cannot run in this Python source"
 _KERBEROS = f"Kerberos is not supported yet; kafka.sasl.mechanism={' or '.join(LOGIN_MODULES)}"
-_OAUTH = f"OAUTHBEARER is not supported yet; kafka.sasl.mechanism={' or '.join(LOGIN_MODULES)}"
+_OAUTH = (
+    "tokens come by client credentials from kafka.sasl.oauthbearer.token.endpoint.url alone, and "
+    "are renewed before they expire"
+)
 _NO_ARGUMENT = "kafka-python has no such setting"
-_PEM_FILE = "PEM text inside an option is not supported yet; put it into a file and name it with "
 
 _REFUSED = {
     # As Spark refuses them, and for its reasons.
@@ -198,14 +200,10 @@ _REFUSED = {
     "ssl.cipher.suites": "kafka-python 3 ignores it; restrict the ciphers on the broker",
     "ssl.engine.factory.class": _JAVA_CLASS,
     "ssl.keymanager.algorithm": _JAVA_CLASS,
-    "ssl.keystore.certificate.chain": _PEM_FILE + "kafka.ssl.keystore.location",
-    "ssl.keystore.key": _PEM_FILE + "kafka.ssl.keystore.location",
     "ssl.provider": _JAVA_CLASS,
     "ssl.secure.random.implementation": _JAVA_CLASS,
     "ssl.trustmanager.algorithm": _JAVA_CLASS,
-    "ssl.truststore.certificates": _PEM_FILE + "kafka.ssl.truststore.location",
     "sasl.client.callback.handler.class": _JAVA_CLASS,
-    "sasl.login.callback.handler.class": _JAVA_CLASS,
     "sasl.login.class": _JAVA_CLASS,
     **dict.fromkeys(
         (
@@ -238,8 +236,6 @@ _REFUSED = {
             "sasl.oauthbearer.assertion.private.key.file",
             "sasl.oauthbearer.assertion.private.key.passphrase",
             "sasl.oauthbearer.assertion.template.file",
-            "sasl.oauthbearer.client.credentials.client.id",
-            "sasl.oauthbearer.client.credentials.client.secret",
             "sasl.oauthbearer.clock.skew.seconds",
             "sasl.oauthbearer.expected.audience",
             "sasl.oauthbearer.expected.issuer",
@@ -248,12 +244,9 @@ _REFUSED = {
             "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
             "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
             "sasl.oauthbearer.jwks.endpoint.url",
-            "sasl.oauthbearer.jwt.retriever.class",
             "sasl.oauthbearer.jwt.validator.class",
-            "sasl.oauthbearer.scope",
             "sasl.oauthbearer.scope.claim.name",
             "sasl.oauthbearer.sub.claim.name",
-            "sasl.oauthbearer.token.endpoint.url",
         ),
         _OAUTH,
     ),

@@ -11,6 +11,8 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
 from ..errors import KafkaRebalanceError
+from ..fetch.connections import explain_final
+from ..secured_clients import admin_client
 
 if TYPE_CHECKING:
     from .options import SourceOptions
@@ -38,18 +40,23 @@ def ask_cluster(
 
     Raises
     ------
+    AuthenticationError, AuthorizationError
+        The brokers do not let us in, or a permission is missing.
     KafkaRebalanceError
         There is no answer, or it is a refusal.
     """
     left = options.offset_lookup_retries
     while True:
         try:
-            admin = KafkaAdminClient(**options.client_config)
+            admin = admin_client(options.client_config)
             try:
                 return ask(admin)
             finally:
                 admin.close()
         except kafka_errors.KafkaError as error:
+            final = explain_final(error, f"finding out {what}")
+            if final is not None:
+                raise final from error
             if left == 0 or not error.retriable:
                 raise KafkaRebalanceError(f"the brokers do not tell {what}: {error!r}") from error
             left -= 1

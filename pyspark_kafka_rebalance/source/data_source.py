@@ -44,6 +44,8 @@ class KafkaDeferredDataSource(DataSource):
         super().__init__(options)
         readers = min(os.cpu_count() or 1, MAX_DEFAULT_READERS)
         self._parsed = SourceOptions.parse(options, default_readers=readers)
+        if (tls := self._parsed.client_config.get("ssl_context")) is not None:
+            tls.context()  # the planner will need the stores on this machine
         self._schema_asked = False
         try:
             self._parsed.for_stream()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from ..errors import KafkaRebalanceError
+from ..secured_clients import admin_client
 
 
 def log_sizes(
@@ -28,7 +28,7 @@ def log_sizes(
     topics: dict[str, list[int]] = {}
     for partition in sorted(partitions):
         topics.setdefault(partition.topic, []).append(partition.partition)
-    admin = KafkaAdminClient(**client_config)
+    admin = admin_client(client_config)
     try:
         described = admin.describe_log_dirs(topics)
     finally:

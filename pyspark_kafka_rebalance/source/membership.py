@@ -23,7 +23,12 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
-from ..errors import KafkaRebalanceError, PartitionsLostError
+from ..errors import (
+    AuthenticationError,
+    AuthorizationError,
+    KafkaRebalanceError,
+    PartitionsLostError,
+)
 from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
 from .commit_log_watch import CommitLogWatch
@@ -483,6 +488,10 @@ class QueryMembership:
                 if index == 0:
                     self._refuse_missing_topics(member, config["bootstrap_timeout_ms"])
                     self._first_seen = frozenset(_subscribed(member))
+            except AuthenticationError as error:
+                raise AuthenticationError(
+                    f"kafka.bootstrap.servers={config['bootstrap_servers']}: {error}"
+                ) from error
             except kafka_errors.KafkaError as error:
                 raise KafkaRebalanceError(
                     f"no broker of kafka.bootstrap.servers={config['bootstrap_servers']} can be "
@@ -498,10 +507,14 @@ class QueryMembership:
     def _refuse_missing_topics(self, member: DeferredRevokeConsumer, timeout_ms: float) -> None:
         existing = member.existing_topics(timeout_ms)  # also lets a pattern find its topics
         missing = sorted(set(self._options.topics or ()) - existing)
+        if hidden := sorted(member.hidden_topics(missing, timeout_ms)):
+            raise AuthorizationError(
+                f"subscribe names topics that take DESCRIBE on the topic, which is not granted "
+                f"(brokers do not tell whether they exist): {', '.join(hidden)}"
+            )
         if missing:
             raise KafkaRebalanceError(
-                f"subscribe names topics that do not exist or may not be described: "
-                f"{', '.join(missing)}"
+                f"subscribe names topics that do not exist: {', '.join(missing)}"
             )
 
     def _tick(self) -> bool:

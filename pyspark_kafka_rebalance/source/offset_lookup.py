@@ -91,6 +91,8 @@ def _partitions(admin: KafkaAdminClient, options: SourceOptions) -> list[TopicPa
             error = kafka_errors.for_code(topic["error_code"])
             if error.retriable and error is not kafka_errors.UnknownTopicOrPartitionError:
                 raise error(topic["name"])
+            if error is kafka_errors.TopicAuthorizationFailedError:
+                raise error(topic["name"])
             raise KafkaRebalanceError(f"topic {topic['name']!r} cannot be read: {error.__name__}")
     return [
         TopicPartition(topic["name"], partition["partition_index"])

@@ -1,50 +1,88 @@
 """Java's SASL and TLS client settings, told to kafka-python.
 
-Java keeps credentials in a JAAS line and certificates in key stores; kafka-python wants a user, a
-password and PEM files. Only what means the same on both sides is mapped; the rest is refused, with
-what to use instead. No error message carries a secret.
+Java keeps credentials in a JAAS line and certificates in key stores; kafka-python wants a user and
+a password, an object that gets tokens, and an ``ssl.SSLContext``. Only what means the same on both
+sides is mapped; the rest is refused, with what to use instead. No error message carries a secret.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from ..errors import OptionError
-from .values import REDACTED, ValueType, one_of, parse_value
+from .jaas import jaas_error, parse_jaas
+from .key_stores import KeyStore, TlsContext, pem_text
+from .oauth_tokens import ClientCredentialsTokens
+from .values import NON_EMPTY_TEXT, REDACTED, ValueType, one_of, parse_value
 
 _PROTOCOLS = one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", ignore_case=True)
 _HOST_NAME_CHECK = ValueType(
     one_of("https", "").parse, "https, or the empty text for certificates of other host names"
 )
-_STORE_TYPES = one_of("PEM", "JKS", "PKCS12", ignore_case=True)
+_STORE_TYPES = one_of("PEM", "PKCS12", "JKS", ignore_case=True)
+
+_KAFKA_SECURITY = "org.apache.kafka.common.security"
 
 #: The mechanisms, each with the login module that its JAAS line must name.
 LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "PLAIN": f"{_KAFKA_SECURITY}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_KAFKA_SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_KAFKA_SECURITY}.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{_KAFKA_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
-_MECHANISMS = " or ".join(LOGIN_MODULES)
+_MECHANISMS = f"{' or '.join(LOGIN_MODULES)} (Kerberos, Java's default GSSAPI, is not supported)"
 _JAAS_FORM = '<login module> required username="…" password="…";'
+_OAUTH_JAAS_FORM = '<login module> required clientId="…" clientSecret="…" scope="…";'
+
+#: What gets tokens in Java with the grant of client credentials, under its name of 3.1 as well.
+_LOGIN_HANDLERS = (
+    f"{_KAFKA_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
+    f"{_KAFKA_SECURITY}.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_JWT_RETRIEVERS = (
+    f"{_KAFKA_SECURITY}.oauthbearer.DefaultJwtRetriever",
+    f"{_KAFKA_SECURITY}.oauthbearer.ClientCredentialsJwtRetriever",
+)
+_SASL_EXTENSION = "extension_"
+
+#: Since Kafka 4.1 these settings take the place of options of the JAAS line.
+_OAUTH_CREDENTIALS = {
+    "clientId": "sasl.oauthbearer.client.credentials.client.id",
+    "clientSecret": "sasl.oauthbearer.client.credentials.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+_TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+_LOGIN_HANDLER = "sasl.login.callback.handler.class"
+_JWT_RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
+_OAUTH_SETTINGS = frozenset(
+    {*_OAUTH_CREDENTIALS.values(), _TOKEN_ENDPOINT, _LOGIN_HANDLER, _JWT_RETRIEVER}
+)
+
+_CERTIFICATES = "ssl.truststore.certificates"
+_CHAIN = "ssl.keystore.certificate.chain"
+_KEY = "ssl.keystore.key"
+_KEY_PASSWORD = "ssl.key.password"
+_HOST_NAME = "ssl.endpoint.identification.algorithm"
 
 #: The settings that :func:`map_security` reads; it ignores all others.
-SECURITY_SETTINGS = frozenset(
-    {
-        "security.protocol",
-        "sasl.mechanism",
-        "sasl.jaas.config",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.password",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
-    }
-)
+SECURITY_SETTINGS = _OAUTH_SETTINGS | {
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    _HOST_NAME,
+    _KEY_PASSWORD,
+    _KEY,
+    _CHAIN,
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    _CERTIFICATES,
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+}
 
 
 def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
@@ -91,116 +129,181 @@ def _sasl(settings: Mapping[str, str]) -> dict[str, Any]:
     if mechanism is None or mechanism.strip() not in LOGIN_MODULES:
         raise OptionError("kafka.sasl.mechanism", mechanism, _MECHANISMS)
     mechanism = mechanism.strip()
+    form = _OAUTH_JAAS_FORM if mechanism == "OAUTHBEARER" else _JAAS_FORM
     if "sasl.jaas.config" not in settings:
-        raise OptionError("kafka.sasl.jaas.config", None, _JAAS_FORM)
-    module, credentials = _parse_jaas(settings["sasl.jaas.config"])
+        raise OptionError("kafka.sasl.jaas.config", None, form)
+    module, options = parse_jaas(settings["sasl.jaas.config"], form)
     # Some platforms ship Kafka's client under a shaded package name.
     if not f".{module}".endswith(f".{LOGIN_MODULES[mechanism]}"):
-        raise _jaas_error(f"the login module {LOGIN_MODULES[mechanism]} for {mechanism}")
-    if set(credentials) != {"username", "password"} or not all(credentials.values()):
-        raise _jaas_error(f"{_JAAS_FORM} with both, not empty, and nothing else")
-    return {
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": credentials["username"],
-        "sasl_plain_password": credentials["password"],
+        raise jaas_error(f"the login module {LOGIN_MODULES[mechanism]} for {mechanism}")
+    config: dict[str, Any] = {"sasl_mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        return config | {"sasl_oauth_token_provider": _token_provider(settings, options)}
+    for name in sorted(_OAUTH_SETTINGS.intersection(settings)):
+        raise OptionError(
+            f"kafka.{name}", REDACTED, f"leave it out: it has no effect with {mechanism}"
+        )
+    if set(options) != {"username", "password"} or not all(options.values()):
+        raise jaas_error(f"{_JAAS_FORM} with both, not empty, and nothing else")
+    user = options["username"]
+    if mechanism.startswith("SCRAM"):
+        # RFC 5802, section 5.1; kafka-python sends it as it is.
+        user = user.replace("=", "=3D").replace(",", "=2C")
+    return config | {
+        "sasl_plain_username": user,
+        "sasl_plain_password": options["password"],
     }
 
 
-_JAAS_TOKEN = re.compile(
-    r"""\s*(?: (?P<word>[\w.$-]+) | "(?P<double>(?:[^"\\]|\\.)*)" | '(?P<single>(?:[^'\\]|\\.)*)'
-        | (?P<mark>[=;]) )""",
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-
-
-def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """Parse one JAAS entry, ``Module flag key=value …;``, quoting as Java's StreamTokenizer."""
-    tokens: list[str] = []
-    marks: list[bool] = []
-    position, text = 0, text.rstrip()
-    while position < len(text):
-        match = _JAAS_TOKEN.match(text, position)
-        if match is None:
-            raise _jaas_error(_JAAS_FORM)
-        position = match.end()
-        quoted = match["double"] if match["double"] is not None else match["single"]
-        if quoted is not None:
-            unescaped = re.sub(
-                r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted, flags=re.DOTALL
+def _token_provider(
+    settings: Mapping[str, str], options: Mapping[str, str]
+) -> ClientCredentialsTokens:
+    for name, known in ((_LOGIN_HANDLER, _LOGIN_HANDLERS), (_JWT_RETRIEVER, _JWT_RETRIEVERS)):
+        if name in settings:
+            # Under a shaded package name as well.
+            of_kafka = ValueType(
+                _named_like(known), f"{known[-1 if name == _JWT_RETRIEVER else 0]}"
             )
-            tokens.append(unescaped)
-        else:
-            tokens.append(match["word"] or match["mark"])
-        marks.append(match["mark"] is not None)
-    # Module, flag, three tokens a pair, and the semicolon, which people forget: Java wants it.
-    if len(tokens) < 3 or tokens[-1] != ";" or any(marks[:2]):
-        raise _jaas_error(_JAAS_FORM)
-    credentials: dict[str, str] = {}
-    for i in range(2, len(tokens) - 1, 3):
-        if marks[i : i + 3] != [False, True, False] or tokens[i + 1] != "=":
-            raise _jaas_error(_JAAS_FORM)
-        credentials[tokens[i]] = tokens[i + 2]
-    return tokens[0], credentials
+            parse_value(f"kafka.{name}", settings[name], of_kafka)
+    if _TOKEN_ENDPOINT not in settings:
+        raise OptionError(f"kafka.{_TOKEN_ENDPOINT}", None, _ENDPOINT.allowed)
+    url = settings[_TOKEN_ENDPOINT]
+    if "@" in url:  # credentials: not to be shown
+        raise OptionError(f"kafka.{_TOKEN_ENDPOINT}", REDACTED, _ENDPOINT.allowed)
+    url = parse_value(f"kafka.{_TOKEN_ENDPOINT}", url, _ENDPOINT)
+    extensions = {
+        name.removeprefix(_SASL_EXTENSION): value
+        for name, value in options.items()
+        if name.startswith(_SASL_EXTENSION)
+    }
+    unknown = options.keys() - _OAUTH_CREDENTIALS.keys() - {_SASL_EXTENSION + e for e in extensions}
+    if unknown:
+        raise jaas_error(f"{_OAUTH_JAAS_FORM} and {_SASL_EXTENSION}…; nothing else")
+    # As in Java a setting goes before the option of the JAAS line.
+    given = {
+        option: settings.get(name, options.get(option, ""))
+        for option, name in _OAUTH_CREDENTIALS.items()
+    }
+    if not given["clientId"] or not given["clientSecret"]:
+        raise jaas_error(f"{_OAUTH_JAAS_FORM}, scope where the authorization server wants one")
+    return ClientCredentialsTokens(
+        url, given["clientId"], given["clientSecret"], given["scope"] or None, extensions
+    )
 
 
-def _jaas_error(allowed: str) -> OptionError:
-    return OptionError("kafka.sasl.jaas.config", REDACTED, allowed)
+def _named_like(classes: tuple[str, ...]) -> Any:
+    def parse(text: str) -> str:
+        if not any(f".{text}".endswith(f".{name}") for name in classes):
+            raise ValueError
+        return text
+
+    return parse
+
+
+def _endpoint(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        raise ValueError
+    return text
+
+
+_ENDPOINT = ValueType(
+    _endpoint, "an http or https URL of the authorization server, without credentials in it"
+)
 
 
 def _tls(settings: Mapping[str, str]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    truststore = _pem_location("truststore", settings)
-    if truststore is not None:
-        config["ssl_cafile"] = truststore
-    keystore = _pem_location("keystore", settings)
-    if keystore is not None:
-        # A PEM key store holds the key and the certificate chain in one file.
-        config["ssl_certfile"] = config["ssl_keyfile"] = keystore
-    if "ssl.key.password" in settings:
-        if keystore is None:
+    algorithm = "https"
+    if _HOST_NAME in settings:
+        algorithm = parse_value(f"kafka.{_HOST_NAME}", settings[_HOST_NAME], _HOST_NAME_CHECK)
+    check_hostname = algorithm == "https"
+    context = TlsContext(_truststore(settings), _keystore(settings), check_hostname)
+    return {"ssl_context": context, "ssl_check_hostname": check_hostname}
+
+
+def _truststore(settings: Mapping[str, str]) -> KeyStore | None:
+    kind, location = _store("ssl.truststore", settings, (_CERTIFICATES,))
+    if _CERTIFICATES in settings:
+        return KeyStore("ssl.truststore", "PEM", None, _pem(_CERTIFICATES, settings))
+    if location is None:
+        return None
+    return KeyStore(
+        "ssl.truststore", kind, location, password=settings.get("ssl.truststore.password")
+    )
+
+
+def _keystore(settings: Mapping[str, str]) -> KeyStore | None:
+    kind, location = _store("ssl.keystore", settings, (_CHAIN, _KEY))
+    key_password = settings.get(_KEY_PASSWORD)
+    if _CHAIN in settings or _KEY in settings:
+        for name in (_KEY, _CHAIN):
+            if name not in settings:
+                raise OptionError(
+                    f"kafka.{name}", None, f"kafka.{_KEY} and kafka.{_CHAIN} together"
+                )
+        if "ENCRYPTED" not in (key := _pem(_KEY, settings)).partition("\n")[0]:
+            # What spark.redaction.regex hides has password, secret or token in it. This has not.
             raise OptionError(
-                "kafka.ssl.key.password",
+                f"kafka.{_KEY}",
                 REDACTED,
-                "only beside kafka.ssl.keystore.location, whose key it opens",
+                f"an encrypted key in PKCS #8 (BEGIN ENCRYPTED PRIVATE KEY, opened by "
+                f"kafka.{_KEY_PASSWORD}), or kafka.ssl.keystore.location: Spark shows this option "
+                "in query plans",
             )
-        config["ssl_password"] = settings["ssl.key.password"]
-    name = "ssl.endpoint.identification.algorithm"
-    if name in settings:
-        algorithm = parse_value(f"kafka.{name}", settings[name], _HOST_NAME_CHECK)
-        config["ssl_check_hostname"] = algorithm == "https"
-    return config
-
-
-def _pem_location(store: str, settings: Mapping[str, str]) -> str | None:
-    """Return the PEM file of the key store or trust store, None when there is none."""
-    prefix = f"ssl.{store}"
-    if f"{prefix}.type" in settings:
-        name = f"{prefix}.type"
-        if parse_value(f"kafka.{name}", settings[name], _STORE_TYPES) != "PEM":
-            raise OptionError(f"kafka.{name}", settings[name], f"PEM: {_hint(store)}")
-    elif f"{prefix}.location" in settings:
-        # Java's default type is JKS; reading one as PEM would fail deep inside a handshake.
+        pem = key + _pem(_CHAIN, settings)
+        return KeyStore("ssl.keystore", "PEM", None, pem, key_password)
+    if location is None:
+        if key_password is not None:
+            raise OptionError(
+                f"kafka.{_KEY_PASSWORD}",
+                REDACTED,
+                f"only beside kafka.ssl.keystore.location or kafka.{_KEY}, whose key it opens",
+            )
+        return None
+    if kind == "PEM":
+        return KeyStore("ssl.keystore", kind, location, password=key_password)
+    password = settings.get("ssl.keystore.password")
+    if key_password is not None and key_password != password:
         raise OptionError(
-            f"kafka.{prefix}.type", None, f"PEM (Java's default, JKS, is not): {_hint(store)}"
+            f"kafka.{_KEY_PASSWORD}",
+            REDACTED,
+            "the same as kafka.ssl.keystore.password, or nothing: one password opens all of a "
+            "PKCS12 store",
         )
-    if f"{prefix}.password" in settings:
+    return KeyStore("ssl.keystore", kind, location, password=password)
+
+
+def _store(
+    prefix: Literal["ssl.keystore", "ssl.truststore"],
+    settings: Mapping[str, str],
+    inline: tuple[str, ...],
+) -> tuple[Literal["PEM", "PKCS12", "JKS"], str | None]:
+    """The type and the file of a store; no file when it is given inline or not at all."""
+    kind: Literal["PEM", "PKCS12", "JKS"] = parse_value(
+        f"kafka.{prefix}.type", settings.get(f"{prefix}.type", "JKS"), _STORE_TYPES
+    )
+    password, location = f"{prefix}.password", f"{prefix}.location"
+    if kind == "PEM" and password in settings:
         # Java, too, refuses it for PEM stores.
         raise OptionError(
-            f"kafka.{prefix}.password",
+            f"kafka.{password}",
             REDACTED,
-            "leave it out: PEM files have none, a private key's is kafka.ssl.key.password",
+            f"leave it out: PEM files have none, a private key's is kafka.{_KEY_PASSWORD}",
         )
-    location = settings.get(f"{prefix}.location")
-    if location is not None and not location.strip():
-        raise OptionError(f"kafka.{prefix}.location", location, "the path of a PEM file")
-    return None if location is None else location.strip()
+    for name in inline:
+        if name in settings and kind != "PEM":
+            raise OptionError(
+                f"kafka.{prefix}.type", settings.get(f"{prefix}.type"), f"PEM, for kafka.{name}"
+            )
+        if name in settings and location in settings:
+            raise OptionError(f"kafka.{location}", settings[location], f"nothing beside {name}")
+    if location not in settings:
+        return kind, None
+    return kind, parse_value(f"kafka.{location}", settings[location], NON_EMPTY_TEXT)
 
 
-def _hint(store: str) -> str:
-    source = "-srckeystore STORE -destkeystore STORE.p12 -deststoretype PKCS12"
-    what = "-nokeys" if store == "truststore" else "-nodes"
-    return (
-        f"convert a JKS store with 'keytool -importkeystore {source}', "
-        f"a PKCS12 store with 'openssl pkcs12 -in STORE.p12 -out STORE.pem {what}'"
-    )
+def _pem(name: str, settings: Mapping[str, str]) -> str:
+    try:
+        return pem_text(settings[name])
+    except ValueError:
+        raise OptionError(f"kafka.{name}", REDACTED, "text in PEM: -----BEGIN …-----") from None

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
+from ..log_redaction import REDACTED as REDACTED
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-
-#: What stands in an error for a value that is, or may be, a secret. Spark's own wording.
-REDACTED = "*********(redacted)"
 
 
 @dataclass(frozen=True, slots=True)

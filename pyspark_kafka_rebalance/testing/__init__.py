@@ -13,16 +13,24 @@ _PUBLIC = {
     "KafkaCluster": "cluster",
     "LocalKafka": "local_kafka",
     "LocalKafkaError": "errors",
+    "SecuredKafka": "secured_kafka",
     "kafka_from_environment": "environment",
 }
 
-__all__ = ["KafkaCluster", "LocalKafka", "LocalKafkaError", "kafka_from_environment"]
+__all__ = [
+    "KafkaCluster",
+    "LocalKafka",
+    "LocalKafkaError",
+    "SecuredKafka",
+    "kafka_from_environment",
+]
 
 if TYPE_CHECKING:
     from .cluster import KafkaCluster as KafkaCluster
     from .environment import kafka_from_environment as kafka_from_environment
     from .errors import LocalKafkaError as LocalKafkaError
     from .local_kafka import LocalKafka as LocalKafka
+    from .secured_kafka import SecuredKafka as SecuredKafka
 
 
 def __getattr__(name: str) -> Any:

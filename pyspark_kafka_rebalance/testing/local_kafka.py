@@ -57,6 +57,10 @@ class LocalKafka(KafkaCluster):
     broker_config : mapping of str to object, optional
         Settings of ``server.properties`` that replace or join the ones chosen here, for example
         ``{"message.max.bytes": 10_000_000}``. Broker n is in the rack ``rack-n``.
+    listeners : mapping of str to str, optional
+        Names of more listeners, each with its security protocol, such as ``{"TLS": "SSL"}``;
+        their ``listener.name.tls.…`` settings are for ``broker_config``. ``SecuredKafka`` has
+        some ready for use.
     features : mapping of str to int, optional
         Feature levels other than the release's: ``{"group.version": 0}`` is a cluster without
         the consumer group protocol.
@@ -82,6 +86,7 @@ class LocalKafka(KafkaCluster):
         brokers: int = 1,
         *,
         broker_config: Mapping[str, object] | None = None,
+        listeners: Mapping[str, str] | None = None,
         features: Mapping[str, int] | None = None,
         java_options: Sequence[str] = DEFAULT_JAVA_OPTIONS,
         keep_data: bool = False,
@@ -94,6 +99,8 @@ class LocalKafka(KafkaCluster):
         super().__init__("", reconnect_backoff_max_ms=200)
         self._count = brokers
         self._broker_config = dict(broker_config or {})
+        self._listeners = dict(listeners or {})
+        self._listener_ports: dict[str, list[int]] = {}
         self._features = dict(features or {})
         self._java_options = tuple(java_options)
         self._keep_data = keep_data
@@ -114,6 +121,11 @@ class LocalKafka(KafkaCluster):
     def bootstrap_servers(self) -> str:
         """Every broker's address, whether it runs or not."""
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self._chosen(None))
+
+    def servers_of(self, listener: str) -> str:
+        """Every broker's address at one of ``listeners``."""
+        self._chosen(None)
+        return ",".join(f"127.0.0.1:{port}" for port in self._listener_ports[listener])
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -216,11 +228,19 @@ class LocalKafka(KafkaCluster):
         if not self._keep_data:
             self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
         ports = [(self._reserve_port(), self._reserve_port()) for _ in range(self._count)]
+        self._listener_ports = {
+            name: [self._reserve_port() for _ in range(self._count)] for name in self._listeners
+        }
         cluster_id = random_id()
         for broker_id, (port, _) in enumerate(ports, start=1):
             folder = self._folder / f"broker-{broker_id}"
             settings = _settings(broker_id, ports, folder / "data")
             settings["broker.rack"] = f"rack-{broker_id}"
+            for name, protocol in self._listeners.items():
+                at = f",{name}://127.0.0.1:{self._listener_ports[name][broker_id - 1]}"
+                settings["listeners"] += at
+                settings["advertised.listeners"] += at
+                settings["listener.security.protocol.map"] += f",{name}:{protocol}"
             settings |= {name: setting(value) for name, value in self._broker_config.items()}
             format_storage(jars, folder / "data", cluster_id, broker_id, self._features)
             self._brokers[broker_id] = Broker(
@@ -312,6 +332,7 @@ def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> d
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "inter.broker.listener.name": "PLAINTEXT",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": data,

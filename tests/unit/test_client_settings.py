@@ -195,32 +195,6 @@ def test_a_jaas_line_is_read_as_java_reads_it(text: str, password: str) -> None:
     assert mapped["security_protocol"] == "SASL_SSL"
 
 
-def test_scram() -> None:
-    mapped = map_settings(
-        **{**JAAS, "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": SCRAM}
-    ).client
-    assert mapped["sasl_mechanism"] == "SCRAM-SHA-512"
-
-
-def test_pem_stores() -> None:
-    mapped = map_settings(
-        **{
-            "security.protocol": "ssl",
-            "ssl.truststore.type": "pem",
-            "ssl.truststore.location": "/ca.pem",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": "/key.pem",
-            "ssl.key.password": "k",
-            "ssl.endpoint.identification.algorithm": "",
-        }
-    ).client
-    assert mapped["security_protocol"] == "SSL"
-    assert mapped["ssl_cafile"] == "/ca.pem"
-    assert mapped["ssl_certfile"] == mapped["ssl_keyfile"] == "/key.pem"
-    assert mapped["ssl_password"] == "k"
-    assert mapped["ssl_check_hostname"] is False
-
-
 SSL = {"security.protocol": "SSL"}
 BAD: list[tuple[str, dict[str, str]]] = [
     ("session.timeout.ms", {"session.timeout.ms": "abc"}),
@@ -254,7 +228,7 @@ BAD: list[tuple[str, dict[str, str]]] = [
     ("security.protocol", {**JAAS, "security.protocol": "SASL_PLAINTEXT", "ssl.key.password": "k"}),
     ("sasl.mechanism", {"security.protocol": "SASL_SSL"}),
     ("sasl.mechanism", {**JAAS, "sasl.mechanism": "GSSAPI"}),
-    ("sasl.mechanism", {**JAAS, "sasl.mechanism": "OAUTHBEARER"}),
+    ("sasl.jaas.config", {**JAAS, "sasl.mechanism": "OAUTHBEARER"}),
     ("sasl.jaas.config", {k: v for k, v in JAAS.items() if k != "sasl.jaas.config"}),
     ("sasl.jaas.config", {**JAAS, "sasl.jaas.config": ""}),
     ("sasl.jaas.config", {**JAAS, "sasl.jaas.config": JAAS["sasl.jaas.config"][:-1]}),
@@ -276,11 +250,6 @@ BAD: list[tuple[str, dict[str, str]]] = [
     (
         "sasl.jaas.config",
         {**JAAS, "sasl.jaas.config": JAAS["sasl.jaas.config"].replace('2"', "2")},
-    ),
-    ("ssl.truststore.type", {**SSL, "ssl.truststore.location": "/ca.jks"}),
-    (
-        "ssl.keystore.type",
-        {**SSL, "ssl.keystore.location": "/k.p12", "ssl.keystore.type": "PKCS12"},
     ),
     (
         "ssl.truststore.password",

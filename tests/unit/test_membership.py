@@ -115,6 +115,9 @@ class FakeMember:
     def existing_topics(self, timeout_ms: float) -> set[str]:
         return self.group.topics
 
+    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> set[str]:
+        return set()
+
     def poll_membership(self) -> PollResult:
         if not self.may_poll.is_set():
             self.hangs.set()

@@ -13,6 +13,7 @@ from kafka.protocol.consumer import OffsetSpec
 from record_batches import Record, build
 
 from pyspark_kafka_rebalance.errors import (
+    AuthorizationError,
     CorruptRecordError,
     DataLossError,
     KafkaRebalanceError,
@@ -185,7 +186,7 @@ def test_the_time_that_the_caller_takes_is_no_failure(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("trouble", "kind"),
     [
-        (answer(error=29), KafkaRebalanceError),  # authorization
+        (answer(error=29), AuthorizationError),
         (kafka_errors.SaslAuthenticationFailedError("no"), KafkaRebalanceError),
         (kafka_errors.IncompatibleBrokerVersion("old"), UnsupportedBrokerError),
         (kafka_errors.InvalidReceiveError("huge"), KafkaRebalanceError),

@@ -1,0 +1,62 @@
+"""Secrets kept out of kafka-python's log, which at DEBUG has three of its own making.
+
+An administration client logs its whole configuration; a connection logs every request, among them
+those that carry the password of PLAIN and the token of OAUTHBEARER; the parser logs the same once
+more as bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslBytesRequest,
+    SaslBytesResponse,
+)
+
+#: What stands in the place of a secret. Spark's own wording.
+REDACTED = "*********(redacted)"
+
+#: Arguments of kafka-python's clients whose values are secrets, or objects that may show some.
+_SECRET_ARGUMENTS = frozenset(
+    {"sasl_plain_password", "ssl_password", "sasl_oauth_token_provider", "ssl_context"}
+)
+
+_SASL_MESSAGES = (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslBytesRequest,
+    SaslBytesResponse,
+)
+
+#: A filter sees what is logged to its very logger: these are the ones that log any of it.
+_LOGGERS = ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser")
+
+
+def redact_log() -> None:
+    """From now on no secret goes into the log of this process; idempotent."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_redact)
+
+
+def _redact(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, Mapping):
+        record.args = {
+            name: REDACTED if name in _SECRET_ARGUMENTS else value
+            for name, value in record.args.items()
+        }
+    elif record.args:
+        record.args = tuple(_redacted(argument) for argument in record.args)
+    return True
+
+
+def _redacted(argument: Any) -> Any:
+    if isinstance(argument, _SASL_MESSAGES):
+        return f"{type(argument).__name__}({REDACTED})"
+    if isinstance(argument, (bytes, bytearray, memoryview)):
+        return f"<{len(argument)} bytes>"
+    return argument
