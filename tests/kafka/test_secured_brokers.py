@@ -1,0 +1,268 @@
+"""A broker that wants logins, certificates and permissions, with the source's own settings."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance import (
+    AuthenticationError,
+    AuthorizationError,
+    DeferredRevokeConsumer,
+    OffsetRange,
+    RangeFetcher,
+)
+from pyspark_kafka_rebalance.fetch import connections
+from pyspark_kafka_rebalance.secured_clients import admin_client
+from pyspark_kafka_rebalance.source.client_settings import map_client_settings
+from pyspark_kafka_rebalance.testing import SecuredKafka
+from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
+
+PATIENCE_S = 60.0
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+#: So long a refused client would try in vain, if it went on trying.
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    with SecuredKafka(tmp_path_factory.mktemp("secured"), users={"etl": "etl-pass=word"}) as local:
+        yield local
+
+
+@pytest.fixture(autouse=True)
+def no_connections_of_others() -> Iterator[None]:
+    yield
+    connections.close_all()
+
+
+def client_config(settings: dict[str, str]) -> dict[str, Any]:
+    return dict(map_client_settings(settings).client)
+
+
+@pytest.fixture
+def member(group_id: str) -> Iterator[Callable[..., DeferredRevokeConsumer]]:
+    made: list[DeferredRevokeConsumer] = []
+
+    def make(settings: dict[str, str], **options: Any) -> DeferredRevokeConsumer:
+        config = {
+            "group_id": group_id,
+            "auto_offset_reset": "earliest",
+            "bootstrap_timeout_ms": TIMEOUT_MS,
+            **options,
+        }
+        made.append(DeferredRevokeConsumer(**client_config(settings), **config))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close(timeout_ms=2_000)
+
+
+def poll_until(consumer: DeferredRevokeConsumer, done: Callable[[list[Any]], bool]) -> list[Any]:
+    deadline = time.monotonic() + PATIENCE_S
+    values: list[Any] = []
+    while not done(values):
+        assert time.monotonic() < deadline, f"only {values}"
+        for records in consumer.poll(timeout_ms=200).values():
+            values += [record.value for record in records]
+    return values
+
+
+LOGINS: dict[str, Callable[[SecuredKafka], dict[str, str]]] = {
+    **{m: lambda kafka, m=m: kafka.login(m, "etl") for m in MECHANISMS},  # type: ignore[misc]
+    **{
+        f"{m} in TLS": lambda kafka, m=m: kafka.login(m, "etl", tls=True)  # type: ignore[misc]
+        for m in ("PLAIN", "SCRAM-SHA-512")
+    },
+    "TLS": lambda kafka: {**tls(kafka, "TLS"), **kafka.trust()},
+    "mutual TLS": lambda kafka: {**tls(kafka, "MUTUAL"), **kafka.trust(), **kafka.identity()},
+    "mutual TLS, PKCS12": lambda kafka: {
+        **tls(kafka, "MUTUAL"),
+        **kafka.trust("PKCS12"),
+        **kafka.identity("PKCS12"),
+    },
+}
+
+
+def tls(kafka: SecuredKafka, listener: str) -> dict[str, str]:
+    return {"bootstrap.servers": kafka.servers_of(listener), "security.protocol": "SSL"}
+
+
+@pytest.mark.parametrize("how", LOGINS)
+def test_members_and_range_fetchers_log_in(
+    kafka: SecuredKafka, topic_name: str, member: Any, how: str
+) -> None:
+    settings = LOGINS[how](kafka)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"a", b"b"])
+    fetcher = RangeFetcher(client_config(settings))
+    with closing(fetcher):
+        read = list(fetcher.read([OffsetRange(topic_name, 0, 0, 2)]))
+    assert [value for _, batch in read for value in batch["value"].to_pylist()] == [b"a", b"b"]
+    consumer = member(settings)
+    consumer.subscribe([topic_name])
+    assert poll_until(consumer, lambda values: len(values) == 2) == [b"a", b"b"]
+    partition = TopicPartition(topic_name, 0)
+    consumer.commit_processed({partition: 2})
+    poll_until(consumer, lambda _: consumer.acknowledged(partition) == 2)
+
+
+def refused_login(kafka: SecuredKafka, how: str) -> tuple[dict[str, str], str]:
+    """Settings that a broker, or the client, does not accept; and what the error says."""
+    if how == "no certificate":
+        return {**tls(kafka, "MUTUAL"), **kafka.trust()}, "client's certificate, or misses one"
+    if how == "a broker's certificate of an unknown authority":
+        return tls(kafka, "TLS"), "its certificate is not accepted"
+    if how == "another host name":
+        settings = {**tls(kafka, "TLS"), **kafka.trust()}
+        servers = settings["bootstrap.servers"].replace("127.0.0.1", "localhost")
+        return {**settings, "bootstrap.servers": servers}, "Hostname mismatch"
+    if how == "SASL where none is wanted":
+        settings = {**kafka.login("PLAIN", "etl"), "bootstrap.servers": kafka.bootstrap_servers}
+        return settings, "by PLAIN: IllegalSaslState"
+    settings = kafka.login(how, "etl")
+    settings["sasl.jaas.config"] = jaas_line(how, "etl", "wrong-secret")
+    return settings, "401" if how == "OAUTHBEARER" else f"login by {how}"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *MECHANISMS,
+        "no certificate",
+        "a broker's certificate of an unknown authority",
+        "another host name",
+        "SASL where none is wanted",
+    ],
+)
+def test_a_refused_login_is_named_at_once(
+    kafka: SecuredKafka, topic_name: str, member: Any, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Members, fetchers and administration clients alike; no attempt is made again."""
+    caplog.set_level(logging.DEBUG)
+    settings, said = refused_login(kafka, how)
+    broker = settings["bootstrap.servers"]
+    fetcher = RangeFetcher(client_config(settings), retry_timeout_ms=TIMEOUT_MS)
+    attempts: dict[str, Callable[[], object]] = {
+        "member": lambda: member(settings),
+        "fetcher": lambda: list(fetcher.read([OffsetRange(topic_name, 0, 0, 1)])),
+        "admin": lambda: admin_client(client_config(settings)),
+    }
+    for attempt in attempts.values():
+        caplog.clear()
+        with pytest.raises(AuthenticationError) as raised:
+            attempt()
+        assert said in str(raised.value)
+        assert broker in str(raised.value)
+        assert "wrong-secret" not in str(raised.value)
+        assert "wrong-secret" not in caplog.text
+        assert caplog.text.count("Bootstrap connection to") == 1
+    fetcher.close()
+
+
+def test_a_token_of_another_issuer_is_refused(kafka: SecuredKafka, member: Any) -> None:
+    from pyspark_kafka_rebalance.testing.token_endpoint import TokenEndpoint
+
+    with TokenEndpoint({"etl": "secret"}, "kafka") as other:
+        settings = kafka.login("OAUTHBEARER", "etl")
+        settings["sasl.jaas.config"] = jaas_line("OAUTHBEARER", "etl", "secret")
+        settings["sasl.oauthbearer.token.endpoint.url"] = other.url
+        with pytest.raises(AuthenticationError, match=r"login by OAUTHBEARER: .*invalid_token"):
+            member(settings)
+
+
+def test_a_password_that_was_put_right_works_in_the_same_process(
+    kafka: SecuredKafka, topic_name: str
+) -> None:
+    """The worker that failed is the next task's: nothing of the refusal may stick."""
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"a"])
+    settings = kafka.login("SCRAM-SHA-512", "etl")
+    settings["sasl.jaas.config"] = jaas_line("SCRAM-SHA-512", "late", "secret")
+    fetcher = RangeFetcher(client_config(settings), retry_timeout_ms=TIMEOUT_MS)
+    with closing(fetcher):
+        with pytest.raises(AuthenticationError):
+            list(fetcher.read([OffsetRange(topic_name, 0, 0, 1)]))
+        kafka.add_user("late", "secret")
+        assert list(fetcher.read([OffsetRange(topic_name, 0, 0, 1)]))
+
+
+# -- permissions -----------------------------------------------------------------------------------
+
+both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+def failure_of(consumer: DeferredRevokeConsumer) -> str:
+    """The AuthorizationError that ends a member, whose polls fetch nothing."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            consumer.poll_membership()
+        except AuthorizationError as error:
+            return str(error)
+        time.sleep(0.02)
+    raise AssertionError("the member goes on")
+
+
+@both_protocols
+@pytest.mark.parametrize("allowed", ["nothing", "DESCRIBE"])
+def test_a_group_that_may_not_be_read_is_named(
+    kafka: SecuredKafka, topic_name: str, group_id: str, member: Any, protocol: str, allowed: str
+) -> None:
+    kafka.create_topic(topic_name)
+    kafka.allow("User:somebody", "READ", "GROUP", group_id)
+    if allowed != "nothing":
+        kafka.allow("User:etl", allowed, "GROUP", group_id)
+    consumer = member(kafka.login("PLAIN", "etl"), group_protocol=protocol)
+    consumer.subscribe([topic_name])
+    error = failure_of(consumer)
+    assert group_id in error
+    assert "READ on the group" in error
+
+
+@both_protocols
+def test_a_topic_that_may_not_be_described_is_named(
+    kafka: SecuredKafka, topic_name: str, member: Any, protocol: str
+) -> None:
+    kafka.create_topic(topic_name)
+    kafka.allow("User:somebody", "READ", "TOPIC", topic_name)
+    consumer = member(kafka.login("PLAIN", "etl"), group_protocol=protocol)
+    assert consumer.hidden_topics([topic_name, "no-such-topic"], TIMEOUT_MS) == {topic_name}
+    consumer.subscribe([topic_name])
+    error = failure_of(consumer)
+    assert topic_name in error
+
+
+@both_protocols
+def test_a_topic_that_may_not_be_read_is_named(
+    kafka: SecuredKafka, topic_name: str, group_id: str, member: Any, protocol: str
+) -> None:
+    """Described it may be: the membership works, what reads and what commits does not."""
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"a"])
+    kafka.allow("User:etl", "DESCRIBE", "TOPIC", topic_name)
+    settings = kafka.login("PLAIN", "etl")
+    fetcher = RangeFetcher(client_config(settings), retry_timeout_ms=TIMEOUT_MS)
+    with closing(fetcher), pytest.raises(AuthorizationError, match="READ on the topic") as raised:
+        list(fetcher.read([OffsetRange(topic_name, 0, 0, 1)]))
+    assert topic_name in str(raised.value)
+    consumer = member(settings, group_protocol=protocol)
+    consumer.subscribe([topic_name])
+    deadline = time.monotonic() + PATIENCE_S
+    partition = TopicPartition(topic_name, 0)
+    while partition not in consumer.assignment():
+        assert time.monotonic() < deadline
+        consumer.poll_membership()
+        time.sleep(0.02)
+    consumer.commit_processed({partition: 1})
+    error = failure_of(consumer)
+    assert group_id in error
+    assert f"{topic_name}-0" in error
