@@ -1,0 +1,324 @@
+"""The categories of the suites of Spark's own Kafka source, where no other test has them.
+
+Which test covers which category is listed in ``docs/testing.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+from .conftest import Stream
+
+PATIENCE_S = 120.0
+
+#: Of several queries at once: without a pause the idle ones would take all the time there is.
+IDLING = {"processingTime": "200 milliseconds"}
+
+QUICK = {"kafka__metadata__max__age__ms": "300"}
+
+
+def wait_until(done: Callable[[], bool], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+# -- where a query starts -------------------------------------------------------------------------
+
+#: Every pair of a start, a way to subscribe and failOnDataLoss occurs.
+STARTS = [
+    ("earliest", "subscribe", "true"),
+    ("earliest", "subscribePattern", "false"),
+    ("latest", "subscribe", "false"),
+    ("latest", "subscribePattern", "true"),
+    ("offsets", "subscribe", "false"),
+    ("offsets", "subscribePattern", "true"),
+]
+
+
+def test_start_positions_restarts_and_partitions_that_are_added(
+    kafka: LocalKafka, topic_name: str, group_id: str, stream: Callable[..., Stream]
+) -> None:
+    """One query for each of STARTS, all of one topic, to which everything happens once."""
+    kafka.create_topic(topic_name, partitions=5)
+
+    def produce(text: str, partitions: range) -> None:
+        for partition in partitions:
+            values = [b"%s %d %d" % (text.encode(), partition, n) for n in range(3)]
+            kafka.produce(topic_name, values, partition=partition)
+
+    produce("before", range(5))
+    offsets = json.dumps({topic_name: {"0": -2, "1": -1, "2": 0, "3": 1, "4": 2}})
+    queries: dict[tuple[str, str, str], Stream] = {}
+    expected: dict[tuple[str, str, str], Counter[str]] = {}
+    for number, (start, way, fail) in enumerate(STARTS):
+        seen = {
+            "earliest": [(p, n) for p in range(5) for n in range(3)],
+            "latest": [],
+            "offsets": [
+                (p, n) for p, first in ((0, 0), (2, 0), (3, 1), (4, 2)) for n in range(first, 3)
+            ],
+        }[start]
+        case = (start, way, fail)
+        expected[case] = Counter(f"before {p} {n}" for p, n in seen)
+        queries[case] = stream(
+            str(number),
+            **{"subscribe": "", way: topic_name},
+            kafka__group__id=f"{group_id}-{number}",
+            startingOffsets=offsets if start == "offsets" else start,
+            failOnDataLoss=fail,
+            readers="1",
+            **QUICK,
+        )
+
+    def wait_for(*cases: tuple[str, str, str]) -> None:
+        def read(case: tuple[str, str, str]) -> Counter[str]:
+            rows = queries[case].rows()
+            return Counter(v.decode() for v in rows["value"].to_pylist()) if rows else Counter()
+
+        def wrong() -> dict[Any, Any]:
+            return {
+                case: {"missing": expected[case] - read(case), "twice": read(case) - expected[case]}
+                for case in cases
+                if read(case) != expected[case]
+            }
+
+        wait_until(lambda: not wrong(), lambda: str(wrong()))
+
+    def expect(text: str, partitions: range) -> None:
+        produce(text, partitions)
+        for case in STARTS:
+            expected[case].update(f"{text} {p} {n}" for p in partitions for n in range(3))
+
+    def start_is_known(number: int) -> bool:
+        try:
+            return len(kafka.committed(f"{group_id}-{number}")) == 5
+        except kafka_errors.KafkaError:  # no group has ever committed on this broker
+            return False
+
+    # One after the other: Spark waits no longer than 10 s for the start of a planner.
+    for number, query in enumerate(queries.values()):
+        query.start(**IDLING)
+        wait_until(lambda number=number: start_is_known(number), lambda: "no start is known")
+    expect("while running", range(5))
+    wait_for(*STARTS)
+    kafka.add_partitions(topic_name, 6)
+    expect("added while running", range(5, 6))
+    wait_for(*STARTS)
+    for query in queries.values():
+        query.stop()
+    kafka.add_partitions(topic_name, 7)
+    expect("added while stopped", range(7))
+    for case, query in queries.items():
+        query.start(**IDLING)
+        wait_for(case)
+
+
+# -- partitions and topics that go ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partitions", "records", "fail"), [(3, 20, "true"), (5, 2, "true"), (3, 20, "false")]
+)
+def test_available_now_ends_when_the_topic_is_another_one_meanwhile(
+    kafka: LocalKafka,
+    topic_name: str,
+    stream: Callable[..., Stream],
+    partitions: int,
+    records: int,
+    fail: str,
+) -> None:
+    """With fewer partitions, or fewer records, than there were when the run began."""
+    kafka.create_topic(topic_name, partitions=5)
+    for partition in range(5):
+        kafka.produce(topic_name, [b"old"] * 10, partition=partition)
+    query = stream(maxOffsetsPerTrigger="10", failOnDataLoss=fail, **QUICK)
+
+    def replace(rows: Any) -> None:
+        if rows.num_rows:
+            query.on_batch = lambda rows: None
+            kafka.delete_topic(topic_name)
+            kafka.create_topic(topic_name, partitions=partitions)
+            for partition in range(partitions):
+                kafka.produce(topic_name, [b"new"] * records, partition=partition)
+
+    query.on_batch = replace
+    if fail == "true":
+        with pytest.raises(StreamingQueryException) as caught:
+            query.run()
+        assert "DataLossError" in str(caught.value)
+        assert f"{topic_name}-" in str(caught.value)
+    else:
+        rows = query.run()
+        places = Counter(
+            zip(
+                rows["value"].to_pylist(),
+                rows["partition"].to_pylist(),
+                rows["offset"].to_pylist(),
+                strict=True,
+            )
+        )
+        assert max(places.values()) == 1
+
+
+def test_topics_of_a_pattern_are_deleted_and_made_again_while_the_query_runs(
+    kafka: LocalKafka, topic_name: str, stream: Callable[..., Stream]
+) -> None:
+    """Of the new topic what lies behind the old one's positions is read for certain, as with
+    Spark's own source."""
+    stays, goes = f"{topic_name}.stays", f"{topic_name}.goes"
+    query = stream(
+        subscribe="", subscribePattern=f"{topic_name}.*", failOnDataLoss="false", **QUICK
+    )
+
+    def produce(topic: str, text: str) -> set[bytes]:
+        values = [f"{text} {number}".encode() for number in range(6)]
+        kafka.produce(topic, values)
+        return set(values)
+
+    def wait_for(expected: set[bytes]) -> None:
+        def read() -> Counter[bytes]:
+            return Counter(query.rows()["value"].to_pylist()) if query.rows() else Counter()
+
+        def has_them() -> bool:
+            assert running.exception() is None
+            return expected <= read().keys()
+
+        wait_until(has_them, lambda: f"missing: {sorted(expected - read().keys())}")
+        assert max(read().values()) == 1
+
+    for topic in (stays, goes):
+        kafka.create_topic(topic, partitions=2)
+    running = query.start(processingTime="0 seconds")
+    wait_for(produce(stays, "first") | produce(goes, "gone"))
+    kafka.delete_topic(goes)
+    wait_for(produce(stays, "without the other"))
+    kafka.create_topic(goes, partitions=3)
+    # More than before, so that every position lies within the new topic.
+    for _ in range(2):
+        produce(goes, "again")
+    wait_for(produce(goes, "behind") | produce(stays, "with the other again"))
+
+
+# -- offsets in the checkpoint --------------------------------------------------------------------
+
+#: As the first release writes it. It must be read for ever.
+VERSION_1 = (
+    '{"version": 1, "ranges": {"TOPIC": {"0": [0, 4]}}, "unacknowledged": {"TOPIC": {"1": 3}}, '
+    '"state": {"members": [{"generation": 1, "partitions": {"TOPIC": [0]}}, '
+    '{"generation": 1, "partitions": {}}], "revoking": {"TOPIC": [1]}, "run": "kafka_deferred-1"}}'
+)
+
+
+def write_checkpoint(folder: Path, offset: str) -> None:
+    """A query that has committed one batch, as Spark logs it (OffsetSeqLog, CommitLog)."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    batch = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": {}}
+    (folder / "offsets" / "0").write_text(f"v1\n{json.dumps(batch)}\n{offset}")
+    (folder / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def test_a_checkpoint_of_the_first_release_is_gone_on_from(
+    kafka: LocalKafka,
+    topic_name: str,
+    stream: Callable[..., Stream],
+    tmp_path: Path,
+    committed: Any,
+) -> None:
+    kafka.create_topic(topic_name, partitions=3)
+    kafka.produce(topic_name, [b"x"] * 30)
+    write_checkpoint(tmp_path / "query", VERSION_1.replace("TOPIC", topic_name))
+    rows = stream().run()
+    first = {p: min(o for q, o in places(rows) if q == p) for p in range(3)}
+    assert first == {0: 4, 1: 3, 2: 0}
+    assert len(places(rows)) == rows.num_rows == 30 - 7
+    assert committed() == {TopicPartition(topic_name, p): 10 for p in range(3)}
+
+
+def places(rows: Any) -> set[tuple[int, int]]:
+    return set(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        ('{"version": 2, "ranges": []}', "has version 2; this release"),
+        ('{"TOPIC": {"0": 4, "1": 3}}', "malformed in 'version'"),
+    ],
+    ids=["future", "of Spark's own source"],
+)
+def test_a_checkpoint_that_cannot_be_read_is_an_error_that_says_so(
+    kafka: LocalKafka,
+    topic_name: str,
+    stream: Callable[..., Stream],
+    tmp_path: Path,
+    offset: str,
+    says: str,
+) -> None:
+    kafka.create_topic(topic_name)
+    write_checkpoint(tmp_path / "query", offset.replace("TOPIC", topic_name))
+    with pytest.raises(StreamingQueryException) as caught:
+        stream().run()
+    assert "OffsetFormatError" in str(caught.value)
+    assert says in str(caught.value)
+
+
+# -- queries over the source ----------------------------------------------------------------------
+
+
+def test_a_stream_joined_with_itself(
+    kafka: LocalKafka,
+    spark: SparkSession,
+    topic_name: str,
+    stream: Callable[..., Stream],
+    tmp_path: Path,
+) -> None:
+    """With watermarks, and counted by windows: one source in the log, every record once a side."""
+    kafka.create_topic(topic_name, partitions=2)
+    stamps = [1_700_000_000_000 + n * 1000 for n in range(20)]
+    kafka.produce(topic_name, [b"%d" % n for n in range(20)], timestamps_ms=stamps)
+    frame = (
+        spark.readStream.format("kafka_deferred")
+        .options(**stream().options)
+        .load()
+        .withWatermark("timestamp", "10 seconds")
+    )
+    left = frame.select("value", f.col("timestamp").alias("at"))
+    right = frame.select(f.col("value").alias("value2"), f.col("timestamp").alias("at2"))
+    joined = left.join(right, f.expr("value = value2 AND at2 BETWEEN at AND at"))
+    checkpoint = tmp_path / "query"
+    name = f"self_join_{uuid.uuid4().hex[:8]}"
+    query = (
+        joined.writeStream.format("memory")
+        .queryName(name)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE_S)
+    rows = spark.table(name).select("value", "value2").collect()
+    assert Counter((bytes(a), bytes(b)) for a, b in rows) == Counter(
+        {(b"%d" % n, b"%d" % n): 1 for n in range(20)}
+    )
+    for logged in (checkpoint / "offsets").iterdir():
+        if logged.name.isdigit():
+            lines = [line for line in logged.read_text().splitlines() if '"ranges"' in line]
+            assert len(set(lines)) == 1, "\n".join(lines)
