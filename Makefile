@@ -42,7 +42,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-core test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -71,6 +71,11 @@ test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
 	@$(FETCH_JARS) --peer
 	@echo "== tests on Kafka and Spark"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/spark
+
+test-cluster: $(VENV)/.dev ## Run the tests on a Spark cluster: a master, two workers, executors
+	@$(FETCH_JARS)
+	@echo "== tests on a Spark cluster"
+	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/cluster
 
 test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long (about half an hour)
 	@$(FETCH_JARS)

@@ -1,4 +1,4 @@
-"""Real brokers on this machine, for the demo, the tests and users' own tests.
+"""Real brokers and Spark clusters on this machine, for the demo, the tests and users' own tests.
 
 The fixtures for pytest are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
 ``pytest_plugins`` of a ``conftest.py``.
@@ -13,6 +13,8 @@ _PUBLIC = {
     "KafkaCluster": "cluster",
     "LocalKafka": "local_kafka",
     "LocalKafkaError": "errors",
+    "LocalSparkCluster": "local_spark_cluster",
+    "LocalSparkError": "errors",
     "SecuredKafka": "secured_kafka",
     "kafka_from_environment": "environment",
 }
@@ -21,6 +23,8 @@ __all__ = [
     "KafkaCluster",
     "LocalKafka",
     "LocalKafkaError",
+    "LocalSparkCluster",
+    "LocalSparkError",
     "SecuredKafka",
     "kafka_from_environment",
 ]
@@ -29,7 +33,9 @@ if TYPE_CHECKING:
     from .cluster import KafkaCluster as KafkaCluster
     from .environment import kafka_from_environment as kafka_from_environment
     from .errors import LocalKafkaError as LocalKafkaError
+    from .errors import LocalSparkError as LocalSparkError
     from .local_kafka import LocalKafka as LocalKafka
+    from .local_spark_cluster import LocalSparkCluster as LocalSparkCluster
     from .secured_kafka import SecuredKafka as SecuredKafka
 
 

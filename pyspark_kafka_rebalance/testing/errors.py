@@ -1,4 +1,4 @@
-"""What can go wrong with the brokers of this room."""
+"""What can go wrong with the brokers and clusters of this room."""
 
 from __future__ import annotations
 
@@ -7,3 +7,7 @@ from ..errors import KafkaRebalanceError
 
 class LocalKafkaError(KafkaRebalanceError, RuntimeError):
     """Java or the jars are missing, or a broker did not do what it was asked."""
+
+
+class LocalSparkError(KafkaRebalanceError, RuntimeError):
+    """A process of a local Spark cluster did not do what it was asked."""

@@ -44,6 +44,8 @@ class QueryProcess(ChildProcess):
         The sink's options beside ``checkpointLocation``.
     parallelism : int
         Spark's cores.
+    master : str, optional
+        Of a Spark cluster; by default the tasks run in the query's own process.
     hold : bool
         Start Spark only, tell "ready", and start the query on :meth:`release`.
     on_event : callable, optional
@@ -63,6 +65,7 @@ class QueryProcess(ChildProcess):
         conf: Mapping[str, str] | None = None,
         writer_options: Mapping[str, str] | None = None,
         parallelism: int = 2,
+        master: str | None = None,
         hold: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
@@ -78,6 +81,7 @@ class QueryProcess(ChildProcess):
             "conf": dict(conf or {}),
             "writer_options": dict(writer_options or {}),
             "parallelism": parallelism,
+            "master": master,
             "hold": hold,
         }
         super().__init__(name, __name__, settings, work=work, on_event=on_event)
@@ -117,7 +121,7 @@ def main(settings: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
     conf = {"spark.sql.execution.arrow.pyspark.enabled": "true", **settings["conf"]}
-    spark = local_spark(settings["name"], settings["parallelism"], conf)
+    spark = local_spark(settings["name"], settings["parallelism"], conf, settings["master"])
     spark.sparkContext.setLogLevel("WARN")
     given = orders()
     if settings["hold"]:

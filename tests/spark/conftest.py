@@ -203,6 +203,8 @@ class Queries:
         trigger: str = "0 seconds",
         hold: bool = False,
         writer_options: Mapping[str, str] | None = None,
+        master: str | None = None,
+        cores: int = 2,
         **options: str,
     ) -> QueryProcess:
         given = {key.replace("__", "."): value for key, value in options.items()}
@@ -215,6 +217,8 @@ class Queries:
             trigger={"processingTime": trigger},
             hold=hold,
             writer_options=writer_options,
+            master=master,
+            parallelism=cores,
         )
         self._made.append(query)
         return query.start()

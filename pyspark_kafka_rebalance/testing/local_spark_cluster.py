@@ -1,0 +1,223 @@
+"""A Spark standalone cluster on this machine: a master and workers, each in a JVM of its own.
+
+What ``local[2]`` hides shows here: tasks run in other processes than the driver, with the Python,
+the packages and the environment that *their* host has::
+
+    with LocalSparkCluster() as cluster:
+        spark = local_spark("orders", master=cluster.master)
+
+The jars are those inside pyspark; nothing else is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from . import watchdog
+from .errors import LocalSparkError
+from .java import find_java
+from .ports import ReservedPort
+from .spark_java import java_home_for_spark
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: A JVM on a busy machine.
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 20.0
+_LOOK_EVERY_S = 0.05
+_QUOTED_LINES = 30
+
+#: That of Spark 4. A worker asks for it before it starts an executor; Spark's own scripts set it.
+_SCALA_VERSION = "2.13"
+
+#: A daemon does next to nothing; an executor has its own memory. The master's REST server would
+#: take a fixed port.
+_DAEMON_OPTIONS = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dspark.master.rest.enabled=false",
+)
+
+
+class LocalSparkCluster:
+    """One master and some workers, at 127.0.0.1 only.
+
+    Parameters
+    ----------
+    workers : int
+        How many.
+    cores : int
+        That each worker offers; more than the machine has is fine.
+    memory_mb : int
+        That each worker offers, in MiB.
+    environment : mapping, optional
+        Of the workers, and so of executors and their Python, beside that of this process; None as
+        a value takes a variable away.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        cores: int = 2,
+        memory_mb: int = 2_048,
+        environment: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self._workers = workers
+        self._offer = ["--cores", str(cores), "--memory", f"{memory_mb}M"]
+        self._environment = dict(environment or {})
+        self._port: ReservedPort | None = None
+        self._daemons: list[_Daemon] = []
+        self.folder = Path()
+
+    @property
+    def master(self) -> str:
+        """For ``SparkSession.builder.master`` and ``spark-submit --master``."""
+        assert self._port is not None, "not started"
+        return f"spark://127.0.0.1:{self._port.number}"
+
+    def start(self) -> Self:
+        """Start all; returns when every worker is known to the master.
+
+        Raises
+        ------
+        LocalSparkError
+            pyspark or a Java is missing, or a process did not start: with the end of its log.
+        """
+        home = _spark_home()
+        java_home = java_home_for_spark(find_java())
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": _SCALA_VERSION,
+            "JAVA_HOME": str(java_home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **self._environment,
+        }
+        given = {name: value for name, value in environment.items() if value is not None}
+        java = [str(java_home / "bin" / "java"), *_DAEMON_OPTIONS, "-cp", f"{home}/jars/*"]
+        self.folder = Path(tempfile.mkdtemp(prefix="local-spark-"))
+        self._port = ReservedPort()
+        where = ["--host", "127.0.0.1", "--webui-port", "0"]
+
+        def daemon(name: str, main: str, arguments: Sequence[str]) -> _Daemon:
+            command = [*java, f"org.apache.spark.deploy.{main}", *where, *arguments]
+            self._daemons.append(_Daemon(name, command, self.folder, given))
+            return self._daemons[-1]
+
+        try:
+            port = str(self._port.number)
+            daemon("master", "master.Master", ["--port", port]).wait_for("New state: ALIVE")
+            for number in range(self._workers):
+                folder = ["--work-dir", str(self.folder / f"worker-{number}")]
+                daemon(f"worker-{number}", "worker.Worker", [*self._offer, *folder, self.master])
+            for worker in self._daemons[1:]:
+                worker.wait_for("Successfully registered with master")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def finished_tasks(self) -> list[int]:
+        """How many tasks each worker's executors have finished, over all applications."""
+        return [
+            sum(
+                len(re.findall("Finished task", log.read_text(errors="replace")))
+                for log in (self.folder / f"worker-{number}").glob("*/*/stderr")
+            )
+            for number in range(self._workers)
+        ]
+
+    def stop(self) -> None:
+        """Stop all and remove the folder; idempotent. Executors end with their workers."""
+        for daemon in reversed(self._daemons):
+            daemon.send(signal.SIGTERM)
+        for daemon in reversed(self._daemons):
+            daemon.end()
+        self._daemons.clear()
+        if self._port is not None:
+            self._port.release()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self._port = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class _Daemon:
+    """A process of Spark's that does not outlive this one (see ``watchdog.py``)."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._name = name
+        self._log = folder / f"{name}.log"
+        watched = [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), str(folder)]
+        with open(self._log, "ab") as output:
+            self._process = subprocess.Popen(
+                [*watched, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the tests, not for the cluster
+            )
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it logs this."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while text not in (logged := self._log.read_text(errors="replace")):
+            ended = self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                how = "ended" if ended else f"did not say {text!r} in {_START_TIMEOUT_S:g} s"
+                end = logged.splitlines()[-_QUOTED_LINES:]
+                raise LocalSparkError("\n".join([f"Spark's {self._name} {how}:", *end]))
+            time.sleep(_LOOK_EVERY_S)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal; nothing when it has ended."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(bytes([number]))
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Wait for its end, and insist after a while."""
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+            self._process.wait(_STOP_TIMEOUT_S)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+
+def _spark_home() -> Path:
+    try:
+        import pyspark
+    except ImportError as error:
+        raise LocalSparkError(f"a Spark cluster needs the extra 'spark': {error}") from error
+    return Path(pyspark.__file__).parent
