@@ -57,9 +57,9 @@ class PartitionProgress:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class QueryProgress:
-    """A query's partitions, by topic and number; shown as a table by notebooks and by ``print``.
+    """A query's partitions, by topic and number; shown as a table everywhere.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class QueryProgress:
         types = dict.fromkeys(("partition", "position", "end_offset", "lag"), "Int64")
         return pd.DataFrame([asdict(p) for p in self.partitions], columns=names).astype(types)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if not self.partitions:
             return self._summary()
         rows = [_HEADINGS, *map(_cells, self.partitions)]

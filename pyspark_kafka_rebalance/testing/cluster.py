@@ -84,6 +84,20 @@ class KafkaCluster:
             self._admin_client().create_topics({name: options})
             self._wait_until_created(name, partitions)
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Raise the number of a topic's partitions to ``partitions``, until they can be used.
+
+        What other threads produce meanwhile is written first.
+        """
+        with self._administration:
+            self._admin_client().create_partitions({name: partitions})
+            self._wait_until_created(name, partitions)
+        # Producers would hear of it with their next metadata only, in up to five minutes.
+        with self._clients:
+            producers, self._producers = list(self._producers.values()), {}
+        for producer in producers:
+            producer.close()
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         with self._administration:

@@ -97,4 +97,4 @@ class DyingDataSource(KafkaDeferredDataSource):
         return "kafka_deferred_dying"
 
     def streamReader(self, schema):
-        return DyingReader(self._parsed)
+        return DyingReader(self._parsed.for_stream())

@@ -242,6 +242,7 @@ def test_how_it_looks() -> None:
         "orders          0  kafka_deferred-1f0c-0    10,160      11,161  1,001  assigned",
         "orders          1  kafka_deferred-1f0c-1        20          20      0  revoking",
     ]
+    assert repr(table) == str(table), "what a notebook without HTML shows"
     shown = table._repr_html_()
     assert shown.count("<tr") == 3
     assert "11,161</td>" in shown
