@@ -150,9 +150,9 @@ def test_available_now_ends_when_the_topic_is_another_one_meanwhile(
         kafka.produce(topic_name, [b"old"] * 10, partition=partition)
     query = stream(maxOffsetsPerTrigger="10", failOnDataLoss=fail, **QUICK)
 
-    def replace(rows: Any) -> None:
+    def replace(_: int, rows: Any) -> None:
         if rows.num_rows:
-            query.on_batch = lambda rows: None
+            query.on_batch = lambda _, rows: None
             kafka.delete_topic(topic_name)
             kafka.create_topic(topic_name, partitions=partitions)
             for partition in range(partitions):

@@ -215,13 +215,13 @@ BAD_OPTIONS: list[BadOptions] = [
         for text in ("", _JAAS + 'password="p"', _JAAS + ";", _JAAS + 'password="p', "u:p")
     ),
     BadOptions(
-        "kafka.ssl.truststore.type",
-        "convert a JKS store",
+        "kafka.ssl.truststore.location",
+        "readable on this machine (No such file",
         {**_TLS, "kafka.ssl.truststore.location": "trust.jks"},
     ),
     BadOptions(
-        "kafka.ssl.keystore.type",
-        "convert a JKS store",
+        "kafka.ssl.keystore.location",
+        "readable on this machine (No such file",
         {
             **_TLS,
             "kafka.ssl.keystore.location": "key.jks",

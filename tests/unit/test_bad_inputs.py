@@ -41,7 +41,10 @@ def changed(changes: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def parse(changes: Mapping[str, str | None], of_batch: bool) -> SourceOptions:
+    """As load() does."""
     options = SourceOptions.parse(changed(changes), default_readers=1)
+    if (tls := options.client_config.get("ssl_context")) is not None:
+        tls.context()
     return options.for_batch() if of_batch else options.for_stream()
 
 

@@ -43,7 +43,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(log_sizes_module, "KafkaAdminClient", Admin)
+    monkeypatch.setattr(log_sizes_module, "admin_client", lambda config: Admin(**config))
     return answer
 
 

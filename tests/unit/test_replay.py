@@ -27,7 +27,7 @@ def lost(
         def close(self) -> None: ...
 
     group = GroupDescription("Stable", (member,) if member is not None else ())
-    monkeypatch.setattr(cluster_query, "KafkaAdminClient", Admin)
+    monkeypatch.setattr(cluster_query, "admin_client", lambda config: Admin())
     monkeypatch.setattr(replay, "describe_group", lambda admin, group_id: group)
     options = {"subscribe": "t", "kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", **more}
     parsed = SourceOptions.parse(options, default_readers=1)
