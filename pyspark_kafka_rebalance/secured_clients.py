@@ -50,7 +50,12 @@ _TLS_INTERRUPTIONS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallErr
 def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
     """An administration client; raises AuthenticationError or what kafka-python does."""
     redact_log()
-    return KafkaAdminClient(**client_config, kafka_client=net_client)
+    # kafka-python looks for a first broker for half a minute, whatever a request may take.
+    default_ms = KafkaAdminClient.DEFAULT_CONFIG["request_timeout_ms"]
+    wait_ms = client_config.get("request_timeout_ms", default_ms)
+    return KafkaAdminClient(
+        **{"bootstrap_timeout_ms": wait_ms, **client_config}, kafka_client=net_client
+    )
 
 
 def net_client(**config: Any) -> KafkaNetClient:

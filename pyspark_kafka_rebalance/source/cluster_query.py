@@ -45,20 +45,24 @@ def ask_cluster(
     KafkaRebalanceError
         There is no answer, or it is a refusal.
     """
+    admin = None
     left = options.offset_lookup_retries
-    while True:
-        try:
-            admin = admin_client(options.client_config)
+    try:
+        while True:
             try:
+                # Made once: that no broker can be reached takes the request timeout to know.
+                admin = admin or admin_client(options.client_config)
                 return ask(admin)
-            finally:
-                admin.close()
-        except kafka_errors.KafkaError as error:
-            final = explain_final(error, f"finding out {what}")
-            if final is not None:
-                raise final from error
-            if left == 0 or not error.retriable:
-                raise KafkaRebalanceError(f"the brokers do not tell {what}: {error!r}") from error
-            left -= 1
-            log.warning("the brokers do not tell %s, asked again: %r", what, error)
-            time.sleep(options.offset_lookup_interval_ms / 1000)
+            except kafka_errors.KafkaError as error:
+                final = explain_final(error, f"finding out {what}")
+                if final is not None:
+                    raise final from error
+                if admin is None or left == 0 or not error.retriable:
+                    text = f"the brokers do not tell {what}: {error!r}"
+                    raise KafkaRebalanceError(text) from error
+                left -= 1
+                log.warning("the brokers do not tell %s, asked again: %r", what, error)
+                time.sleep(options.offset_lookup_interval_ms / 1000)
+    finally:
+        if admin is not None:
+            admin.close()

@@ -60,10 +60,14 @@ class DyingReader(KafkaDeferredStreamReader):
     def _death(self) -> Death:
         return Death(self._options.checkpoint_location)
 
+    def _is_open(self, membership):
+        return bool(membership.state_without_ranges().unacknowledged)
+
     def _settle(self):
         """Let the group have what is proven, so that a death is at this batch's point alone."""
-        while self._death.is_armed and self._membership and self._membership.unacknowledged():
-            self._membership.raise_failure()
+        membership = self._membership
+        while self._death.is_armed and membership and self._is_open(membership):
+            membership.raise_failure()
             time.sleep(0.005)
 
     def latestOffset(self, start, limit):

@@ -178,8 +178,6 @@ def test_errors_are_named(topic, read):
         read(
             kafka__bootstrap__servers="127.0.0.1:1",
             kafka__request__timeout__ms="600",
-            fetchOffset__numRetries="1",
-            fetchOffset__retryIntervalMs="1",
         )
 
 

@@ -177,45 +177,6 @@ def test_available_now_ends_when_the_topic_is_another_one_meanwhile(
         assert max(places.values()) == 1
 
 
-def test_topics_of_a_pattern_are_deleted_and_made_again_while_the_query_runs(
-    kafka: LocalKafka, topic_name: str, stream: Callable[..., Stream]
-) -> None:
-    """Of the new topic what lies behind the old one's positions is read for certain, as with
-    Spark's own source."""
-    stays, goes = f"{topic_name}.stays", f"{topic_name}.goes"
-    query = stream(
-        subscribe="", subscribePattern=f"{topic_name}.*", failOnDataLoss="false", **QUICK
-    )
-
-    def produce(topic: str, text: str) -> set[bytes]:
-        values = [f"{text} {number}".encode() for number in range(6)]
-        kafka.produce(topic, values)
-        return set(values)
-
-    def wait_for(expected: set[bytes]) -> None:
-        def read() -> Counter[bytes]:
-            return Counter(query.rows()["value"].to_pylist()) if query.rows() else Counter()
-
-        def has_them() -> bool:
-            assert running.exception() is None
-            return expected <= read().keys()
-
-        wait_until(has_them, lambda: f"missing: {sorted(expected - read().keys())}")
-        assert max(read().values()) == 1
-
-    for topic in (stays, goes):
-        kafka.create_topic(topic, partitions=2)
-    running = query.start(processingTime="0 seconds")
-    wait_for(produce(stays, "first") | produce(goes, "gone"))
-    kafka.delete_topic(goes)
-    wait_for(produce(stays, "without the other"))
-    kafka.create_topic(goes, partitions=3)
-    # More than before, so that every position lies within the new topic.
-    for _ in range(2):
-        produce(goes, "again")
-    wait_for(produce(goes, "behind") | produce(stays, "with the other again"))
-
-
 # -- offsets in the checkpoint --------------------------------------------------------------------
 
 #: As the first release writes it. It must be read for ever.
