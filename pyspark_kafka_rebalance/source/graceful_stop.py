@@ -92,9 +92,7 @@ def stop_gracefully(
     asked = _ask(query, planners, deadline)
     if asked:
         log.info("query %s: the source plans nothing more", query.id)
-    while asked and _is_busy(query) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    drained = asked and not _is_busy(query)
+    drained = asked and _wait_until_idle(query, deadline)
     if drained:
         log.info("query %s: the last batch is committed", query.id)
     last = _ends(query)
@@ -121,6 +119,15 @@ def _ask(query: StreamingQuery, planners: _Planners, deadline: float) -> bool:
             return False
         time.sleep(_MESSAGE_POLL_S)
     return False
+
+
+def _wait_until_idle(query: StreamingQuery, deadline: float) -> bool:
+    # Asked once each time: triggers without data come and go meanwhile.
+    while _is_busy(query):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _is_busy(query: StreamingQuery) -> bool:
