@@ -367,8 +367,8 @@ def test_an_unreachable_broker_is_named(stream):
     [
         ({"subscribe": ""}, ["'subscribe'", "subscribePattern"]),
         ({"subscribePattern": "a.*"}, ["exactly one"]),
-        ({"assign": '{"t":[0]}'}, ["'assign'"]),
-        ({"kafka__group__id": ""}, ["'kafka.group.id'", "is missing"]),
+        ({"assign": '{"t":[0]}'}, ["'subscribe'", "exactly one", "assign"]),
+        ({"kafka__group__id": "", "startingOffsets": "latest"}, ["'kafka.group.id'", "is missing"]),
         ({"kafka__bootstrap__servers": ""}, ["'kafka.bootstrap.servers'", "is missing"]),
         ({"startingOfsets": "earliest"}, ["startingofsets", "startingOffsets"]),
         ({"startingOffsets": '{"t":'}, ["'startingOffsets'"]),
