@@ -61,12 +61,17 @@ def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
 def net_client(**config: Any) -> KafkaNetClient:
     """For the argument ``kafka_client`` of kafka-python's clients."""
     client = KafkaNetClient(**config)
-    name_refusals(client._manager)
-    read_in_large_pieces(client._manager)
+    prepare_connections(client._manager)
     return client
 
 
-def name_refusals(manager: KafkaConnectionManager) -> None:
+def prepare_connections(manager: KafkaConnectionManager) -> None:
+    """Have the connections that this manager opens from now on name refusals and read fast."""
+    _name_refusals(manager)
+    read_in_large_pieces(manager)
+
+
+def _name_refusals(manager: KafkaConnectionManager) -> None:
     """Have the connections that this manager opens from now on fail as said above.
 
     Requests on a connection whose login is refused end in `LoginRefusedError`, which names broker

@@ -32,8 +32,7 @@ from ..errors import (
     UnsupportedBrokerError,
 )
 from ..kafka_python_version import require_names
-from ..large_reads import read_in_large_pieces
-from ..secured_clients import name_refusals
+from ..secured_clients import prepare_connections
 
 log = logging.getLogger(__name__)
 
@@ -163,8 +162,7 @@ class ClusterConnections:
             self._net,
             **{**client_config, "receive_message_max_bytes": receive_message_max_bytes},
         )
-        name_refusals(self._manager)
-        read_in_large_pieces(self._manager)
+        prepare_connections(self._manager)
         self._timeout_s = self._manager.config["request_timeout_ms"] / 1000 + _GRACE_S
         self._net.start()
         self.closed = False

@@ -605,11 +605,7 @@ class QueryMembership:
             starts.update({p: at.offset for p in asked if (at := found.get(p)) is not None})
             for p in asked:
                 if p not in starts and not times[p].or_latest:
-                    raise KafkaRebalanceError(
-                        f"{p.topic}-{p.partition} has no record of the time "
-                        f"{times[p].timestamp_ms} or later; to start at its end then, set "
-                        "startingOffsetsByTimestampStrategy=latest"
-                    )
+                    raise times[p].no_record(p)
                 rules[p] = "latest"
         for name, look_up in (
             ("earliest", member.beginning_offsets),

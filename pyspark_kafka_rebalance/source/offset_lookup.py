@@ -133,11 +133,7 @@ def _offsets(
     if none := sorted(p for p in times if offsets[p] == _NONE):
         for p in none:
             if not times[p].or_latest:
-                raise KafkaRebalanceError(
-                    f"{p.topic}-{p.partition} has no record of the time "
-                    f"{times[p].timestamp_ms} or later; to start at its end then, set "
-                    "startingOffsetsByTimestampStrategy=latest"
-                )
+                raise times[p].no_record(p)
         latest = admin.list_partition_offsets(dict.fromkeys(none, OffsetSpec.LATEST), isolation)
         offsets |= {p: at.offset for p, at in latest.items()}
     return offsets

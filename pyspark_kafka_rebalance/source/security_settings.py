@@ -42,8 +42,8 @@ _LOGIN_HANDLERS = (
     f"{_KAFKA_SECURITY}.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
 _JWT_RETRIEVERS = (
-    f"{_KAFKA_SECURITY}.oauthbearer.DefaultJwtRetriever",
     f"{_KAFKA_SECURITY}.oauthbearer.ClientCredentialsJwtRetriever",
+    f"{_KAFKA_SECURITY}.oauthbearer.DefaultJwtRetriever",
 )
 _SASL_EXTENSION = "extension_"
 
@@ -161,9 +161,7 @@ def _token_provider(
     for name, known in ((_LOGIN_HANDLER, _LOGIN_HANDLERS), (_JWT_RETRIEVER, _JWT_RETRIEVERS)):
         if name in settings:
             # Under a shaded package name as well.
-            of_kafka = ValueType(
-                _named_like(known), f"{known[-1 if name == _JWT_RETRIEVER else 0]}"
-            )
+            of_kafka = ValueType(_named_like(known), known[0])
             parse_value(f"kafka.{name}", settings[name], of_kafka)
     if _TOKEN_ENDPOINT not in settings:
         raise OptionError(f"kafka.{_TOKEN_ENDPOINT}", None, _ENDPOINT.allowed)

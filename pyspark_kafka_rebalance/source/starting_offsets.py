@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError
+from ..errors import KafkaRebalanceError, OptionError
 from .partition_json import parse_numbers
 from .values import LONG_MAX, integer, one_of, parse_value
 
@@ -31,6 +31,14 @@ class AtTimestamp:
 
     timestamp_ms: int
     or_latest: bool
+
+    def no_record(self, partition: TopicPartition) -> KafkaRebalanceError:
+        """The error where there is no such record, and the end is not taken."""
+        return KafkaRebalanceError(
+            f"{partition.topic}-{partition.partition} has no record of the time "
+            f"{self.timestamp_ms} or later; to start at its end then, set "
+            "startingOffsetsByTimestampStrategy=latest"
+        )
 
 
 #: Either end of a partition, an offset, or what stood at a time.

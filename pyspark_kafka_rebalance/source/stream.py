@@ -230,7 +230,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if run is not None:
             ends = run.cut(ends)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
-        if self._waits_for_more(backlog(positions, ends), limit):
+        if self._waits_for_more(positions, ends, limit):
             positions = {}  # the group's events are told all the same
         planned = plan_batch(
             positions, ends, None if max_rows == _NO_LIMIT else max_rows, max_bytes, sizes
@@ -271,10 +271,17 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         """Whether this is a run with AvailableNow or Once."""
         return self._available_now is not None or isinstance(limit, ReadAllAvailable)
 
-    def _waits_for_more(self, offsets: int, limit: ReadLimit) -> bool:
+    def _waits_for_more(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        limit: ReadLimit,
+    ) -> bool:
         """``minOffsetsPerTrigger`` and ``maxTriggerDelay``; what has an end waits for nothing."""
         least = self._options.min_offsets_per_trigger
-        if least is None or self._has_end(limit) or self._read_at is None or offsets >= least:
+        if least is None or self._has_end(limit) or self._read_at is None:
+            return False
+        if backlog(positions, ends) >= least:
             return False
         waited_ms = (time.monotonic() - self._read_at) * 1000
         return waited_ms < self._options.max_trigger_delay_ms
