@@ -55,6 +55,11 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+def offsets_of(table: pa.Table) -> list[tuple[int, int]]:
+    """A table's (partition, offset), sorted."""
+    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
 class Stream:
     """A query of the shared session that keeps its batches."""
 

@@ -7,7 +7,7 @@ one. The group must not be ahead of the log by then: a sink may have lost what S
 from __future__ import annotations
 
 import json
-import time
+from functools import partial
 
 import pyarrow.compute as pc
 import pytest
@@ -15,9 +15,12 @@ import pytest
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.testing.ledger import tally
 
+from . import waiting
 from .conftest import SteadyProducer
 
 PATIENCE_S = 240.0
+
+wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
 
 
 def every(milliseconds):
@@ -28,13 +31,6 @@ def every(milliseconds):
         # foreachBatch, which keeps the ledger, is none of the sinks that Spark allows.
         "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
     }
-
-
-def wait_until(done, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def logged(folder):

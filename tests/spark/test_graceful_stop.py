@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from functools import partial
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
@@ -13,16 +13,12 @@ from pyspark_kafka_rebalance import stop_gracefully
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.source import graceful_stop
 
+from . import waiting
 from .conftest import SteadyProducer
 
 PATIENCE_S = 120.0
 
-
-def wait_until(done, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
 
 
 def delivered(*queries):

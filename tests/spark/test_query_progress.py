@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from pyspark_kafka_rebalance import progress
 
-PATIENCE_S = 60.0
-
-
-def wait_until(done, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.1)
+from .waiting import wait_until
 
 
 def rows_of(table):

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import time
+from functools import partial
 
 import pyarrow.compute as pc
 import pytest
@@ -19,16 +20,12 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing.ledger import duplicated_rows
 
+from . import waiting
 from .conftest import SteadyProducer
 
 PATIENCE_S = 120.0
 
-
-def wait_until(done, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
 
 
 def partitions_read_by(queries, name, since=0.0):

@@ -7,8 +7,8 @@ what Spark logged and what the group knows. docs/what-can-be-repeated.md has the
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 
+from . import waiting
 from .conftest import SteadyProducer
 from .dying_source import (
     BEFORE_COMMIT_LOG,
@@ -28,17 +29,12 @@ from .dying_source import (
 )
 
 PATIENCE_S = 240.0
+
+wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
 PARTITIONS = 4
 
 #: Long enough for a query to be started again within it on a busy machine; short enough to wait.
 STATIC_SESSION_MS, SESSION_MS = "60000", "6000"
-
-
-def wait_until(done, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 class Deliveries:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
 import pyarrow.compute as pc
 import pytest
@@ -14,21 +13,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 
-from .conftest import many_batches
-
-PATIENCE_S = 60.0
-
-
-def wait_until(done, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
-def offsets_of(table):
-    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
-
+from .conftest import many_batches, offsets_of
+from .waiting import wait_until
 
 both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 

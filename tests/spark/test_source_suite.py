@@ -6,10 +6,10 @@ Which test covers which category is listed in ``docs/testing.md``.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,17 @@ from pyspark.sql import functions as f
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+from . import waiting
 from .conftest import Stream
 
 PATIENCE_S = 120.0
+
+wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
 
 #: Of several queries at once: without a pause the idle ones would take all the time there is.
 IDLING = {"processingTime": "200 milliseconds"}
 
 QUICK = {"kafka__metadata__max__age__ms": "300"}
-
-
-def wait_until(done: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.1)
 
 
 # -- where a query starts -------------------------------------------------------------------------

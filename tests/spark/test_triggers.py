@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from kafka.structs import TopicPartition
 from pyspark.errors import StreamingQueryException
 
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 
-PATIENCE_S = 60.0
-
-
-def wait_until(done, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
-def offsets_of(table):
-    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+from .conftest import offsets_of
+from .waiting import wait_until
 
 
 @pytest.mark.core
