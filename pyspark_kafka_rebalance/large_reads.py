@@ -8,7 +8,9 @@ its private names: the sockets are made for both rooms, ``fetch/`` and ``consume
 
 from __future__ import annotations
 
+import socket
 import ssl
+import sys
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,15 @@ from .kafka_python_version import require_names
 
 require_names({KafkaConnectionManager: ("_build_transport",), KafkaTCPTransport: ("_sock_recv",)})
 
-_RECEIVE_BYTES = 256 * 1024
+#: What begins a response is read in pieces of this size, a TLS record's: it is copied twice.
+_RECEIVE_BYTES = 16 * 1024
+
+#: Of a large response so much is waited for before it is read on. kafka-python's loop costs more
+#: than the read itself of what a broker sends at once.
+_PIECE_BYTES = 2 * 1024 * 1024
+
+#: Whether the selector heeds SO_RCVLOWAT: Linux, see socket(7).
+_WAITS_FOR_PIECES = sys.platform == "linux"
 
 
 def read_in_large_pieces(manager: KafkaConnectionManager) -> None:
@@ -51,6 +61,7 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
     """What is there, and the error that nothing more will come after; as ``_sock_recv``."""
     connected, parser = transport._sock, transport._protocol.parser
     received = b""
+    encrypted = isinstance(connected, ssl.SSLSocket)
     try:
         while True:
             missing = len(parser._rbuffer) - parser._rbuffer.tell() if parser._receiving else 0
@@ -61,6 +72,12 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
                 with memoryview(parser._rbuffer) as frame:
                     size = connected.recv_into(frame[at : at + missing - 1])
                 parser._rbuffer.seek(at + size)
+                left = missing - 1 - size
+                if _WAITS_FOR_PIECES and not encrypted:
+                    lowest = max(1, min(left, _PIECE_BYTES))
+                    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
+                if not left:
+                    continue
             else:
                 data = connected.recv(_RECEIVE_BYTES)
                 size = len(data)
@@ -71,7 +88,7 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
                     return received, None
                 return received, kafka_errors.KafkaConnectionError("socket disconnected")
             # What TLS has decrypted no selector tells of: there all of it is taken.
-            if not isinstance(connected, ssl.SSLSocket):
+            if not encrypted:
                 return received, None
     except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return received, None
