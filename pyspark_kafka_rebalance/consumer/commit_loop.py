@@ -38,7 +38,7 @@ class CommitLoop:
     backoff_s : float
         Before what was not accepted is sent again.
     member : callable
-        The member as it is now.
+        The member as it is now; None while it may not commit.
     on_accepted : callable
         Told the send time of an accepted commit (it renews the lease).
     on_verdict : callable
@@ -52,7 +52,7 @@ class CommitLoop:
         lane: Lane,
         backoff_s: float,
         *,
-        member: Callable[[], Member],
+        member: Callable[[], Member | None],
         on_accepted: Callable[[float], None],
         on_verdict: Callable[[Verdict, type[Exception], str], None],
         clock: Callable[[], float],
@@ -115,8 +115,8 @@ class CommitLoop:
             member = self._member()
             with self._lock:
                 commits = self._commits
-                offsets = commits.take() if member.joined else {}
-            if not offsets:
+                offsets = {} if member is None else commits.take()
+            if member is None or not offsets:
                 await self._alarm(_IDLE_S)
             elif not await self._send(member, commits, offsets):
                 await self._alarm(self._backoff_s)

@@ -134,7 +134,7 @@ class GroupMembership(ABC):
             io,
             self._lane,
             self._backoff_s,
-            member=lambda: self._member,
+            member=lambda: self._member if self._member.joined else None,
             on_accepted=self._commit_accepted,
             on_verdict=self._consider_commit,
             clock=self.lease.clock,

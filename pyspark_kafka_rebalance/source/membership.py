@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,10 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
-from ..errors import (
-    AuthenticationError,
-    AuthorizationError,
-    KafkaRebalanceError,
-    PartitionsLostError,
-)
+from ..errors import KafkaRebalanceError, PartitionsLostError
 from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
+from .clients import build_clients, partitions_of
 from .commit_log_watch import CommitLogWatch
 from .log_sizes import log_sizes
 from .open_batches import OpenBatches
@@ -158,6 +155,8 @@ class QueryMembership:
         Raises what ended the membership.
         """
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+        # Without a group nobody else can change anything.
+        unchanged_s = _SETTLED_FOR_S if self._options.partitions is None else 0.0
         while time.monotonic() < deadline:
             self.raise_failure()
             with self._lock:
@@ -166,7 +165,7 @@ class QueryMembership:
                     and all(member.is_stable for member in self._members)
                     and not self._assignment.unpositioned()
                     and not self._assignment.revoking()
-                    and time.monotonic() - self._changed_at > _SETTLED_FOR_S
+                    and time.monotonic() - self._changed_at > unchanged_s
                 )
             if settled:
                 return
@@ -176,6 +175,19 @@ class QueryMembership:
             self._options.group_id,
             _SETTLE_TIMEOUT_S,
         )
+
+    def wait_until_acknowledged(self) -> None:
+        """Wait until the group has what is proven, or the time is up; for a run that ends now.
+
+        Raises what ended the membership: a commit that is refused later would be in the log alone.
+        """
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.raise_failure()
+            with self._lock:
+                if not self._assignment.commits():
+                    return
+            time.sleep(_EAGER_TICK_S)
 
     def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """As :meth:`stop`, without waiting for it; idempotent."""
@@ -278,14 +290,14 @@ class QueryMembership:
         now = time.monotonic()
         fresh = now - self._end_offsets_at <= _END_OFFSETS_MAX_AGE_S
         if not fresh or not self._end_offsets.keys() >= set(partitions):
-            client = self._client()
-            led = client.partitions_with_leader(partitions)
-            try:
-                self._end_offsets = client.end_offsets(led, _LOOKUP_TIMEOUT_MS) if led else {}
-            except kafka_errors.KafkaTimeoutError:
-                # A leader is moving or gone: plan nothing now, ask again with the next trigger.
-                log.warning("end offsets not answered in %d ms: %s", _LOOKUP_TIMEOUT_MS, led)
-                self._end_offsets = {}
+            with self._asking() as client:
+                led = client.partitions_with_leader(partitions)
+                try:
+                    self._end_offsets = client.end_offsets(led, _LOOKUP_TIMEOUT_MS) if led else {}
+                except kafka_errors.KafkaTimeoutError:
+                    # A leader is moving or gone: plan nothing now, ask again with the next trigger.
+                    log.warning("end offsets not answered in %d ms: %s", _LOOKUP_TIMEOUT_MS, led)
+                    self._end_offsets = {}
             self._end_offsets_at = now
         return {p: self._end_offsets[p] for p in partitions if p in self._end_offsets}
 
@@ -303,7 +315,8 @@ class QueryMembership:
         aged = now - self._bytes_per_offset_at > _BYTES_PER_OFFSET_MAX_AGE_S
         if aged or not self._bytes_per_offset.keys() >= ends.keys():
             try:
-                begins = self._client().beginning_offsets(list(ends), _LOOKUP_TIMEOUT_MS)
+                with self._asking() as client:
+                    begins = client.beginning_offsets(list(ends), _LOOKUP_TIMEOUT_MS)
                 sizes = log_sizes(self._options.client_config, ends)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
@@ -325,7 +338,7 @@ class QueryMembership:
             Some partition's leader does not answer for a minute; names them.
         """
         client = self._client()
-        partitions = _subscribed(client)
+        partitions = partitions_of(self._options, client)
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
         ends: dict[TopicPartition, int] = {}
         while missing := sorted(partitions - ends.keys()):
@@ -358,8 +371,8 @@ class QueryMembership:
         kafka.errors.KafkaTimeoutError
             No broker answers.
         """
-        client = self._client()
-        client.existing_topics(_LOOKUP_TIMEOUT_MS)
+        with self._asking() as client:
+            client.existing_topics(_LOOKUP_TIMEOUT_MS)
         return sorted(
             p for p in partitions if p.partition not in (client.partitions_for_topic(p.topic) or ())
         )
@@ -443,6 +456,16 @@ class QueryMembership:
             raise KafkaRebalanceError("the query was stopped before it had a member")
         return self._members[0]
 
+    @contextmanager
+    def _asking(self) -> Iterator[DeferredRevokeConsumer]:
+        """The client for one look-up: when the pump ends meanwhile, why, not what that did to it."""
+        client = self._client()
+        try:
+            yield client
+        except Exception:
+            self.raise_failure()
+            raise
+
     # -- the pump ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -467,55 +490,18 @@ class QueryMembership:
         options = self._options
         if self._commit_log is not None:
             self._commit_log.begin()
-        for index in range(options.readers):
+        for client in build_clients(options, self._client_id):
+            if not self._members:
+                self._first_seen = frozenset(partitions_of(options, client))
+            self._members.append(client)
             if self._stopping.is_set():
                 return
-            config = {**options.client_config, **options.consumer_config}
-            config["bootstrap_timeout_ms"] = config.get(
-                "request_timeout_ms", DeferredRevokeConsumer.DEFAULT_CONFIG["request_timeout_ms"]
-            )
-            config["client_id"] = f"{self._client_id}-{index}"
-            if config.get("group_instance_id"):
-                config["group_instance_id"] += f"-{index}"
-            try:
-                member = DeferredRevokeConsumer(
-                    group_id=options.group_id,
-                    revoke_timeout_ms=options.revoke_timeout_ms,
-                    **config,
-                )
-                self._members.append(member)
-                member.subscribe(topics=list(options.topics or ()), pattern=options.pattern)
-                if index == 0:
-                    self._refuse_missing_topics(member, config["bootstrap_timeout_ms"])
-                    self._first_seen = frozenset(_subscribed(member))
-            except AuthenticationError as error:
-                raise AuthenticationError(
-                    f"kafka.bootstrap.servers={config['bootstrap_servers']}: {error}"
-                ) from error
-            except kafka_errors.KafkaError as error:
-                raise KafkaRebalanceError(
-                    f"no broker of kafka.bootstrap.servers={config['bootstrap_servers']} can be "
-                    f"used: {error!r}"
-                ) from error
         log.info(
-            "group %s: %d members built for %s",
+            "group %s: %d clients built for %s",
             options.group_id,
             len(self._members),
             options.pattern or ", ".join(options.topics or ()),
         )
-
-    def _refuse_missing_topics(self, member: DeferredRevokeConsumer, timeout_ms: float) -> None:
-        existing = member.existing_topics(timeout_ms)  # also lets a pattern find its topics
-        missing = sorted(set(self._options.topics or ()) - existing)
-        if hidden := sorted(member.hidden_topics(missing, timeout_ms)):
-            raise AuthorizationError(
-                f"subscribe names topics that take DESCRIBE on the topic, which is not granted "
-                f"(brokers do not tell whether they exist): {', '.join(hidden)}"
-            )
-        if missing:
-            raise KafkaRebalanceError(
-                f"subscribe names topics that do not exist: {', '.join(missing)}"
-            )
 
     def _tick(self) -> bool:
         """One round; whether something waits for an acknowledgement."""
@@ -696,12 +682,3 @@ class QueryMembership:
             member.close(timeout_ms=left_ms)
         except Exception:
             log.exception("group %s: a member did not close cleanly", self._options.group_id)
-
-
-def _subscribed(client: DeferredRevokeConsumer) -> set[TopicPartition]:
-    """Every partition of the subscribed topics, as the client's metadata has them."""
-    return {
-        TopicPartition(topic, partition)
-        for topic in client.subscription() or ()
-        for partition in client.partitions_for_topic(topic) or ()
-    }

@@ -41,6 +41,15 @@ _MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
 _STARTING_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 
+#: What only a member of a group has a use for. (Its time-outs are of no use with ``assign`` either,
+#: but promise nothing that is not kept.)
+_OF_MEMBERS = (
+    "kafka.group.instance.id",
+    "kafka.group.protocol",
+    "kafka.group.remote.assignor",
+    "revokeTimeoutMs",
+)
+
 _OWN_OPTIONS = (
     "subscribe",
     "subscribePattern",
@@ -95,14 +104,15 @@ class SourceOptions:
         ``subscribePattern``, anchored at both ends: Java asks for a full match, kafka-python for
         a match from the start. None with topics.
     partitions : tuple of TopicPartition or None
-        What ``assign`` names, of a batch; topics are theirs.
+        What ``assign`` names; topics are theirs.
     group_id : str
         The consumer group; empty for a batch that names none.
     client_config, consumer_config, fetch_config : Mapping[str, Any]
         kafka-python's arguments for every connection; for ``KafkaConsumer`` beside those; for
         the executors' fetches (only what the user set).
     readers : int
-        How many members the query has in the group, and at most how many tasks a batch.
+        How many members the query has in the group, unless it names its partitions, and at most
+        how many tasks a batch.
     starting_offsets : StartingOffsets
         Where partitions start when there is no checkpoint.
     ending_offsets : EndingOffsets
@@ -248,15 +258,21 @@ class SourceOptions:
             if name.lower() in self.given:
                 raise OptionError(name, "given", "leave it out: a stream has no end")
         if self.partitions is not None:
-            raise OptionError(
-                "assign",
-                [f"{p.topic}-{p.partition}" for p in self.partitions],
-                "subscribe or subscribePattern instead: the consumer group hands out the "
-                "partitions of a stream, so it cannot name its own",
-            )
+            self._check_assigned(self.partitions)
         if not self.group_id:
-            raise OptionError("kafka.group.id", None, "the consumer group that the query joins")
+            raise OptionError("kafka.group.id", None, "the consumer group of the query")
         return self
+
+    def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """What is of no use to a stream that names its partitions."""
+        for name in _OF_MEMBERS:
+            if name.lower() in self.given:
+                allowed = "nothing with assign: the query joins no group, and nothing is revoked"
+                raise OptionError(name, "given", allowed)
+        if unknown := sorted(self.starting_offsets.named.keys() - set(partitions)):
+            name = next(n for n in _STARTING_OPTIONS if n.lower() in self.given)
+            listed = ", ".join(f"{p.topic}-{p.partition}" for p in unknown)
+            raise OptionError(name, listed, "partitions that assign names")
 
     def for_batch(self) -> SourceOptions:
         """These options, for a batch read, which starts at the earliest offsets by default.
@@ -305,7 +321,7 @@ def _subscription(
     given: Mapping[str, str],
 ) -> tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]:
     """Topics, pattern and partitions, of which the last makes the first."""
-    one = "exactly one of subscribe, subscribePattern and, for a batch, assign"
+    one = "exactly one of subscribe, subscribePattern and assign"
     named = [name for name in _SUBSCRIPTIONS if name.lower() in given]
     if not named:
         raise OptionError("subscribe", None, one)

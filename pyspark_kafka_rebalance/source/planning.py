@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from kafka.protocol.consumer import DEFAULT_GENERATION_ID
 from kafka.structs import TopicPartition
 
 from ..fetch.offset_range import OffsetRange
@@ -142,8 +143,9 @@ def group_into_tasks(
     """Group the ranges of the batch that ends at an offset into tasks.
 
     The ranges of one member make one task, so that a batch has about as many tasks as cores, not as
-    Kafka has partitions. Members beyond ``readers`` (the option was lowered since) and ranges that
-    no member owns (a replay, or just lost) go to the tasks with the fewest offsets.
+    Kafka has partitions. Members beyond ``readers`` (the option was lowered since) go to the tasks
+    with the fewest offsets, and so does each range that no member owns: in a replay, just lost, or
+    assigned by hand.
 
     Parameters
     ----------
@@ -170,7 +172,9 @@ def group_into_tasks(
     for index, member in enumerate(offset.members):
         owned = [p for p in sorted(member.partitions) if ownerless.pop(p, None) is not None]
         ranges = [_task_range(offset, p, member.generation) for p in owned]
-        if index < readers and len(offset.members) <= readers:
+        if member.generation == DEFAULT_GENERATION_ID:
+            crowded += [[one] for one in ranges]
+        elif index < readers and len(offset.members) <= readers:
             tasks[index] = ranges
         else:
             crowded.append(ranges)

@@ -131,6 +131,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             planned = self._empty_batch(membership, None)
         elif planned is None and membership.wants_commit():
             planned = self._empty_batch(membership, _number_after(start))
+        elif planned is None and self._has_end(limit):
+            membership.wait_until_acknowledged()
         return planned or start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

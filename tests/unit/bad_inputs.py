@@ -25,7 +25,7 @@ class BadOptions(NamedTuple):
 
 
 _SERVERS = "host:port, several separated by commas"
-_ONE_SUBSCRIPTION = "exactly one of subscribe, subscribePattern and, for a batch, assign"
+_ONE_SUBSCRIPTION = "exactly one of subscribe, subscribePattern and assign"
 _TOPICS = "topic names separated by commas"
 _PATTERN = "a regular expression"
 _JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" '
@@ -62,6 +62,11 @@ def _batch(name: str, says: str, *values: str) -> list[BadOptions]:
     return [BadOptions(name, says, {**changes, name: value}, of_batch=True) for value in values]
 
 
+def _assigned(name: str, says: str, value: str | None) -> list[BadOptions]:
+    changes = {"subscribe": None, "assign": '{"orders":[0]}', name: value}
+    return [BadOptions(name, says, changes)]
+
+
 BAD_OPTIONS: list[BadOptions] = [
     # Where Kafka is.
     _servers(None, "is missing"),
@@ -90,11 +95,11 @@ BAD_OPTIONS: list[BadOptions] = [
         _PATTERN, r"\p{Alpha}+", "[[ab]c]", r"(?<year>\d+)", "(?u-i)x", "(" * 500 + ")" * 500
     ),
     *_pattern("not empty", "", "  "),
-    BadOptions(
-        "assign",
-        "subscribe or subscribePattern instead",
-        {"subscribe": None, "assign": '{"orders":[0]}'},
-    ),
+    *_assigned("kafka.group.id", "the consumer group of the query", None),
+    *_assigned("kafka.group.instance.id", "nothing with assign: the query joins no group", "a"),
+    *_assigned("kafka.group.protocol", "nothing with assign: the query joins no group", "classic"),
+    *_assigned("revokeTimeoutMs", "nothing is revoked", "1000"),
+    *_assigned("startingOffsets", "partitions that assign names", '{"orders":{"1":5}}'),
     BadOptions("subscribe", _ONE_SUBSCRIPTION, {"assign": '{"orders":[0]}'}),
     *_batch("assign", "not JSON", "", "orders", "orders:0", '{"orders":[0,]}', "{orders:[0]}"),
     *_batch("assign", "not an object that maps topics", "{}", "[]", '["orders"]', "0", "null"),

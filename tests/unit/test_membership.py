@@ -22,6 +22,7 @@ from pyspark_kafka_rebalance.consumer.progress import OffsetCommits
 from pyspark_kafka_rebalance.consumer.revocation import Revocations
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, PartitionsLostError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source import clients as clients_module
 from pyspark_kafka_rebalance.source import membership as membership_module
 from pyspark_kafka_rebalance.source.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.membership import QueryMembership
@@ -309,7 +310,7 @@ def make(group: Group, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
         def __new__(cls, **config: Any) -> Any:
             return group.build(**config)
 
-    monkeypatch.setattr(membership_module, "DeferredRevokeConsumer", Fake)
+    monkeypatch.setattr(clients_module, "DeferredRevokeConsumer", Fake)
 
     def make(**options: str) -> Query:
         parsed = SourceOptions.parse(

@@ -20,6 +20,8 @@ GOOD = {
     "subscribe": "orders",
 }
 
+ASSIGNED: dict[str, str | None] = {"subscribe": None, "assign": '{"orders":[0]}'}
+
 
 def parse(**changes: str | None) -> SourceOptions:
     return parse_all({**GOOD, **changes})
@@ -169,7 +171,16 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("subscribePattern", {"subscribe": None, "subscribePattern": r"\p{Alpha}+"}),
     ("subscribePattern", {"subscribe": None, "subscribePattern": "[[ab]c]"}),
     ("subscribe", {"assign": '{"orders":[0]}'}),
-    ("assign", {"subscribe": None, "assign": '{"orders":[0]}'}),
+    ("kafka.group.id", ASSIGNED | {"kafka.group.id": None}),
+    ("kafka.group.instance.id", ASSIGNED | {"kafka.group.instance.id": "a"}),
+    ("kafka.group.protocol", ASSIGNED | {"kafka.group.protocol": "consumer"}),
+    ("revokeTimeoutMs", ASSIGNED | {"revokeTimeoutMs": "1000"}),
+    ("startingOffsets", ASSIGNED | {"startingOffsets": '{"orders":{"0":5,"1":5}}'}),
+    (
+        "startingOffsetsByTimestamp",
+        ASSIGNED
+        | {"startingOffsetsByTimestamp": '{"orders":{"1":5}}', "startingOffsets": "latest"},
+    ),
     ("readers", {"readers": "0"}),
     ("readers", {"readers": "-1"}),
     ("readers", {"readers": "two"}),
@@ -307,6 +318,13 @@ def test_a_batch_of_assigned_partitions() -> None:
         TopicPartition("b", 2),
     )
     assert options.topics == ("a", "b")
+
+
+def test_a_stream_of_assigned_partitions() -> None:
+    options = parse(subscribe=None, assign='{"b":[2,0],"a":[1]}', startingOffsets='{"b":{"0":7}}')
+    partitions = (TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("b", 2))
+    assert options.partitions == partitions
+    assert [options.start_of(p) for p in partitions] == ["latest", 7, "latest"]
 
 
 def test_bounds_by_timestamp_come_before_those_by_offset() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -192,6 +193,16 @@ def test_a_task_has_one_members_ranges_with_their_flags() -> None:
             )
         ),
     ]
+
+
+def test_what_is_assigned_by_hand_is_spread_over_the_tasks() -> None:
+    """It is no member's, whose ranges would make one task."""
+    offset = replace(
+        batch({0: 10, 1: 10, 2: 30}), members=(MemberState(-1, (tp(0), tp(1), tp(2))),)
+    )
+    tasks = group_into_tasks(offset, 2)
+    assert [[one.range.partition for one in task.ranges] for task in tasks] == [[2], [0, 1]]
+    assert {one.generation for task in tasks for one in task.ranges} == {-1}
 
 
 def test_more_members_than_readers_are_merged_evenly() -> None:

@@ -30,7 +30,8 @@ def lost(
     monkeypatch.setattr(cluster_query, "admin_client", lambda config: Admin())
     monkeypatch.setattr(replay, "describe_group", lambda admin, group_id: group)
     options = {"subscribe": "t", "kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", **more}
-    parsed = SourceOptions.parse(options, default_readers=1)
+    given = {name: value for name, value in options.items() if value}
+    parsed = SourceOptions.parse(given, default_readers=1)
     return replay.moved_on(parsed, [OffsetRange("t", 0, 10, 20)], "query-dead") == {P}
 
 
@@ -61,3 +62,9 @@ def test_a_static_member_is_listed_with_the_client_id_of_its_first_run(
     member = GroupMember("query-first-0", frozenset({P}), instance)
     given = {"kafka.group.instance.id": "mine"}
     assert lost(monkeypatch, member, **given) == other
+
+
+def test_nobody_takes_over_what_is_assigned_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever another query with the same group has committed."""
+    assert lost(monkeypatch, None, committed=15)
+    assert not lost(monkeypatch, None, committed=15, subscribe="", assign='{"t":[0]}')

@@ -79,6 +79,10 @@ class FakeMembership:
         assert self.joined, "waits for a group that it does not join"
         self.calls.append("settle")
 
+    def wait_until_acknowledged(self) -> None:
+        self.calls.append("acknowledged")
+        self.raise_failure()
+
     def raise_failure(self) -> None:
         if self.failure is not None:
             raise self.failure

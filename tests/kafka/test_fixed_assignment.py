@@ -1,0 +1,165 @@
+"""The client of ``assign`` on a real broker: offsets without a membership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+from flaky_network import FlakyNetwork
+from group_members import MakeMember, poll_until, wait_until
+from kafka import KafkaAdminClient
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.consumer.group_description import describe_group
+from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, MembershipError
+from pyspark_kafka_rebalance.source.fixed_assignment import FixedAssignment
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+MakeClient = Callable[..., FixedAssignment]
+
+
+@pytest.fixture
+def client_of(kafka: LocalKafka, group_id: str) -> Iterator[MakeClient]:
+    """Make clients of partitions; closed at the end."""
+    with ExitStack() as stack:
+
+        def make(*partitions: TopicPartition, fail: bool = True, **config: Any) -> FixedAssignment:
+            client = FixedAssignment(
+                partitions,
+                fail,
+                bootstrap_servers=kafka.bootstrap_servers,
+                group_id=group_id,
+                reconnect_backoff_max_ms=200,
+                **config,
+            )
+            stack.callback(client.close, timeout_ms=2_000)
+            return client
+
+        yield make
+
+
+def polls_until(client: FixedAssignment, done: Callable[[], bool]) -> None:
+    """Poll as the pump does."""
+
+    def polled() -> bool:
+        client.poll_membership()
+        return done()
+
+    wait_until(polled, "the client gets there")
+
+
+def acknowledged(client: FixedAssignment, offset: int, *partitions: TopicPartition) -> bool:
+    return all(client.acknowledged(p) == offset for p in partitions)
+
+
+def test_all_is_assigned_at_once_and_committed_without_a_member(
+    kafka: LocalKafka, topic_name: str, group_id: str, client_of: MakeClient
+) -> None:
+    kafka.create_topic(topic_name, partitions=3)
+    first, other, third = (TopicPartition(topic_name, n) for n in range(3))
+    client = client_of(first, third)
+    found = client.poll_membership()
+    assert (found.assigned, found.lost, found.revoked) == ({first, third}, set(), set())
+    assert client.poll_membership().assigned == set()
+    assert (client.is_stable, client.may_hand_out(), client.generation) == (True, True, -1)
+    client.commit_processed({first: 7, third: 9})
+    assert client.drain(60_000)
+    assert kafka.committed(group_id) == {first: 7, third: 9}
+    assert client.committed_offsets([first, other], 60_000) == {first: 7}
+    client.forget_commits([first])
+    client.commit_processed({first: 3})
+    polls_until(client, lambda: acknowledged(client, 3, first))
+    assert kafka.committed(group_id) == {first: 3, third: 9}
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    assert describe_group(admin, group_id).members == ()
+    admin.close()
+
+
+def test_a_group_with_members_takes_no_commits(
+    kafka: LocalKafka, topic_name: str, group_id: str, consumers: MakeMember, client_of: MakeClient
+) -> None:
+    """A member of either protocol, which came when the client had committed already."""
+    kafka.create_topic(topic_name, partitions=2)
+    partitions = [TopicPartition(topic_name, n) for n in range(2)]
+    client = client_of(*partitions)
+    client.commit_processed(dict.fromkeys(partitions, 1))
+    assert client.drain(60_000)
+    member = consumers(topic_name)
+    poll_until(lambda: len(member.assignment()) == 2, member)
+    client.commit_processed(dict.fromkeys(partitions, 2))
+    with pytest.raises(MembershipError) as caught:
+        client.drain(60_000)
+    message = str(caught.value)
+    assert f"group {group_id!r} has active members (UnknownMemberIdError)" in message
+    assert f"{topic_name}-0, {topic_name}-1" in message
+    assert not client.may_hand_out()
+    with pytest.raises(MembershipError):
+        client.poll_membership()
+    assert kafka.committed(group_id) == dict.fromkeys(partitions, 1)
+
+
+def test_what_does_not_exist_is_named(
+    kafka: LocalKafka, topic_name: str, client_of: MakeClient
+) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    absent = f"{topic_name}.absent"
+    with pytest.raises(KafkaRebalanceError) as caught:
+        client_of(*(TopicPartition(topic_name, n) for n in range(4)), TopicPartition(absent, 0))
+    named = f"assign names what does not exist: {topic_name}-2, {topic_name}-3, {absent}-0"
+    assert str(caught.value) == named
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_is_deleted(
+    kafka: LocalKafka, topic_name: str, client_of: MakeClient, fail: bool
+) -> None:
+    kept, gone = TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}.gone", 0)
+    for p in (kept, gone):
+        kafka.create_topic(p.topic, partitions=1)
+    client = client_of(kept, gone, fail=fail, metadata_max_age_ms=200)
+    assert client.poll_membership().assigned == {kept, gone}
+    kafka.delete_topic(gone.topic)
+    if fail:
+        with pytest.raises(DataLossError, match=f"{gone.topic}-0 deleted"):
+            polls_until(client, lambda: False)
+        return
+    results = []
+    wait_until(lambda: bool(results.append(client.poll_membership()) or results[-1].lost), "lost")
+    assert results[-1].lost == {gone}
+    kafka.create_topic(gone.topic, partitions=1)
+    wait_until(lambda: bool(results.append(client.poll_membership()) or results[-1].assigned), "")
+    assert results[-1].assigned == {gone}
+    client.commit_processed({kept: 5, gone: 6})
+    assert client.drain(60_000)
+
+
+def test_a_commit_of_a_deleted_partition_has_it_looked_for(
+    kafka: LocalKafka, topic_name: str, client_of: MakeClient
+) -> None:
+    """With metadata as old as they become by default."""
+    kafka.create_topic(topic_name, partitions=1)
+    client = client_of(TopicPartition(topic_name, 0))
+    client.poll_membership()
+    kafka.delete_topic(topic_name)
+    client.commit_processed({TopicPartition(topic_name, 0): 5})
+    with pytest.raises(DataLossError, match=f"{topic_name}-0 deleted"):
+        polls_until(client, lambda: False)
+
+
+def test_commits_go_on_when_the_coordinator_is_there_again(
+    kafka: LocalKafka, topic_name: str, group_id: str, client_of: MakeClient, network: FlakyNetwork
+) -> None:
+    kafka.create_topic(topic_name, partitions=1)
+    partition = TopicPartition(topic_name, 0)
+    client = client_of(partition, proxy_url=network.url)
+    client.commit_processed({partition: 1})
+    assert client.drain(60_000)
+    network.cut()
+    client.commit_processed({partition: 2})
+    assert not client.drain(500)
+    network.mend()
+    polls_until(client, partial(acknowledged, client, 2, partition))
+    assert kafka.committed(group_id) == {partition: 2}
