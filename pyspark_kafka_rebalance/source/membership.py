@@ -458,7 +458,7 @@ class QueryMembership:
 
     @contextmanager
     def _asking(self) -> Iterator[DeferredRevokeConsumer]:
-        """The client for one look-up: when the pump ends meanwhile, why, not what that did to it."""
+        """The client for a look-up. If the pump ends meanwhile, why, not what that did to it."""
         client = self._client()
         try:
             yield client

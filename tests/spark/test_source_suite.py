@@ -45,6 +45,9 @@ STARTS = [
     ("latest", "subscribePattern", "true"),
     ("offsets", "subscribe", "false"),
     ("offsets", "subscribePattern", "true"),
+    ("earliest", "assign", "true"),
+    ("latest", "assign", "false"),
+    ("offsets", "assign", "true"),
 ]
 
 
@@ -61,6 +64,7 @@ def test_start_positions_restarts_and_partitions_that_are_added(
 
     produce("before", range(5))
     offsets = json.dumps({topic_name: {"0": -2, "1": -1, "2": 0, "3": 1, "4": 2}})
+    assigned = json.dumps({topic_name: list(range(5))})  # but none that is added
     queries: dict[tuple[str, str, str], Stream] = {}
     expected: dict[tuple[str, str, str], Counter[str]] = {}
     for number, (start, way, fail) in enumerate(STARTS):
@@ -75,7 +79,7 @@ def test_start_positions_restarts_and_partitions_that_are_added(
         expected[case] = Counter(f"before {p} {n}" for p, n in seen)
         queries[case] = stream(
             str(number),
-            **{"subscribe": "", way: topic_name},
+            **{"subscribe": "", way: assigned if way == "assign" else topic_name},
             kafka__group__id=f"{group_id}-{number}",
             startingOffsets=offsets if start == "offsets" else start,
             failOnDataLoss=fail,
@@ -100,7 +104,8 @@ def test_start_positions_restarts_and_partitions_that_are_added(
     def expect(text: str, partitions: range) -> None:
         produce(text, partitions)
         for case in STARTS:
-            expected[case].update(f"{text} {p} {n}" for p in partitions for n in range(3))
+            read = [p for p in partitions if p < 5 or case[1] != "assign"]
+            expected[case].update(f"{text} {p} {n}" for p in read for n in range(3))
 
     def start_is_known(number: int) -> bool:
         try:

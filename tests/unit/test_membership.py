@@ -366,6 +366,19 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
     query.rounds(1)
 
 
+def test_a_run_ends_when_the_group_has_what_is_proven(
+    query: Query, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.membership.committed(query.read(P, 100, 150))
+    query.membership.wait_until_acknowledged()
+    assert group.committed == {P: 150}
+    group.accepts_commits = False
+    query.membership.committed(query.read(P, 150, 200))
+    group.members[0].poll_error = KafkaRebalanceError("refused")
+    with pytest.raises(KafkaRebalanceError, match="refused"):
+        query.membership.wait_until_acknowledged()
+
+
 def test_a_missing_topic_is_named(make: Callable[..., Query], group: Group) -> None:
     query = make(subscribe="t,absent,gone")
     query.membership.start()
@@ -373,6 +386,21 @@ def test_a_missing_topic_is_named(make: Callable[..., Query], group: Group) -> N
         query.membership.end_offsets_of_topics()
     with pytest.raises(KafkaRebalanceError, match="absent, gone"):
         query.membership.raise_failure()
+
+
+def test_why_the_pump_ended_comes_before_what_that_did_to_a_look_up(
+    query: Query, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (member,) = group.members
+
+    def closed(partitions: Collection[TopicPartition], timeout_ms: float) -> Any:
+        member.poll_error = KafkaRebalanceError("the reason")
+        query.rounds(1)
+        raise RuntimeError("the connections are closed")
+
+    monkeypatch.setattr(member, "end_offsets", closed)
+    with pytest.raises(KafkaRebalanceError, match="the reason"):
+        query.membership.end_offsets([P])
 
 
 def test_an_unreachable_broker_is_named(make: Callable[..., Query], group: Group) -> None:

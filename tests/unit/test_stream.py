@@ -318,7 +318,9 @@ def test_available_now_fixes_its_ends_and_never_passes_them(
     assert ends_of(first) == {P: 130}
     second = reader.latestOffset(first, ReadMaxRows(30))
     assert ends_of(second) == {P: 150}
+    assert "acknowledged" not in membership.calls, "a batch waits for no commit"
     assert reader.latestOffset(second, ReadMaxRows(30)) is second
+    assert membership.calls[-1] == "acknowledged", "the run ends before the group has its offsets"
     assert membership.calls.count("settle") == 1
 
 
