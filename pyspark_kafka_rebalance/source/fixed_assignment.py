@@ -80,7 +80,8 @@ class FixedAssignment(DeferredRevokeConsumer):
             clock=time.monotonic,
         )
         try:
-            self._refuse_missing()
+            if missing := self._ask_for_missing(self.config["request_timeout_ms"]):
+                raise KafkaRebalanceError(f"assign names what does not exist: {_named(missing)}")
         except BaseException:
             self.close(timeout_ms=0)
             raise
@@ -157,8 +158,20 @@ class FixedAssignment(DeferredRevokeConsumer):
 
     # -- partitions -------------------------------------------------------------------------------
 
-    def _refuse_missing(self) -> None:
-        timeout_ms = self.config["request_timeout_ms"]
+    def _existing(self) -> frozenset[TopicPartition]:
+        """The partitions that exist; one that seems to be gone is asked for again first."""
+        known = self._known()
+        if self._wanted - known <= self._missing and not self._in_doubt:
+            return known
+        self._in_doubt = False
+        try:
+            return self._wanted - self._ask_for_missing(_LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            log.warning("not known whether all partitions exist: %r", error)
+            return self._there
+
+    def _ask_for_missing(self, timeout_ms: float) -> frozenset[TopicPartition]:
+        """Those of the partitions that do not exist, by metadata that are fetched now."""
         self.existing_topics(timeout_ms)
         missing = self._wanted - self._known()
         if hidden := self.hidden_topics({p.topic for p in missing}, timeout_ms):
@@ -166,21 +179,7 @@ class FixedAssignment(DeferredRevokeConsumer):
                 "assign names topics that take DESCRIBE on the topic, which is not granted "
                 f"(brokers do not tell whether they exist): {', '.join(sorted(hidden))}"
             )
-        if missing:
-            raise KafkaRebalanceError(f"assign names what does not exist: {_named(missing)}")
-
-    def _existing(self) -> frozenset[TopicPartition]:
-        """The partitions that exist; one that seems to be gone is asked for again first."""
-        known = self._known()
-        if self._wanted - known <= self._missing and not self._in_doubt:
-            return known
-        try:
-            self._in_doubt = False
-            self.existing_topics(_LOOKUP_TIMEOUT_MS)
-        except kafka_errors.KafkaError as error:
-            log.warning("not known whether all partitions exist: %r", error)
-            return self._there
-        return self._known()
+        return missing
 
     def _known(self) -> frozenset[TopicPartition]:
         """Those of the partitions that the metadata has now."""

@@ -143,6 +143,7 @@ def test_a_commit_of_a_deleted_partition_has_it_looked_for(
     kafka.create_topic(topic_name, partitions=1)
     client = client_of(TopicPartition(topic_name, 0))
     client.poll_membership()
+    client.existing_topics(60_000)  # no request for them is on its way any more
     kafka.delete_topic(topic_name)
     client.commit_processed({TopicPartition(topic_name, 0): 5})
     with pytest.raises(DataLossError, match=f"{topic_name}-0 deleted"):
