@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Most of a test on a real broker is waiting: two processes, with a broker and a Spark each, share the
+# files among them. PARALLEL= runs one test after the other.
+PARALLEL ?= --numprocesses 2 --dist loadfile
 # Spark finds a data source by listing the modules on the path, which does not see the import hook
 # of a modern editable install.
 EDITABLE := --config-settings editable_mode=compat --editable
@@ -56,7 +59,7 @@ demo: $(VENV)/.demo ## Watch three queries share a group while they join and lea
 test: $(VENV)/.dev ## Run all tests: unit, kafka and spark
 	@$(FETCH_JARS) --peer
 	@echo "== tests"
-	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) $(wildcard tests/unit tests/kafka tests/spark)
+	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) $(wildcard tests/unit tests/kafka tests/spark)
 
 test-unit: $(VENV)/.dev ## Run the tests that need no broker
 	@echo "== unit tests"
@@ -65,12 +68,12 @@ test-unit: $(VENV)/.dev ## Run the tests that need no broker
 test-kafka: $(VENV)/.dev ## Run the tests on real brokers
 	@$(FETCH_JARS)
 	@echo "== tests on Kafka"
-	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/kafka
+	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/kafka
 
 test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
 	@$(FETCH_JARS) --peer
 	@echo "== tests on Kafka and Spark"
-	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/spark
+	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/spark
 
 test-cluster: $(VENV)/.dev ## Run the tests on a Spark cluster: a master, two workers, executors
 	@$(FETCH_JARS)
@@ -94,7 +97,7 @@ test-old-client: $(OLD_CLIENT)/.installed ## Run the consumer's tests on the old
 	@echo "== tests of the consumer on kafka-python $(OLDEST_KAFKA_PYTHON)"
 	@export PYTHONPATH="$(abspath $(OLD_CLIENT))" && $(WITH_JAVA) \
 	  $(PY) -c 'import kafka; assert kafka.__version__ == "$(OLDEST_KAFKA_PYTHON)", kafka' && \
-	  $(PY) -m pytest -W 'ignore:unclosed <socket:ResourceWarning' $(ARGS) $(CONSUMER_TESTS)
+	  $(PY) -m pytest -W 'ignore:unclosed <socket:ResourceWarning' $(PARALLEL) $(ARGS) $(CONSUMER_TESTS)
 
 lint: $(VENV)/.dev ## Check style and types
 	@echo "== ruff and mypy"
