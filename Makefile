@@ -25,7 +25,7 @@ CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane
 # What an installation is made from.
 INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
-SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples)
+SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks)
 export PYTHONUNBUFFERED := 1
 # Spark's workers would start whatever python3 is on the PATH.
 export PYSPARK_PYTHON := $(abspath $(PY))
@@ -45,7 +45,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
+.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -79,6 +79,12 @@ test-cluster: $(VENV)/.dev ## Run the tests on a Spark cluster: a master, two wo
 	@$(FETCH_JARS)
 	@echo "== tests on a Spark cluster"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/cluster
+
+test-notebook: $(VENV)/.notebook ## Run notebooks/rebalance.ipynb from top to bottom; build/rebalance.ipynb has what it shows
+	@$(FETCH_JARS)
+	@echo "== the notebook, about two minutes"
+	@mkdir -p build
+	@$(WITH_JAVA) $(VENV)/bin/jupyter execute --output=../build/rebalance.ipynb $(ARGS) notebooks/rebalance.ipynb
 
 test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long (about half an hour)
 	@$(FETCH_JARS)
@@ -182,6 +188,9 @@ $(VENV)/.demo: $(INSTALLED) | $(VENV)/.python
 
 $(VENV)/.bench: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)bench)
+
+$(VENV)/.notebook: $(INSTALLED) | $(VENV)/.python
+	$(call INSTALL,spark$(COMMA)demo$(COMMA)notebook)
 
 $(VENV)/.dev: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)dev)

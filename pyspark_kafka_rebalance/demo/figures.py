@@ -7,14 +7,17 @@ batch of one reader brought of one partition; its records are delivered when the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from kafka.structs import TopicPartition
+
+_Key = TypeVar("_Key")
 
 #: A reader that goes on so much later than it usually does was idle.
 _SLACK_S = 0.25
@@ -177,9 +180,22 @@ def spans(deliveries: Sequence[Delivery]) -> dict[Delivery, Window]:
 
 def rates(deliveries: Sequence[Delivery], edges: Sequence[float]) -> dict[str, list[float]]:
     """Rows per second of each reader in each bin between two edges."""
-    found: dict[str, list[float]] = {}
+    return _rates(deliveries, edges, lambda delivery: delivery.reader)
+
+
+def lane_rates(
+    deliveries: Sequence[Delivery], edges: Sequence[float]
+) -> dict[tuple[TopicPartition, str], list[float]]:
+    """Rows per second of each partition by each of its readers in each bin between two edges."""
+    return _rates(deliveries, edges, lambda delivery: (delivery.partition, delivery.reader))
+
+
+def _rates(
+    deliveries: Sequence[Delivery], edges: Sequence[float], key_of: Callable[[Delivery], _Key]
+) -> dict[_Key, list[float]]:
+    found: dict[_Key, list[float]] = {}
     for delivery, span in spans(deliveries).items():
-        bins = found.setdefault(delivery.reader, [0.0] * (len(edges) - 1))
+        bins = found.setdefault(key_of(delivery), [0.0] * (len(edges) - 1))
         length = max(span.until - span.since, 1e-9)
         for n, (left, right) in enumerate(pairwise(edges)):
             overlap = min(right, span.until) - max(left, span.since)

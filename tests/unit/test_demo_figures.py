@@ -15,6 +15,7 @@ from pyspark_kafka_rebalance.demo.figures import (
     figures_of,
     hand_overs,
     kept_partitions,
+    lane_rates,
     longest_pause,
     rates,
     rows_per_second,
@@ -84,6 +85,15 @@ def test_a_steady_reader_has_a_steady_rate():
 def test_usual_overhead_between_batches_is_part_of_them():
     batches = [delivered("A", P0, n + 0.2, n + 1.0) for n in range(10)]
     assert rates(batches, [2.0, 2.1, 3.0])["A"] == pytest.approx([100.0, 100.0])
+
+
+def test_a_lane_is_a_partition_by_each_of_its_readers():
+    moved = [*steady("A", P0, 0.0, 2.0), *steady("B", P0, 2.0, 4.0), *steady("A", P1, 0.0, 4.0)]
+    assert lane_rates(moved, [0.0, 2.0, 4.0]) == {
+        (P0, "A"): [pytest.approx(100.0), 0.0],
+        (P0, "B"): [0.0, pytest.approx(100.0)],
+        (P1, "A"): [pytest.approx(100.0), pytest.approx(100.0)],
+    }
 
 
 def test_a_stall_shows_although_its_rows_come_later():
