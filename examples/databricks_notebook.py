@@ -1,0 +1,81 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # Orders from Kafka to a Delta table, as a member of a consumer group
+# MAGIC
+# MAGIC Install `pyspark-kafka-rebalance` as a **library of the cluster** (Compute → Libraries →
+# MAGIC Install new → PyPI, or the wheel from a volume): the driver's planner process and the
+# MAGIC executors both import it. The cluster's access mode must allow Python data sources. Run the
+# MAGIC same notebook as a second job, with a checkpoint and a table of its own, and the two share
+# MAGIC the topic.
+
+# COMMAND ----------
+
+dbutils.widgets.text("bootstrap_servers", "broker.example.com:9093")
+dbutils.widgets.text("topic", "orders")
+dbutils.widgets.text("group_id", "orders-etl")
+dbutils.widgets.text("checkpoint", "/Volumes/main/sales/checkpoints/orders-1")
+dbutils.widgets.text("table", "main.sales.orders_1")
+dbutils.widgets.text("secret_scope", "kafka")
+
+# COMMAND ----------
+
+scope = dbutils.widgets.get("secret_scope")
+user = dbutils.secrets.get(scope, "user")
+password = dbutils.secrets.get(scope, "password")
+checkpoint = dbutils.widgets.get("checkpoint")
+
+options = {
+    "kafka.bootstrap.servers": dbutils.widgets.get("bootstrap_servers"),
+    "kafka.group.id": dbutils.widgets.get("group_id"),
+    "subscribe": dbutils.widgets.get("topic"),
+    "startingOffsets": "earliest",
+    "maxOffsetsPerTrigger": "1000000",
+    # A volume is a local path, too: a stop then finds the last batch in the query's commit log.
+    "checkpointLocation": checkpoint,
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="{user}" password="{password}";'
+    ),
+}
+records = spark.readStream.format("kafka_deferred").options(**options).load()
+
+# COMMAND ----------
+
+query = (
+    records.selectExpr(
+        "from_json(cast(value AS STRING), 'id BIGINT, customer STRING, amount DOUBLE') AS parsed",
+        "timestamp",
+        "partition",
+        "offset",
+    )
+    .select("parsed.*", "timestamp", "partition", "offset")
+    .writeStream.option("checkpointLocation", checkpoint)
+    .queryName(dbutils.widgets.get("group_id"))
+    .trigger(processingTime="10 seconds")
+    .toTable(dbutils.widgets.get("table"))
+)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC Where the query stands: position, end offset, lag and state of each partition. Run the cell
+# MAGIC again for the latest.
+
+# COMMAND ----------
+
+from pyspark_kafka_rebalance import progress
+
+displayHTML(progress(query)._repr_html_())
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC Before a new version of the job: stop between two batches, so that nothing is read twice.
+
+# COMMAND ----------
+
+from pyspark_kafka_rebalance import stop_gracefully
+
+stop_gracefully(query)
