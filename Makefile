@@ -45,7 +45,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
+.PHONY: help demo notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -80,11 +80,15 @@ test-cluster: $(VENV)/.dev ## Run the tests on a Spark cluster: a master, two wo
 	@echo "== tests on a Spark cluster"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/cluster
 
+notebook: $(VENV)/.notebook ## Open notebooks/rebalance.ipynb, the demo drawn live, in JupyterLab
+	@$(FETCH_JARS)
+	@$(WITH_JAVA) $(VENV)/bin/jupyter lab $(ARGS) notebooks/rebalance.ipynb
+
 test-notebook: $(VENV)/.notebook ## Run notebooks/rebalance.ipynb from top to bottom; build/rebalance.ipynb has what it shows
 	@$(FETCH_JARS)
 	@echo "== the notebook, about two minutes"
-	@mkdir -p build
-	@$(WITH_JAVA) $(VENV)/bin/jupyter execute --output=../build/rebalance.ipynb $(ARGS) notebooks/rebalance.ipynb
+	@$(WITH_JAVA) $(VENV)/bin/jupyter nbconvert --to notebook --execute \
+	  --ExecutePreprocessor.record_timing=False --output-dir build $(ARGS) notebooks/rebalance.ipynb
 
 test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long (about half an hour)
 	@$(FETCH_JARS)

@@ -121,10 +121,11 @@ class Worker:
                 batch, self._waiting = self._waiting, {}
                 self._working_on = frozenset(batch)
             began_at = time.time()
-            time.sleep(self._batch_s)
             rows = [
                 (p.topic, p.partition, offset) for p, offsets in batch.items() for offset in offsets
             ]
+            tell("began", batch=self._batch, rows=len(rows))
+            time.sleep(self._batch_s)
             names = ("topic", "partition", "offset")
             columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
             self._writer.write(self._batch, pa.table(columns), began_at)

@@ -244,12 +244,15 @@ def hand_overs(deliveries: Sequence[Delivery]) -> list[HandOver]:
     return sorted(found, key=lambda h: h.first_at)
 
 
-def kept_partitions(deliveries: Sequence[Delivery], window: Window) -> set[TopicPartition]:
-    """Partitions with the same reader from the window's beginning to its end."""
+def kept_partitions(
+    deliveries: Sequence[Delivery], window: Window, slow: Collection[str] = ()
+) -> set[TopicPartition]:
+    """Partitions with the same reader, not one of the slow ones, through the whole window."""
     return {
         partition
         for partition, of_partition in _by_partition(deliveries).items()
-        if len({d.reader for d in of_partition if d.completed_at in window}) == 1
+        if len(readers := {d.reader for d in of_partition if d.completed_at in window}) == 1
+        and not readers & set(slow)
     }
 
 
@@ -283,14 +286,14 @@ def rows_per_second(
 
 
 def figures_of(
-    deliveries: Sequence[Delivery], rebalances: Iterable[Rebalance]
+    deliveries: Sequence[Delivery], rebalances: Iterable[Rebalance], slow: Collection[str] = ()
 ) -> list[RebalanceFigures]:
-    """What each rebalance cost."""
+    """What each rebalance cost; the partitions that slow readers keep are not looked at."""
     moved = hand_overs(deliveries)
     found = []
     for rebalance in rebalances:
         before, during = rebalance.before, rebalance.during
-        kept = kept_partitions(deliveries, Window(before.since, during.until))
+        kept = kept_partitions(deliveries, Window(before.since, during.until), slow)
         rate = rows_per_second(deliveries, kept, before)
         found.append(
             RebalanceFigures(

@@ -8,26 +8,35 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from PIL import Image
 
-from .figures import Delivery, lane_rates, smooth
+from .figures import Delivery, Window, lane_rates, smooth
 from .screen import COLOURS
 
 _BIN_S = 0.1
-_SMOOTH_S = 0.5
+_SMOOTH_S = 1.0
 _INK = "#33383d"
-_LANE = "#f2f3f5"
+_EMPTY = "#eceef0"
+_PALETTE = 64  # colours, shades of edges and letters included
 
 #: How much of the space from one lane to the next a full one takes.
-_FULL = 0.82
+_FULL = 0.84
+
+#: A full lane, in rates of the producer: what was waiting comes at once, and is cut.
+_CUT_AT = 2.0
 
 
 def draw_lanes(
-    deliveries: Sequence[Delivery], since: float, until: float, marks: Mapping[str, float]
+    deliveries: Sequence[Delivery],
+    window: Window,
+    marks: Mapping[str, float],
+    produced: float,
+    title: str = "",
 ) -> bytes:
     """Draw the lanes.
 
@@ -35,69 +44,90 @@ def draw_lanes(
     ----------
     deliveries : sequence of Delivery
         From the ledger.
-    since, until : float
-        What is shown; ``time.time()``.
+    window : Window
+        What is shown.
     marks : mapping of str to float
         What happened when, as vertical lines.
+    produced : float
+        Records per second into each partition.
+    title : str
+        Above all.
 
     Returns
     -------
     bytes
         A PNG.
     """
-    count = max(1, int((until - since) / _BIN_S))
-    edges = [since + n * _BIN_S for n in range(count + 1)]
+    began, seconds = window.since, max(window.until - window.since, 1.0)
+    edges = [began + n * _BIN_S for n in range(int(seconds / _BIN_S) + 1)]
     width = round(_SMOOTH_S / _BIN_S) | 1
     lanes = {lane: smooth(values, width) for lane, values in lane_rates(deliveries, edges).items()}
-    numbers = {p: n for n, p in enumerate(sorted({p for p, _ in lanes}))}
-    reading = [value for values in lanes.values() for value in values if value > 0]
-    # A usual rate fills half of a lane. What was waiting comes at once, and is cut.
-    full = 2 * median(reading) if reading else 1.0
-    figure = Figure(figsize=(10, 1.4 + 0.5 * max(1, len(numbers))), dpi=100, layout="constrained")
+    partitions = sorted({partition for partition, _ in lanes})
+    height = 1.7 + 0.5 * max(1, len(partitions))
+    figure = Figure(figsize=(10, height), dpi=100, layout="constrained")
     axes = figure.subplots()
-    middles = [(left + right) / 2 - since for left, right in pairwise(edges)]
-    for number in numbers.values():
-        axes.axhspan(number - _FULL / 2, number + _FULL / 2, color=_LANE, linewidth=0)
+    middles = [(left + right) / 2 - began for left, right in pairwise(edges)]
+    bottoms = {partition: n + _FULL / 2 for n, partition in enumerate(partitions)}
     for (partition, reader), values in lanes.items():
-        base = numbers[partition] + _FULL / 2
+        bottom = bottoms[partition]
+        heights = [min(1.0, value / produced / _CUT_AT) * _FULL for value in values]
         axes.fill_between(
             middles,
-            [base - min(1.0, value / full) * _FULL for value in values],
-            base,
-            where=[value > 0 for value in values],
+            [bottom - height for height in heights],
+            bottom,
+            where=[height > 0 for height in heights],
             color=COLOURS[reader],
             linewidth=0,
         )
-    _finish(axes, numbers.values(), [p.partition for p in numbers], full)
-    axes.set_xlim(0, max(until - since, 1.0))
+    for bottom in bottoms.values():
+        axes.axhspan(bottom - _FULL, bottom, color=_EMPTY, linewidth=0, zorder=0)
+        axes.axhline(bottom - _FULL / _CUT_AT, color="white", linewidth=1.0, linestyle="--")
     for name, at in marks.items():
-        axes.axvline(at - since, color=_INK, linewidth=1.1)
-        axes.annotate(
-            name,
-            (at - since, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=10,
-            weight="bold",
-            color=_INK,
-        )
-    readers = sorted({reader for _, reader in lanes})
+        _mark(axes, name, at - began)
+    _label(axes, [str(partition.partition) for partition in partitions], seconds)
+    axes.set_title(title, loc="left", fontsize=11, color=_INK, pad=22)
     figure.legend(
-        handles=[Patch(color=COLOURS[reader], label=f"read by {reader}") for reader in readers],
+        handles=[
+            *(Patch(color=COLOURS[r], label=f"read by {r}") for r in sorted({r for _, r in lanes})),
+            Patch(color=_EMPTY, label="nothing yet"),
+            Line2D(
+                [], [], color="#9aa0a6", linestyle="--", label=f"produced: {produced:,.0f} rows/s"
+            ),
+        ],
         loc="outside lower center",
-        ncols=max(1, len(readers)),
+        ncols=len(COLOURS) + 2,
         frameon=False,
+        labelcolor=_INK,
     )
-    drawn = io.BytesIO()
+    drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")
-    return drawn.getvalue()
+    # A notebook is committed with its pictures: a fifth of the size.
+    Image.open(drawn).convert("RGB").quantize(_PALETTE).save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
-def _finish(axes: Any, lanes: Any, partitions: Sequence[int], full: float) -> None:
-    axes.set_ylim(max(lanes, default=0) + 0.6, -0.6)
-    axes.set_yticks(list(lanes), [str(number) for number in partitions])
-    axes.set_ylabel(f"partition\n(half a lane: {full / 2:,.0f} rows/s)", color=_INK)
+def _mark(axes: Any, name: str, at: float) -> None:
+    axes.axvline(at, color=_INK, linewidth=1.1)
+    axes.annotate(
+        name,
+        (at, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=10,
+        weight="bold",
+        color=_INK,
+    )
+
+
+def _label(axes: Any, partitions: Sequence[str], seconds: float) -> None:
+    axes.set_xlim(0, seconds)
+    axes.set_ylim(max(len(partitions), 1) - 0.5, -0.5)
+    axes.set_yticks(range(len(partitions)), partitions)
+    axes.set_ylabel(f"partition\n(rows per second, mean over {_SMOOTH_S:g} s)", color=_INK)
     axes.set_xlabel("seconds", color=_INK)
-    axes.tick_params(colors=_INK, labelsize=9, left=False)
+    axes.tick_params(colors=_INK, labelsize=9)
+    axes.tick_params(axis="y", left=False)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kafka.structs import TopicPartition
 
@@ -18,7 +18,7 @@ from ..testing.query_process import QueryProcess
 from .blocking import BlockingConsumerProcess
 from .figures import Rebalance, Window
 from .group_watch import GroupWatch, View
-from .screen import Line, Screen
+from .screen import Line
 
 READERS = ("A", "B", "C")
 
@@ -44,6 +44,9 @@ class Settings:
         Records per second in total.
     batch_s : float
         How long a batch is processed.
+    slow : mapping of str to float
+        Readers whose batches take longer, and how long. Others join when such a batch has just
+        begun, so that the rebalance has to wait for it.
     """
 
     peer: str = "deferred"
@@ -52,6 +55,7 @@ class Settings:
     partitions: int = 12
     batch_s: float = 0.5
     value_bytes: int = 100
+    slow: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def reader(self) -> str:
@@ -71,7 +75,12 @@ class Course:
     Attributes
     ----------
     produced : list of (time, records so far)
+    marks : dict of str to float
+        When each change of the group began, by its name; from its beginning on.
     rebalances : list of Rebalance
+        The same changes when they are over.
+    progress : dict of str to list of str
+        By query, its last progresses as JSON.
     end_offsets : dict of TopicPartition to int
         What should have been delivered.
     began_at, stopping_at : float
@@ -79,10 +88,19 @@ class Course:
     """
 
     produced: list[tuple[float, int]] = field(default_factory=list)
+    marks: dict[str, float] = field(default_factory=dict)
     rebalances: list[Rebalance] = field(default_factory=list)
+    progress: dict[str, list[str]] = field(default_factory=dict)
     end_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     began_at: float = 0.0
     stopping_at: float = 0.0
+
+
+class Announcer(Protocol):
+    """Whoever is told what happens now: a ``Screen``, a notebook."""
+
+    def say(self, status: str) -> None:
+        """Tell."""
 
 
 class Scenario:
@@ -117,7 +135,7 @@ class Scenario:
 
     # -- the course -------------------------------------------------------------------------------
 
-    def run(self, screen: Screen) -> Course:
+    def run(self, screen: Announcer) -> Course:
         """Run it to its end; no process is left, however it ends."""
         with ExitStack() as stack:
             self._watch = stack.enter_context(
@@ -136,7 +154,7 @@ class Scenario:
             self._finish(screen, load, (readers["A"], readers["C"]))
         return self.course
 
-    def _start_first(self, screen: Screen, reader: ChildProcess, load: ChildProcess) -> None:
+    def _start_first(self, screen: Announcer, reader: ChildProcess, load: ChildProcess) -> None:
         self._release(reader)
         screen.say(f"{self._settings.reader} {reader.name} joins the group")
         self._wait_until_shared_by(screen, [reader], delivering=False)
@@ -148,13 +166,16 @@ class Scenario:
         self._states[reader.name] = "running"
         self.course.began_at = time.time()
 
-    def _join(self, screen: Screen, reader: ChildProcess, others: list[ChildProcess]) -> None:
+    def _join(self, screen: Announcer, reader: ChildProcess, others: list[ChildProcess]) -> None:
         """Let a newcomer join between two measuring windows."""
         before = self._calm(screen)
         with self._rebalance(f"{reader.name} joins", before) as begin:
             how = "warms up and joins" if self._settings.peer == "deferred" else "joins"
             screen.say(f"{self._settings.reader} {reader.name} {how}")
             self._states[reader.name] = "warming up"
+            for other in others:
+                if other.name in self._settings.slow:
+                    _wait_for_rows(other, "began")
             self._release(reader)
             assert self._watch is not None
             self._watch.wait_until(
@@ -165,18 +186,16 @@ class Scenario:
             self._wait_until_shared_by(screen, [*others, reader])
             self._states[reader.name] = "running"
 
-    def _leave(self, screen: Screen, reader: ChildProcess, rest: list[ChildProcess]) -> None:
+    def _leave(self, screen: Announcer, reader: ChildProcess, rest: list[ChildProcess]) -> None:
         before = self._calm(screen)
         with self._rebalance(f"{reader.name} stops", before) as begin:
             screen.say(f"{self._settings.reader} {reader.name} stops gracefully")
-            self._states[reader.name] = "stopping"
             begin()
-            reader.stop()
-            self._states[reader.name] = "stopped"
+            self._stop(reader)
             self._wait_until_shared_by(screen, rest)
 
     def _finish(
-        self, screen: Screen, load: ChildProcess, readers: Collection[ChildProcess]
+        self, screen: Announcer, load: ChildProcess, readers: Collection[ChildProcess]
     ) -> None:
         self._calm(screen, measure=False)
         screen.say("the producer stops; the rest is read to its end")
@@ -190,11 +209,14 @@ class Scenario:
         self.course.end_offsets = dict(view.ends)
         screen.say(f"{self._settings.readers} {' and '.join(r.name for r in readers)} stop")
         for reader in readers:
-            self._states[reader.name] = "stopping"
-            reader.stop()
-            self._states[reader.name] = "stopped"
+            self._stop(reader)
 
-    def _launch(self, screen: Screen, readers: Collection[ChildProcess]) -> None:
+    def _stop(self, reader: ChildProcess) -> None:
+        self._states[reader.name] = "stopping"
+        self.course.progress[reader.name] = reader.stop().get("progress", [])
+        self._states[reader.name] = "stopped"
+
+    def _launch(self, screen: Announcer, readers: Collection[ChildProcess]) -> None:
         """Start the processes; they do not touch the group yet.
 
         All at once and before anything is measured: a JVM that starts takes a core for seconds,
@@ -210,7 +232,7 @@ class Scenario:
             reader.wait_for("ready")
             self._states[reader.name] = "ready"
 
-    def _calm(self, screen: Screen, *, measure: bool = True) -> Window:
+    def _calm(self, screen: Announcer, *, measure: bool = True) -> Window:
         seconds = self._settings.seconds_per_phase
         screen.say(f"{seconds:g} s of calm" + (", to compare with" if measure else ""))
         since = time.time()
@@ -219,14 +241,14 @@ class Scenario:
 
     @contextmanager
     def _rebalance(self, name: str, before: Window) -> Iterator[Any]:
-        began: list[float] = []
-        yield lambda: began.append(time.time())
+        marks = self.course.marks
+        yield lambda: marks.update({name: time.time()})
         time.sleep(_SETTLE_S)
-        during = Window(began[0], time.time())
-        self.course.rebalances.append(Rebalance(name, began[0], before, during))
+        during = Window(marks[name], time.time())
+        self.course.rebalances.append(Rebalance(name, marks[name], before, during))
 
     def _wait_until_shared_by(
-        self, screen: Screen, readers: Collection[ChildProcess], *, delivering: bool = True
+        self, screen: Announcer, readers: Collection[ChildProcess], *, delivering: bool = True
     ) -> None:
         """Wait until the group says so and, on a busy machine later, each has delivered since."""
         assert self._watch is not None
@@ -274,6 +296,7 @@ class Scenario:
                     self._batches[name].append((event["at"], event["rows"]))
                     self._lost[name] += event["lost"]
 
+        batch_s = self._settings.slow.get(name, self._settings.batch_s)
         if self._settings.peer == "blocking":
             return BlockingConsumerProcess(
                 name,
@@ -286,7 +309,7 @@ class Scenario:
                 topic=self._topic,
                 ledger=self.ledger,
                 work=self._work,
-                batch_s=self._settings.batch_s,
+                batch_s=batch_s,
                 on_event=note,
             )
         return QueryProcess(
@@ -301,7 +324,7 @@ class Scenario:
             },
             ledger=self.ledger,
             work=self._work,
-            batch_s=self._settings.batch_s,
+            batch_s=batch_s,
             hold=True,
             on_event=note,
         )
@@ -348,10 +371,10 @@ class Scenario:
         return found, produced
 
 
-def _wait_for_rows(reader: ChildProcess) -> None:
-    """Wait until a batch with rows completes that is still to come."""
+def _wait_for_rows(reader: ChildProcess, event: str = "batch") -> None:
+    """Wait until a batch with rows completes, or has begun, that is still to come."""
     now = time.time()
     while True:
-        batch = reader.wait_for("batch")
+        batch = reader.wait_for(event)
         if batch["at"] > now and batch["rows"]:
             return

@@ -132,6 +132,7 @@ def test_what_stays_has_one_reader_throughout():
     batches = steady("A", P0, 0, 4) + steady("A", P1, 0, 2) + steady("B", P1, 2, 4)
     assert kept_partitions(batches, Window(0.0, 4.0)) == {P0}
     assert kept_partitions(batches, Window(0.0, 2.0)) == {P0, P1}
+    assert kept_partitions(batches, Window(0.0, 4.0), slow=["A"]) == set()
 
 
 def test_a_pause_belongs_to_the_window_in_which_it_ends():
