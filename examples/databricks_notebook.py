@@ -4,9 +4,11 @@
 # MAGIC
 # MAGIC Install `pyspark-kafka-rebalance` as a **library of the cluster** (Compute → Libraries →
 # MAGIC Install new → PyPI, or the wheel from a volume): the driver's planner process and the
-# MAGIC executors both import it. The cluster's access mode must allow Python data sources. Run the
-# MAGIC same notebook as a second job, with a checkpoint and a table of its own, and the two share
-# MAGIC the topic.
+# MAGIC executors both import it. The runtime's Spark must be 4.0 or newer. Run the same notebook as
+# MAGIC a second job, with a checkpoint and a table of its own, and the two share the topic.
+# MAGIC
+# MAGIC An order is JSON: `{"id": 17, "customer": "c-3", "amount": 12.5}`. The login is SCRAM over
+# MAGIC TLS, with the secrets `user` and `password` of a scope.
 
 # COMMAND ----------
 
@@ -16,8 +18,14 @@ dbutils.widgets.text("group_id", "orders-etl")
 dbutils.widgets.text("checkpoint", "/Volumes/main/sales/checkpoints/orders-1")
 dbutils.widgets.text("table", "main.sales.orders_1")
 dbutils.widgets.text("secret_scope", "kafka")
+dbutils.widgets.text("trust", "")  # PEM file of the brokers' authority, if it is your own
+dbutils.widgets.text("trigger", "10 seconds")
 
 # COMMAND ----------
+
+from pyspark_kafka_rebalance import KafkaDeferredDataSource, progress, stop_gracefully
+
+spark.dataSource.register(KafkaDeferredDataSource)
 
 scope = dbutils.widgets.get("secret_scope")
 user = dbutils.secrets.get(scope, "user")
@@ -39,6 +47,8 @@ options = {
         f'username="{user}" password="{password}";'
     ),
 }
+if trust := dbutils.widgets.get("trust"):
+    options |= {"kafka.ssl.truststore.location": trust, "kafka.ssl.truststore.type": "PEM"}
 records = spark.readStream.format("kafka_deferred").options(**options).load()
 
 # COMMAND ----------
@@ -53,7 +63,7 @@ query = (
     .select("parsed.*", "timestamp", "partition", "offset")
     .writeStream.option("checkpointLocation", checkpoint)
     .queryName(dbutils.widgets.get("group_id"))
-    .trigger(processingTime="10 seconds")
+    .trigger(processingTime=dbutils.widgets.get("trigger"))
     .toTable(dbutils.widgets.get("table"))
 )
 
@@ -65,9 +75,7 @@ query = (
 
 # COMMAND ----------
 
-from pyspark_kafka_rebalance import progress
-
-displayHTML(progress(query)._repr_html_())
+display(progress(query).to_pandas())
 
 # COMMAND ----------
 
@@ -75,7 +83,5 @@ displayHTML(progress(query)._repr_html_())
 # MAGIC Before a new version of the job: stop between two batches, so that nothing is read twice.
 
 # COMMAND ----------
-
-from pyspark_kafka_rebalance import stop_gracefully
 
 stop_gracefully(query)
