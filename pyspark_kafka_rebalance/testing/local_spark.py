@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: For JVMs that do not live long: they start in half the time.
+_START_SOON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
 
 def local_spark(
     name: str,
@@ -44,8 +47,8 @@ def local_spark(
             builder.config("spark.cores.max", str(cores))
             .config("spark.executor.cores", "1")
             .config("spark.executor.memory", "512m")
-            # They start in half the time, and do not live long.
-            .config("spark.executor.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+            .config("spark.driver.extraJavaOptions", _START_SOON)
+            .config("spark.executor.extraJavaOptions", _START_SOON)
         )
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)

@@ -1,4 +1,7 @@
-"""Queries on a standalone cluster: a master, two workers, executors with a Python of their own."""
+"""Queries on a standalone cluster: a master, two workers, executors with a Python of their own.
+
+The package must be installed in the Python that runs this.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,14 @@ PATIENCE_S = 240.0  # ten JVMs
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalSparkCluster]:
-    # The package comes from the Python that the workers find, not from this process's folders.
-    with LocalSparkCluster(environment={"PYTHONPATH": None}) as running:
-        yield running
+    """Its executors have what is installed in their Python, and nothing of this process's folders.
+
+    Spark hands the driver's PYTHONPATH on to them, so the queries must not have one either.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("PYTHONPATH", raising=False)
+        with LocalSparkCluster() as running:
+            yield running
 
 
 def partitions_read_by(queries, name, since=0.0):
