@@ -161,6 +161,7 @@ def test_the_cells_of_the_databricks_notebook(spark, secured, topic_name, group_
     assert header.startswith("# Databricks notebook source\n# MAGIC %md\n")
 
     def all_is_read():
+        assert names["query"].isActive, names["query"].exception()
         return sum(secured.committed(group_id).values()) == len(given)
 
     def run(cell):
