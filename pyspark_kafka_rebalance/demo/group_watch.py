@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.2
 
+#: A query warms up before it joins: its JVM's first batch, on a busy machine.
+_PATIENCE_S = 180.0
+
 
 @dataclass(frozen=True)
 class View:
@@ -109,7 +112,9 @@ class GroupWatch:
         """The last look."""
         return self._view
 
-    def wait_until(self, is_so: Callable[[View], bool], what: str, timeout_s: float = 60.0) -> View:
+    def wait_until(
+        self, is_so: Callable[[View], bool], what: str, timeout_s: float = _PATIENCE_S
+    ) -> View:
         """Wait for a look at which it is so; TimeoutError says what was waited for."""
         with self._changed:
             if not self._changed.wait_for(lambda: is_so(self._view), timeout_s):
