@@ -92,14 +92,14 @@ class KafkaCluster:
         with self._administration:
             self._admin_client().create_partitions({name: partitions})
             self._wait_until_created(name, partitions)
-        # Producers would hear of it with their next metadata only, in up to five minutes.
-        with self._clients:
-            producers, self._producers = list(self._producers.values()), {}
-        for producer in producers:
-            producer.close()
+        self._drop_producers()
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
+        """Delete a topic.
+
+        What other threads produce meanwhile is written first.
+        """
+        self._drop_producers()
         with self._administration:
             self._admin_client().delete_topics([name])
             self._wait_until_deleted(name)
@@ -256,6 +256,13 @@ class KafkaCluster:
                     **self._client_config,
                 )
             return self._producers[compression]
+
+    def _drop_producers(self) -> None:
+        """They would hear of new partitions with their next metadata only, in up to 5 minutes."""
+        with self._clients:
+            producers, self._producers = list(self._producers.values()), {}
+        for producer in producers:
+            producer.close()
 
     def _close_clients(self) -> None:
         with self._clients:

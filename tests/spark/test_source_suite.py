@@ -178,6 +178,58 @@ def test_available_now_ends_when_the_topic_is_another_one_meanwhile(
         assert max(places.values()) == 1
 
 
+def test_topics_of_a_pattern_are_deleted_and_made_again_while_the_query_runs(
+    kafka: LocalKafka, topic_name: str, stream: Callable[..., Stream], committed: Any
+) -> None:
+    """Of a topic that the query sees while it is empty every record arrives, and of any other new
+    topic what lies behind the old one's positions, as with Spark's own source."""
+    stays, goes = f"{topic_name}.stays", f"{topic_name}.goes"
+    query = stream(
+        subscribe="", subscribePattern=f"{topic_name}.*", failOnDataLoss="false", **QUICK
+    )
+
+    def produce(topic: str, text: str, partitions: int = 2) -> set[bytes]:
+        """No value twice, so that whatever comes twice is the source's doing."""
+        produced = set()
+        for partition in range(partitions):
+            values = [b"%s %d %d" % (text.encode(), partition, n) for n in range(3)]
+            kafka.produce(topic, values, partition=partition)
+            produced.update(values)
+        return produced
+
+    def wait_for(expected: set[bytes]) -> None:
+        def read() -> Counter[bytes]:
+            return Counter(query.rows()["value"].to_pylist()) if query.rows() else Counter()
+
+        def has_them() -> bool:
+            assert running.exception() is None
+            return expected <= read().keys()
+
+        wait_until(has_them, lambda: f"missing: {sorted(expected - read().keys())}")
+        assert {value: n for value, n in read().items() if n > 1} == {}
+
+    def is_seen_empty() -> bool:
+        assert running.exception() is None
+        positions = {p.partition: o for p, o in committed().items() if p.topic == goes}
+        return positions == dict.fromkeys(range(4), 0)
+
+    for topic in (stays, goes):
+        kafka.create_topic(topic, partitions=2)
+    running = query.start(**IDLING)
+    wait_for(produce(stays, "first") | produce(goes, "gone"))
+    kafka.delete_topic(goes)
+    wait_for(produce(stays, "without the other"))
+    kafka.create_topic(goes, partitions=3)
+    # Further than before, so that every position lies within the new topic.
+    for text in ("again", "and again"):
+        produce(goes, text, partitions=3)
+    wait_for(produce(goes, "behind", partitions=3) | produce(stays, "with the other again"))
+    kafka.delete_topic(goes)
+    kafka.create_topic(goes, partitions=4)
+    wait_until(is_seen_empty, lambda: f"where it goes on: {committed()}")
+    wait_for(produce(goes, "from the start", partitions=4))
+
+
 # -- offsets in the checkpoint --------------------------------------------------------------------
 
 #: As the first release writes it. It must be read for ever.
