@@ -117,8 +117,9 @@ class QueryMembership:
         self._generations: list[int] = []
         self._open = OpenBatches()
         self._asked_at = 0.0
-        self._continued = False  # from a checkpoint that has read something
+        self._initial: frozenset[TopicPartition] | None = None  # as the checkpoint says
         self._first_seen: frozenset[TopicPartition] = frozenset()
+        self._has_read = False
         self._moves: dict[TopicPartition, int] = {}
         self._failure: BaseException | None = None
         self._pump: threading.Thread | None = None
@@ -212,11 +213,23 @@ class QueryMembership:
 
     # -- the planner's calls ----------------------------------------------------------------------
 
-    def restore(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Positions of the offset that Spark starts this run with."""
+    def restore(
+        self,
+        positions: Mapping[TopicPartition, int],
+        initial: frozenset[TopicPartition] | None = None,
+    ) -> None:
+        """Positions, and ``initial``, of the offset that Spark starts this run with."""
         with self._lock:
-            self._continued = bool(positions)
+            self._initial = frozenset() if initial is None and positions else initial
             self._assignment.restore(positions)
+
+    def initial_partitions(self) -> frozenset[TopicPartition]:
+        """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
+        if self._has_read:
+            return frozenset()
+        if self._initial is None:
+            self._client()
+        return self._starting_as_told()
 
     def progress_is_synchronous(self) -> None:
         """The trigger is one with which Spark does not track its progress asynchronously."""
@@ -415,6 +428,7 @@ class QueryMembership:
             )
             if not ranges and not self._assignment.has_events():
                 return None
+            self._has_read |= bool(ranges)
             state = self._state(ranges, self._assignment.take_lost(), pending)
             return ranges, self._assignment.take_events(), state
 
@@ -605,10 +619,14 @@ class QueryMembership:
         return starts
 
     def _start_of(self, partition: TopicPartition) -> Start:
-        created_since = self._continued or partition not in self._first_seen
+        created_since = partition not in self._starting_as_told()
         if created_since and partition not in self._options.starting_offsets.named:
             return "earliest"
         return self._options.start_of(partition)
+
+    def _starting_as_told(self) -> frozenset[TopicPartition]:
+        """The partitions that were there when the query first began, unless it has read since."""
+        return self._first_seen if self._initial is None else self._initial
 
     def _probe_commit_log(self) -> None:
         """While a revoke waits for its batch, look for the batch in the query's commit log."""

@@ -78,6 +78,10 @@ class StreamOffset:
         Prefix of the client ids of the members of the run that planned the batch.
     warm_up : int or None
         Not None: a batch without ranges that only opens connections. The number makes it differ.
+    initial : frozenset of TopicPartition or None
+        Of a batch without ranges: the partitions that start as ``startingOffsets`` says, being
+        those that the query found when it first began, as long as it has read nothing. All others
+        are new since. None with ranges: then all that Spark and the group do not know is new.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
@@ -89,6 +93,7 @@ class StreamOffset:
     events: tuple[Event, ...] = ()
     run: str | None = None
     warm_up: int | None = None
+    initial: frozenset[TopicPartition] | None = None
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offset of every partition that this offset knows of."""
@@ -132,6 +137,8 @@ class StreamOffset:
             state["run"] = self.run
         if self.warm_up is not None:
             state["warm_up"] = self.warm_up
+        if self.initial is not None:
+            state["initial"] = _numbers(self.initial)
         return {
             "version": VERSION,
             "ranges": _bounds(self.ranges),
@@ -165,7 +172,9 @@ class StreamOffset:
         _known(value, ("version", "ranges", "pending", "unacknowledged", "state"), "offset")
         state = value.get("state")
         _require(isinstance(state, dict), "state", state)
-        _known(state, ("members", "revoking", "lost", "events", "run", "warm_up"), "state")
+        _known(
+            state, ("members", "revoking", "lost", "events", "run", "warm_up", "initial"), "state"
+        )
         members = state.get("members", [])
         _require(isinstance(members, list), "state.members", members)
         events = state.get("events", [])
@@ -174,6 +183,7 @@ class StreamOffset:
         _require(run is None or isinstance(run, str), "state.run", run)
         warm_up = state.get("warm_up")
         _require(warm_up is None or _is_number(warm_up), "state.warm_up", warm_up)
+        initial = state.get("initial")
         offset = cls(
             ranges=_ranges(value, "ranges"),
             pending=_ranges(value, "pending") if "pending" in value else {},
@@ -184,6 +194,7 @@ class StreamOffset:
             events=tuple(_event(event) for event in events),
             run=run,
             warm_up=warm_up,
+            initial=None if initial is None else _partitions(initial, "state.initial"),
         )
         offset._check()
         return offset
@@ -192,6 +203,7 @@ class StreamOffset:
         both = (self.ranges.keys() | self.pending.keys()) & self.unacknowledged.keys()
         _require(not both, "unacknowledged", sorted(both))
         _require(self.warm_up is None or not self.ranges, "state.warm_up", self.warm_up)
+        _require(self.initial is None or not self.ranges, "state.initial", self.initial)
 
 
 #: What a query without a checkpoint starts from. Constant: Spark does not log it, and asks a new

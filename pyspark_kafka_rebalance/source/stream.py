@@ -100,7 +100,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if not self._begun:
             self._begun = True
             begin = StreamOffset.parse(start)
-            membership.restore(begin.positions())
+            membership.restore(begin.positions(), begin.initial)
             if self._has_end(limit):
                 membership.progress_is_synchronous()
             if self._has_end(limit) or not self._trigger_is_told:
@@ -129,6 +129,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             # Spark shows the replayed offset, and so the run that is gone; whoever wants to ask
             # this one to stop must learn of it.
             planned = self._empty_batch(membership, None)
+        elif planned is None and start == self.initialOffset():
+            # A run with an end that has found nothing: the next one must know what was there.
+            planned = self._empty_batch(membership, _number_after(start))
         elif planned is None and membership.wants_commit():
             planned = self._empty_batch(membership, _number_after(start))
         elif planned is None and self._has_end(limit):
@@ -208,6 +211,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             unacknowledged=state.unacknowledged,
             run=self._run,
             warm_up=warm_up,
+            initial=membership.initial_partitions(),
         )
         return self._hand_to_spark(membership, offset)
 
@@ -266,6 +270,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 for e in events
             ),
             run=self._run,
+            initial=None if ranges else membership.initial_partitions(),
         )
         return self._hand_to_spark(membership, offset)
 

@@ -131,6 +131,39 @@ def test_start_positions_restarts_and_partitions_that_are_added(
         wait_for(case)
 
 
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, IDLING], ids=["ends", "goes on"])
+def test_partitions_added_while_a_query_is_stopped_that_has_read_nothing(
+    kafka: LocalKafka,
+    topic_name: str,
+    stream: Callable[..., Stream],
+    committed: Any,
+    trigger: dict[str, Any],
+) -> None:
+    """As with Spark's own source, which logs where a query began."""
+    kafka.create_topic(topic_name, partitions=2)
+    for partition in range(2):
+        kafka.produce(topic_name, [b"before"] * 3, partition=partition)
+    query = stream(startingOffsets="latest")
+    started = query.start(**trigger)
+    starts = {TopicPartition(topic_name, p): 3 for p in range(2)}
+    wait_until(lambda: committed() == starts, lambda: f"starts at {committed()}")
+    if "availableNow" in trigger:
+        assert started.awaitTermination(PATIENCE_S)
+    query.stop()
+    assert sum(rows.num_rows for rows in query.batches.values()) == 0
+    kafka.add_partitions(topic_name, 3)
+    expected = Counter()
+    for partition in range(3):
+        values = [b"after %d %d" % (partition, n) for n in range(3)]
+        kafka.produce(topic_name, values, partition=partition)
+        expected.update(values)
+    started = query.start(**trigger)
+    if "availableNow" in trigger:
+        assert started.awaitTermination(PATIENCE_S)
+    wait_until(lambda: query.rows().num_rows >= 9, lambda: f"read: {query.rows()}")
+    assert Counter(query.rows()["value"].to_pylist()) == expected
+
+
 # -- partitions and topics that go ----------------------------------------------------------------
 
 

@@ -299,6 +299,7 @@ BAD_OFFSETS: list[BadOffset] = [
             "events": ("{}", "[1]", '[["lost","t",0]]', '[[1,"t",0,1]]', '[["lost","t",0,"1"]]'),
             "run": ("1", "[]", "true"),
             "warm_up": ("-1", '"1"', "1.5", "true"),
+            "initial": ("[]", "1", '{"t":0}', '{"t":[-1]}'),
         }.items()
         for text in texts
     ),
@@ -307,5 +308,6 @@ BAD_OFFSETS: list[BadOffset] = [
         _offset("{}", "{}", '{"members":[{"generation":"1","partitions":{}}]}'),
     ),
     BadOffset("state.warm_up", _offset('{"orders":{"0":[1,2]}}', "{}", '{"warm_up":1}')),
+    BadOffset("state.initial", _offset('{"orders":{"0":[1,2]}}', "{}", '{"initial":{}}')),
     BadOffset("colour", _offset("{}", "{}", '{"colour":"red"}')),
 ]

@@ -129,7 +129,9 @@ def test_any_json_of_partitions_is_taken_or_refused_with_an_option_error(value: 
 
 FIELDS = st.sampled_from(["version", "ranges", "unacknowledged", "state"])
 STATES = st.dictionaries(
-    st.sampled_from(["members", "revoking", "lost", "events", "run", "warm_up"]), JSON, max_size=3
+    st.sampled_from(["members", "revoking", "lost", "events", "run", "warm_up", "initial"]),
+    JSON,
+    max_size=3,
 )
 
 

@@ -450,6 +450,39 @@ def test_a_partition_created_between_two_runs_is_read_from_its_first_record(
     assert query.membership.plannable() == {P: 100, Q: 0}
 
 
+@pytest.mark.parametrize(
+    ("initial", "starts"),
+    [
+        (None, {P: 1_000, Q: 1_000}),  # a new query, or one that an older release began
+        ({P, Q}, {P: 1_000, Q: 1_000}),
+        ({P}, {P: 1_000, Q: 0}),
+        (set(), {P: 0, Q: 0}),  # it has read
+    ],
+)
+def test_a_query_that_has_read_nothing_is_told_where_its_first_partitions_start(
+    make: Callable[..., Query],
+    group: Group,
+    initial: set[TopicPartition] | None,
+    starts: dict[TopicPartition, int],
+) -> None:
+    query = make(startingOffsets="latest")
+    query.membership.restore({}, None if initial is None else frozenset(initial))
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    assert query.membership.plannable() == starts
+
+
+def test_the_first_partitions_are_those_found_first_until_something_is_read(query: Query) -> None:
+    found = query.membership.initial_partitions()
+    assert found >= {P, Q}
+    query.group.ends[TopicPartition("t", 9)] = 50
+    query.rounds()
+    assert query.membership.initial_partitions() == found
+    query.read(P, 100, 150)
+    assert query.membership.initial_partitions() == set()
+
+
 def test_a_start_at_a_time(make: Callable[..., Query], group: Group) -> None:
     late = '{"t":{"0":300,"1":5000}}'
     query = make(startingOffsetsByTimestamp=late, startingOffsetsByTimestampStrategy="latest")

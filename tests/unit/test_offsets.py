@@ -57,6 +57,7 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
         ),
         run=draw(st.none() | st.text(max_size=4)),
         warm_up=warm_up,
+        initial=None if ranges else draw(st.none() | st.frozensets(PARTITIONS, max_size=3)),
     )
 
 
@@ -96,6 +97,7 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
         events=offset.events,
         run=offset.run,
         warm_up=offset.warm_up,
+        initial=offset.initial,
     )
     assert json.dumps(again.to_json_dict()) == text
     assert json.dumps(StreamOffset.parse(reordered(json.loads(text))).to_json_dict()) == text
@@ -175,6 +177,8 @@ def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
         malformed("state.events", [["lost", "t", "0", 1]]),
         malformed("state.run", 1),
         malformed("state.warm_up", -1),
+        malformed("state.initial", [1]),
+        malformed("state.initial", {"t": [-1]}),
         malformed("state.colour", "red"),
     ],
 )
@@ -190,10 +194,11 @@ def test_a_partition_has_a_range_or_an_unacknowledged_position() -> None:
         StreamOffset.parse(value)
 
 
-def test_a_warm_up_reads_nothing() -> None:
+@pytest.mark.parametrize("state", [{"warm_up": 1}, {"initial": {}}])
+def test_what_only_a_batch_has_that_reads_nothing(state: dict[str, Any]) -> None:
     value = INITIAL_OFFSET.to_json_dict()
-    value |= {"ranges": {"t": {"0": [0, 1]}}, "state": {"warm_up": 1}}
-    with pytest.raises(OffsetFormatError, match="warm_up"):
+    value |= {"ranges": {"t": {"0": [0, 1]}}, "state": state}
+    with pytest.raises(OffsetFormatError, match=next(iter(state))):
         StreamOffset.parse(value)
 
 

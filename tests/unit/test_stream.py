@@ -43,6 +43,7 @@ class FakeMembership:
         self.joined = False
         self.failure: Exception | None = None
         self.restored: dict[TopicPartition, int] = {}
+        self.initial = frozenset({P, Q})
         self.last: dict[str, Any] | None = None
         self.proven: list[dict[str, Any]] = []
         self.moved: list[dict[TopicPartition, int]] = []
@@ -87,9 +88,18 @@ class FakeMembership:
         if self.failure is not None:
             raise self.failure
 
-    def restore(self, positions: Mapping[TopicPartition, int]) -> None:
+    def restore(
+        self,
+        positions: Mapping[TopicPartition, int],
+        initial: frozenset[TopicPartition] | None,
+    ) -> None:
         self.calls.append("restore")
         self.restored = dict(positions)
+        if initial is not None:
+            self.initial = initial
+
+    def initial_partitions(self) -> frozenset[TopicPartition]:
+        return self.initial
 
     def planned(self, offset: dict[str, Any]) -> None:
         self.last = offset
@@ -284,6 +294,35 @@ def test_a_restart_restores_what_the_last_batch_read(
     assert memberships[0].restored == {P: 150, R: 7}
 
 
+def test_the_partitions_that_a_query_finds_first_are_kept_until_it_reads(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    found = make().latestOffset(make().initialOffset(), UNLIMITED)
+    assert StreamOffset.parse(found).initial == {P, Q}
+    memberships.clear()
+    restarted = make()
+    found_before = StreamOffset(initial=frozenset({R}), warm_up=1).to_json_dict()
+    again = restarted.latestOffset(found_before, UNLIMITED)
+    assert StreamOffset.parse(again).initial == {R}
+    (membership,) = memberships
+    membership.events = [RebalanceEvent("assigned", P, 41)]
+    events = restarted.latestOffset(again, UNLIMITED)
+    assert StreamOffset.parse(events).initial == {R}
+    membership.positions, membership.ends = {P: 100}, {P: 150}
+    read = StreamOffset.parse(restarted.latestOffset(events, UNLIMITED))
+    assert (read.ranges.keys(), read.initial) == ({P}, None)
+
+
+def test_a_run_that_ends_without_a_record_has_a_batch_once(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make()
+    first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert StreamOffset.parse(first).initial == {P, Q}
+    assert reader.latestOffset(first, ReadAllAvailable()) is first
+    assert make().latestOffset(first, ReadAllAvailable()) is first
+
+
 def test_no_warm_up_after_a_replay(
     make: Callable[..., KafkaDeferredStreamReader],
     memberships: list[FakeMembership],
@@ -333,7 +372,8 @@ def test_available_now_is_no_data_loss_where_the_group_is_ahead(
     membership.ends = {P: 150}
     reader.prepareForTriggerAvailableNow()
     membership.positions, membership.ends = {P: 160}, {P: 170}  # another query went on
-    start = reader.initialOffset()
+    start = reader.latestOffset(reader.initialOffset(), UNLIMITED)
+    assert ends_of(start) == {}
     assert reader.latestOffset(start, UNLIMITED) is start
 
 
