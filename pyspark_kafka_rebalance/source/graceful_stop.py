@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSource
 from ..errors import OffsetFormatError
 from .membership import STOP_TIMEOUT_S
 from .offsets import StreamOffset
+from .progress import plain_offset
 from .stop_request import ask_to_stop, is_planner_here
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
     ends = {}
     # As JSON: Spark 4.0 has Python's text of an offset in the progress itself.
     for source in json.loads(progress.json)["sources"]:
-        offset = source["endOffset"]
+        offset = plain_offset(source["endOffset"])
         try:
             run = StreamOffset.parse(offset).run
         except OffsetFormatError:

@@ -92,7 +92,7 @@ class _Story:
 
     def add(self, source: Mapping[str, Any]) -> None:
         """Go on with the next progress of the source."""
-        start, end = _json(source.get("startOffset")), _json(source.get("endOffset"))
+        start, end = plain_offset(source.get("startOffset")), plain_offset(source.get("endOffset"))
         if not _is_ours(end):
             self.is_foreign = end is not None
             return
@@ -104,7 +104,7 @@ class _Story:
         batch = StreamOffset.parse(end) if is_first or not is_idle else None
         if batch is not None:
             self._read(batch)
-        ends = _json(source.get("latestOffset"))
+        ends = plain_offset(source.get("latestOffset"))
         if isinstance(ends, dict):  # Spark 4.2 and later
             self._own(
                 {
@@ -184,8 +184,8 @@ def _name_of(query: Any) -> str | None:
     return None if name is None else str(name)
 
 
-def _json(offset: Any) -> Any:
-    """An offset in a progress: nested already, or text; classic Spark says "null" for none."""
+def plain_offset(offset: Any) -> Any:
+    """An offset of a progress: nested, or text with Spark Connect, and "null" for none."""
     if not isinstance(offset, str):
         return offset
     try:

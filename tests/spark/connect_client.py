@@ -1,36 +1,61 @@
-"""What a user of Spark Connect runs: python connect_client.py URL OPTIONS FOLDER.
+"""What a user of Spark Connect runs: connect_client.py URL OPTIONS OPTIONS_OF_A_STREAM FOLDER.
 
-Nothing of this package is imported here: only the server needs it.
+Of this package nothing but stop_gracefully is imported here: the rest only the server needs.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE_S = 120.0
 
 
-def main(url: str, options: str, folder: str) -> None:
+def main(url: str, options: str, options_of_a_stream: str, folder: str) -> None:
     spark = SparkSession.builder.remote(url).getOrCreate()
-    source = spark.readStream.format("kafka_deferred").options(**json.loads(options))
-    query = (
-        source.load()
-        .writeStream.format("parquet")
-        .option("path", str(Path(folder, "rows")))
-        .option("checkpointLocation", str(Path(folder, "checkpoint")))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(120), "the query did not end"
+    given = json.loads(options)
+    query = start(spark, given, Path(folder, "rows"), availableNow=True)
+    assert query.awaitTermination(PATIENCE_S), "the query did not end"
     assert query.exception() is None, query.exception()
     try:
-        print(source.option("readers", "none").load().schema)
+        frames = spark.readStream.format("kafka_deferred").options(**given)
+        print(frames.option("readers", "none").load().schema)
     except AnalysisException as error:
         print(error)
+    stop_in_mid_stream(spark, json.loads(options_of_a_stream), Path(folder, "streamed"))
     spark.stop()
+
+
+def start(
+    spark: SparkSession, options: dict[str, str], rows: Path, **trigger: object
+) -> StreamingQuery:
+    frame = spark.readStream.format("kafka_deferred").options(**options).load()
+    return (
+        frame.writeStream.format("parquet")
+        .option("path", str(rows))
+        .option("checkpointLocation", f"{rows}.checkpoint")
+        .trigger(**trigger)
+        .start()
+    )
+
+
+def stop_in_mid_stream(spark: SparkSession, options: dict[str, str], rows: Path) -> None:
+    """Stop a query gracefully while it reads, and print how that went."""
+    from pyspark_kafka_rebalance import stop_gracefully  # not installed where it is not used
+
+    query = start(spark, options, rows, processingTime="0 seconds")
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(rows.glob("*.parquet")):
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, "it does not read"
+        time.sleep(0.05)
+    print("stopped gracefully:", stop_gracefully(query, timeout_s=PATIENCE_S))
 
 
 if __name__ == "__main__":
