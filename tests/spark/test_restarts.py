@@ -44,6 +44,17 @@ SESSION_MS = "120000"
 IDLING = {"processingTime": "100 milliseconds"}
 
 
+def wait_while_active(streams, done, what):
+    """As wait_until, but if one of the queries ends, that at once, and why."""
+
+    def still():
+        for one in streams:
+            assert one.query.isActive, f"{what}: {one.query.exception()}"
+        return done()
+
+    wait_until(still, what)
+
+
 class Deliveries:
     """What a query's sink completed, every attempt of every batch."""
 
@@ -136,15 +147,20 @@ def test_a_query_dies_at_every_point_of_a_trigger_and_restarts(
     others = Deliveries(other) if other is not None else None
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     group = Group(admin, group_id)
+    beside = [] if other is None else [other]
     expected_twice = Counter()
     with SteadyProducer(kafka, topic_name, PARTITIONS, per_second=200) as producer:
         if other is not None:
             other.start(**IDLING)
-            wait_until(lambda: others.batches, "the other query reads")
+            wait_while_active([other], lambda: others.batches, "the other query reads")
         victim.start(**IDLING)
         for point in POINTS:
             read = len(mine.batches)
-            wait_until(lambda read=read: len(mine.batches) > read + 1, f"{point}: it reads")
+            wait_while_active(
+                [victim, *beside],
+                lambda read=read: len(mine.batches) > read + 1,
+                f"{point}: it reads",
+            )
             death.arm(point)
             wait_until(lambda: not victim.query.isActive, f"dies {point}")
             assert not death.is_armed, f"died, but not {point}: {victim.query.exception()}"
@@ -156,17 +172,22 @@ def test_a_query_dies_at_every_point_of_a_trigger_and_restarts(
             moves = other is not None and not static
             if moves:
                 group.remove(run)
-                wait_until(lambda: group.owners() == [PARTITIONS], f"{point}: the other takes over")
+                wait_while_active(beside, lambda: group.owners() == [PARTITIONS], f"{point}: moves")
             if moves and point != BEFORE_WAL:
-                wait_until(
-                    lambda i=in_flight: set(i) <= others.times().keys(), f"{point}: read again"
+                wait_while_active(
+                    beside,
+                    lambda i=in_flight: set(i) <= others.times().keys(),
+                    f"{point}: read again",
                 )
             victim.start(**IDLING)
             if alone and not static:
                 # Its new member waits for the rest of the group, which is the dead one.
-                wait_until(lambda run=run: group.has_others(run), f"{point}: joins")
+                wait_while_active(
+                    [victim], lambda run=run: group.has_others(run), f"{point}: joins"
+                )
                 group.remove(run)
-            wait_until(
+            wait_while_active(
+                [victim, *beside],
                 lambda planned=planned: any(n > planned for n, _, _ in mine.batches),
                 f"{point}: goes on",
             )
@@ -183,7 +204,9 @@ def test_a_query_dies_at_every_point_of_a_trigger_and_restarts(
         consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
         ends = consumer.end_offsets([TopicPartition(topic_name, p) for p in range(PARTITIONS)])
         consumer.close()
-        wait_until(lambda: kafka.committed(group_id) == ends, "all is read")
+        wait_while_active(
+            [victim, *beside], lambda: kafka.committed(group_id) == ends, "all is read"
+        )
     admin.close()
     times = mine.times() + (others.times() if others is not None else Counter())
     assert sorted(times) == [(p.partition, o) for p in sorted(ends) for o in range(ends[p])]
