@@ -13,7 +13,7 @@ from ..errors import OptionError
 from .batch import KafkaDeferredBatchReader
 from .options import SourceOptions
 from .schema import spark_ddl
-from .spark_versions import HAS_ADMISSION_CONTROL, StreamReaderOfSpark40
+from .spark_versions import reader_for_this_spark
 from .stream import KafkaDeferredStreamReader, RefusedStreamReader
 
 #: More members than this share one driver's work to no end; DESIGN's default.
@@ -83,9 +83,7 @@ class KafkaDeferredDataSource(DataSource):
         except OptionError as error:
             # Raised here it would reach the user garbled.
             return RefusedStreamReader(error)
-        if HAS_ADMISSION_CONTROL:
-            return KafkaDeferredStreamReader(options)
-        return StreamReaderOfSpark40(KafkaDeferredStreamReader(options, trigger_is_told=False))
+        return reader_for_this_spark(KafkaDeferredStreamReader, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch.

@@ -16,7 +16,7 @@ AvailableNow                one batch, as Once              as many as the limit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from ..errors import KafkaRebalanceError
 
 if TYPE_CHECKING:
+    from .options import SourceOptions
     from .stream import KafkaDeferredStreamReader
 
 #: Whether Spark tells the reader where it stands, how much it wants, and of AvailableNow.
@@ -64,9 +65,27 @@ __all__ = [
     "ReadMaxRows",
     "StreamReaderOfSpark40",
     "SupportsTriggerAvailableNow",
+    "reader_for_this_spark",
 ]
 
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+
+
+def reader_for_this_spark(
+    make: Callable[..., KafkaDeferredStreamReader], options: SourceOptions
+) -> DataSourceStreamReader:
+    """What the installed version of Spark can call.
+
+    Parameters
+    ----------
+    make : callable
+        KafkaDeferredStreamReader, or a class derived from it.
+    options : SourceOptions
+        Those of the stream.
+    """
+    if HAS_ADMISSION_CONTROL:
+        return make(options)
+    return StreamReaderOfSpark40(make(options, trigger_is_told=False))
 
 
 class StreamReaderOfSpark40(DataSourceStreamReader):

@@ -34,6 +34,11 @@ many_batches = pytest.mark.skipif(
     reason="before Spark 4.2 AvailableNow and Once run one batch, with the limits of the options",
 )
 
+#: What compares with Spark's own source.
+built_in_source = pytest.mark.skipif(
+    not HAS_ADMISSION_CONTROL, reason="the built-in source's jars are those of Spark 4.2"
+)
+
 
 #: The shared session is a Spark Connect server as well, on a free port.
 _CONNECT_SERVER = {
@@ -47,7 +52,7 @@ _CONNECT_SERVER = {
 def spark() -> Iterator[SparkSession]:
     """One session for all tests; Spark's built-in Kafka source is there to compare with."""
     conf = {"spark.sql.session.timeZone": "UTC", **_CONNECT_SERVER}
-    if HAS_ADMISSION_CONTROL:  # the built-in source's jars are those of Spark 4.2
+    if HAS_ADMISSION_CONTROL:  # as built_in_source
         conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
     session = local_spark("tests", conf=conf)
     session.sparkContext.setLogLevel("ERROR")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.spark_versions import reader_for_this_spark
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 BEFORE_WAL = "before the WAL"
@@ -101,4 +102,4 @@ class DyingDataSource(KafkaDeferredDataSource):
         return "kafka_deferred_dying"
 
     def streamReader(self, schema):
-        return DyingReader(self._parsed.for_stream())
+        return reader_for_this_spark(DyingReader, self._parsed.for_stream())

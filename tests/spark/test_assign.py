@@ -16,11 +16,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_rebalance import progress, stop_gracefully
-from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from . import waiting
-from .conftest import Stream, many_batches, offsets_of
+from .conftest import Stream, built_in_source, many_batches, offsets_of
 from .dying_source import BEFORE_COMMIT_LOG, Death, DyingDataSource
 
 PATIENCE_S = 120.0
@@ -239,7 +238,7 @@ def test_a_replay_reads_the_same_and_nothing_is_lost_to_anybody(
     assert attempts[1][1:] == ([(p, o) for p in (0, 2) for o in range(10)], {False})
 
 
-@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="the built-in source is that of Spark 4.2")
+@built_in_source
 def test_rows_are_those_of_the_built_in_source(
     kafka: LocalKafka, topic_name: str, assigned: Callable[..., Stream]
 ) -> None:

@@ -20,7 +20,10 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+from .conftest import built_in_source
 from .hard_topics import HARD_TOPICS, Place, make_topics
+
+pytestmark = built_in_source
 
 BUILT_IN, OURS = "kafka", "kafka_deferred"
 OUR_COLUMNS = ["revoking", "lost", "generation"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pyspark_kafka_rebalance import progress
+from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 
 from .waiting import wait_until
 
@@ -11,6 +14,18 @@ def rows_of(table):
     return {p.partition: (p.position, p.lag, p.state) for p in table}
 
 
+@pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="from Spark 4.2 on a progress has end offsets")
+def test_positions_and_members_are_told_without_end_offsets(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 20)
+    query = stream(readers="1").start(processingTime="0 seconds")
+    told = dict.fromkeys(range(2), (10, None, "assigned"))
+    wait_until(lambda: rows_of(progress(query)) == told, lambda: str(progress(query)))
+    assert {p.member.rpartition("-")[2] for p in progress(query)} == {"0"}
+    assert progress(query).lag is None
+
+
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="before Spark 4.2 no lag is known")
 def test_two_queries_and_what_moves_between_them(kafka, topic_name, stream):
     kafka.create_topic(topic_name, partitions=4)
     kafka.produce(topic_name, [b"x"] * 40)

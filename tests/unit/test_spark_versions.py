@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
-from pyspark_kafka_rebalance.source.spark_versions import StreamReaderOfSpark40
+from pyspark_kafka_rebalance.source import spark_versions
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.spark_versions import (
+    StreamReaderOfSpark40,
+    reader_for_this_spark,
+)
+from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 INITIAL = {"end": 0}
 LIMIT = "the limit of the options"
@@ -39,6 +45,24 @@ class FakeReader:
 
     def starts(self) -> list[Any]:
         return [call[1] for call in self.calls if call[0] == "latestOffset"]
+
+
+class DerivedReader(KafkaDeferredStreamReader):
+    """As the tests' own, which die at a point of a trigger."""
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["4.2", "4.0"])
+@pytest.mark.parametrize("make", [KafkaDeferredStreamReader, DerivedReader])
+def test_the_reader_is_one_that_this_version_calls(
+    monkeypatch: pytest.MonkeyPatch, make: type[KafkaDeferredStreamReader], told: bool
+) -> None:
+    monkeypatch.setattr(spark_versions, "HAS_ADMISSION_CONTROL", told)
+    given = {"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "subscribe": "t"}
+    reader = reader_for_this_spark(make, SourceOptions.parse(given, default_readers=1))
+    inner = reader if told else reader._reader  # type: ignore[attr-defined]
+    assert isinstance(reader, StreamReaderOfSpark40) != told
+    assert type(inner) is make
+    assert inner.__getstate__()["trigger_is_told"] == told
 
 
 def at(end: int) -> dict[str, Any]:
