@@ -105,7 +105,8 @@ class _Story:
         if batch is not None:
             self._read(batch)
         ends = plain_offset(source.get("latestOffset"))
-        if isinstance(ends, dict):  # Spark 4.2 and later
+        # Spark 4.0 and 4.1 have the end of the batch there, and know no end offsets.
+        if isinstance(ends, dict) and not _is_ours(ends):
             self._own(
                 {
                     TopicPartition(topic, int(number)): offset

@@ -151,7 +151,8 @@ def test_lost_is_remembered_until_the_partition_is_back() -> None:
     assert waiting[1] == (1, None, 90, None, "assigned")
 
 
-def test_without_end_offsets_as_on_spark_4_1() -> None:
+@pytest.mark.parametrize("latest", ["the end of the batch", "none"])
+def test_without_end_offsets_as_on_spark_4_1(latest: str) -> None:
     requested = batch((P, 150, 160), owned_by=((P,), ()), revoking={Q})
     after = batch((P, 160, 170), owned_by=((P,), ()))
     story = [
@@ -159,6 +160,10 @@ def test_without_end_offsets_as_on_spark_4_1() -> None:
         reported(FIRST, requested, None),
         reported(requested, after, None),
     ]
+    if latest != "none":
+        for one in story:
+            source = one["sources"][0]
+            source["latestOffset"] = source["endOffset"]
     assert rows(*story[:2]) == [(0, 160, None, None, "assigned"), (1, 20, None, None, "revoking")]
     assert rows(*story) == [(0, 170, None, None, "assigned"), (1, 20, None, None, "revoked")]
 
