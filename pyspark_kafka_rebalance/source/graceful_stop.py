@@ -145,6 +145,7 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
     if progress is None:
         return {}
     ends = {}
+    is_ours = False
     # As JSON: Spark 4.0 has Python's text of an offset in the progress itself.
     for source in json.loads(progress.json)["sources"]:
         offset = plain_offset(source["endOffset"])
@@ -152,9 +153,10 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
             run = StreamOffset.parse(offset).run
         except OffsetFormatError:
             continue  # another source's
-        if run is not None:
+        is_ours = True
+        if run is not None:  # None: there was nothing to read, ever
             ends[run] = offset
-    if not ends:
+    if not is_ours:
         raise ValueError(f"query {query.id} has no source kafka_deferred")
     return ends
 

@@ -125,9 +125,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                     f"or the group's coordinator do not answer: {named}"
                 )
             membership.wait_for_change()
-        if planned is None and self._replayed and self._planned is None:
-            # Spark shows the replayed offset, and so the run that is gone; whoever wants to ask
-            # this one to stop must learn of it.
+        unknown = self._planned is None and (self._replayed or not self._trigger_is_told)
+        if planned is None and unknown:
+            # Without a warm-up Spark shows the last offset, and so a run that is gone, or none;
+            # whoever wants to ask this one to stop must learn of it.
             planned = self._empty_batch(membership, None)
         elif planned is None and start == self.initialOffset():
             # A run with an end that has found nothing: the next one must know what was there.

@@ -907,3 +907,15 @@ def test_the_run_is_named_after_a_replay_even_when_there_is_nothing_to_read(
     assert run_of(named) == memberships[0].client_id != run_of(replayed)
     assert ends_of(named) == {}
     assert reader.latestOffset(named, UNLIMITED) == named
+
+
+@pytest.mark.parametrize("start", [StreamOffset().to_json_dict(), a_logged_batch()])
+def test_the_run_is_named_without_a_warm_up_even_when_there_is_nothing_to_read(
+    memberships: list[FakeMembership], start: dict[str, Any]
+) -> None:
+    """As on Spark 4.0 and 4.1."""
+    reader = KafkaDeferredStreamReader(parse(), trigger_is_told=False)
+    named = reader.latestOffset(start, UNLIMITED)
+    assert run_of(named) == memberships[0].client_id
+    assert StreamOffset.parse(named).warm_up is None
+    assert reader.latestOffset(named, UNLIMITED) == named
