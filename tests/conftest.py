@@ -2,4 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+
+import pytest
+
 pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
+
+
+@pytest.fixture(autouse=True)
+def _the_machine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Hold the machine for a test marked ``alone``, and share it for the others (pytest-xdist)."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    alone = request.node.get_closest_marker("alone") is not None
+    of_this_run = tmp_path_factory.getbasetemp().parent
+    with open(of_this_run / "machine.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.alone
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

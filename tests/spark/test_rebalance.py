@@ -23,6 +23,8 @@ from pyspark_kafka_rebalance.testing.ledger import duplicated_rows
 from . import waiting
 from .conftest import SteadyProducer
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 120.0
 
 wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
