@@ -51,6 +51,8 @@ def a_member(kafka: LocalKafka, group_id: str, topic: str) -> Iterator[None]:
         client_id="somebody",
         enable_auto_commit=False,
         bootstrap_servers=kafka.bootstrap_servers,
+        # kafka-python may assign before it knows the new topic's partitions, and then nothing.
+        metadata_max_age_ms=500,
     )
     try:
         wait_until(lambda: bool(consumer.poll(100) or consumer.assignment()), "it joins")
