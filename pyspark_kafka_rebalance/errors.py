@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafka.structs import TopicPartition
+
 #: What an error quotes of a value: enough to find it again, and the error still fits a screen.
 _QUOTED = 200
+
+
+def names_of(partitions: Iterable[TopicPartition]) -> str:
+    """How errors name partitions: sorted, as in "orders-0, orders-2"."""
+    return ", ".join(f"{p.topic}-{p.partition}" for p in sorted(partitions))
 
 
 class KafkaRebalanceError(Exception):

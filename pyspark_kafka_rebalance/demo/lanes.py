@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -17,10 +16,8 @@ from PIL import Image
 
 from .figures import Delivery, Window, lane_rates, smooth
 from .screen import COLOURS
+from .time_axis import INK, SMOOTH_BINS, SMOOTH_S, bin_edges, middles, name_above
 
-_BIN_S = 0.1
-_SMOOTH_S = 1.0
-_INK = "#33383d"
 _EMPTY = "#eceef0"
 _PALETTE = 64  # colours, shades of edges and letters included
 
@@ -59,20 +56,20 @@ def draw_lanes(
         A PNG.
     """
     began, seconds = window.since, max(window.until - window.since, 1.0)
-    edges = [began + n * _BIN_S for n in range(int(seconds / _BIN_S) + 1)]
-    width = round(_SMOOTH_S / _BIN_S) | 1
-    lanes = {lane: smooth(values, width) for lane, values in lane_rates(deliveries, edges).items()}
+    edges = bin_edges(Window(began, began + seconds))
+    lanes = {
+        lane: smooth(values, SMOOTH_BINS) for lane, values in lane_rates(deliveries, edges).items()
+    }
     partitions = sorted({partition for partition, _ in lanes})
     height = 1.7 + 0.5 * max(1, len(partitions))
     figure = Figure(figsize=(10, height), dpi=100, layout="constrained")
     axes = figure.subplots()
-    middles = [(left + right) / 2 - began for left, right in pairwise(edges)]
     bottoms = {partition: n + _FULL / 2 for n, partition in enumerate(partitions)}
     for (partition, reader), values in lanes.items():
         bottom = bottoms[partition]
         heights = [min(1.0, value / produced / _CUT_AT) * _FULL for value in values]
         axes.fill_between(
-            middles,
+            middles(edges),
             [bottom - height for height in heights],
             bottom,
             where=[height > 0 for height in heights],
@@ -83,9 +80,10 @@ def draw_lanes(
         axes.axhspan(bottom - _FULL, bottom, color=_EMPTY, linewidth=0, zorder=0)
         axes.axhline(bottom - _FULL / _CUT_AT, color="white", linewidth=1.0, linestyle="--")
     for name, at in marks.items():
-        _mark(axes, name, at - began)
+        axes.axvline(at - began, color=INK, linewidth=1.1)
+        name_above(axes, name, at - began)
     _label(axes, [str(partition.partition) for partition in partitions], seconds)
-    axes.set_title(title, loc="left", fontsize=11, color=_INK, pad=22)
+    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
     figure.legend(
         handles=[
             *(Patch(color=COLOURS[r], label=f"read by {r}") for r in sorted({r for _, r in lanes})),
@@ -97,7 +95,7 @@ def draw_lanes(
         loc="outside lower center",
         ncols=len(COLOURS) + 2,
         frameon=False,
-        labelcolor=_INK,
+        labelcolor=INK,
     )
     drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")
@@ -106,28 +104,12 @@ def draw_lanes(
     return small.getvalue()
 
 
-def _mark(axes: Any, name: str, at: float) -> None:
-    axes.axvline(at, color=_INK, linewidth=1.1)
-    axes.annotate(
-        name,
-        (at, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(0, 3),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=10,
-        weight="bold",
-        color=_INK,
-    )
-
-
 def _label(axes: Any, partitions: Sequence[str], seconds: float) -> None:
     axes.set_xlim(0, seconds)
     axes.set_ylim(max(len(partitions), 1) - 0.5, -0.5)
     axes.set_yticks(range(len(partitions)), partitions)
-    axes.set_ylabel(f"partition\n(rows per second, mean over {_SMOOTH_S:g} s)", color=_INK)
-    axes.set_xlabel("seconds", color=_INK)
-    axes.tick_params(colors=_INK, labelsize=9)
+    axes.set_ylabel(f"partition\n(rows per second, mean over {SMOOTH_S:g} s)", color=INK)
+    axes.set_xlabel("seconds", color=INK)
+    axes.tick_params(colors=INK, labelsize=9)
     axes.tick_params(axis="y", left=False)
     axes.spines[["top", "right", "left"]].set_visible(False)

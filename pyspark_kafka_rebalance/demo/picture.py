@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from .figures import Delivery, Rebalance, Window, counter_rates, rates, smooth, spans
+from .figures import Delivery, Window, counter_rates, rates, smooth, spans
 from .scenario import Course
 from .screen import COLOURS
-
-_BIN_S = 0.1
-_SMOOTH_S = 1.0
-_INK = "#33383d"
+from .time_axis import INK, SMOOTH_BINS, bin_edges, middles, name_above
 
 
 def save_picture(
@@ -45,21 +41,22 @@ def save_picture(
     """
     began = course.began_at
     until = course.stopping_at
-    edges = [began + n * _BIN_S for n in range(int((until - began) / _BIN_S) + 1)]
+    edges = bin_edges(Window(began, until))
     figure = Figure(figsize=(10, 6), dpi=150, layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_rates(top, deliveries, course, edges)
     _draw_owners(bottom, [d for d in deliveries if d.completed_at > began], began)
     for axes in (top, bottom):
         for rebalance in course.rebalances:
-            axes.axvline(rebalance.at - began, color=_INK, linewidth=1.1, zorder=5)
+            axes.axvline(rebalance.at - began, color=INK, linewidth=1.1, zorder=5)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=_INK, labelsize=9)
+        axes.tick_params(colors=INK, labelsize=9)
         axes.set_xlim(0, until - began)
-    _mark(top, course.rebalances, began)
-    bottom.set_xlabel("seconds", color=_INK)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=14, color=_INK, weight="bold")
-    top.set_title(subtitle, loc="left", fontsize=10, color=_INK, pad=24)
+    for rebalance in course.rebalances:
+        name_above(top, rebalance.name, rebalance.at - began)
+    bottom.set_xlabel("seconds", color=INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=14, color=INK, weight="bold")
+    top.set_title(subtitle, loc="left", fontsize=10, color=INK, pad=24)
     handles, labels = top.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,30 +66,28 @@ def save_picture(
 def _draw_rates(
     axes: Any, deliveries: Sequence[Delivery], course: Course, edges: Sequence[float]
 ) -> None:
-    began = edges[0]
-    middles = [(left + right) / 2 - began for left, right in pairwise(edges)]
-    width = round(_SMOOTH_S / _BIN_S) | 1
-    by_reader = {r: smooth(v, width) for r, v in sorted(rates(deliveries, edges).items())}
+    times = middles(edges)
+    by_reader = {r: smooth(v, SMOOTH_BINS) for r, v in sorted(rates(deliveries, edges).items())}
     axes.stackplot(
-        middles,
+        times,
         *by_reader.values(),
         colors=[COLOURS[reader] for reader in by_reader],
         labels=[f"read by {reader}" for reader in by_reader],
         edgecolor="white",
         linewidth=0.6,
     )
-    produced = smooth(counter_rates(course.produced, edges), width)
+    produced = smooth(counter_rates(course.produced, edges), SMOOTH_BINS)
     axes.plot(
-        middles,
+        times,
         produced,
         "--",
-        color=_INK,
+        color=INK,
         linewidth=1.3,
         label="produced, all partitions",
         zorder=6,
     )
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("rows per second, stacked\n(mean over 1 s)", color=_INK)
+    axes.set_ylabel("rows per second, stacked\n(mean over 1 s)", color=INK)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.grid(axis="y", color="white", linewidth=0.6, alpha=0.5)
 
@@ -109,7 +104,7 @@ def _draw_owners(axes: Any, deliveries: Sequence[Delivery], began: float) -> Non
         )
     axes.set_ylim(numbers[-1] + 0.6, -0.6)
     axes.yaxis.set_major_locator(MultipleLocator(max(1, len(numbers) // 6)))
-    axes.set_ylabel("partition\n(white: waits)", color=_INK)
+    axes.set_ylabel("partition\n(white: waits)", color=INK)
 
 
 def _merged(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], list[Window]]:
@@ -122,19 +117,3 @@ def _merged(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], list[Window
         else:
             windows.append(span)
     return found
-
-
-def _mark(axes: Any, rebalances: Sequence[Rebalance], began: float) -> None:
-    for rebalance in rebalances:
-        axes.annotate(
-            rebalance.name,
-            (rebalance.at - began, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=10,
-            weight="bold",
-            color=_INK,
-        )

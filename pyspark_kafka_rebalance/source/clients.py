@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
 from ..consumer.group_description import describe_group
-from ..errors import AuthenticationError, AuthorizationError, KafkaRebalanceError
+from ..errors import AuthenticationError, AuthorizationError, KafkaRebalanceError, names_of
 from .cluster_query import ask_cluster
 from .fixed_assignment import FixedAssignment, has_members
 
@@ -118,9 +118,8 @@ def _fixed(
             lambda admin: describe_group(admin, options.group_id),
         )
         if group.members:
-            named = ", ".join(f"{p.topic}-{p.partition}" for p in partitions)
             seen = ", ".join(sorted({member.client_id for member in group.members}))
-            raise has_members(options.group_id, named, seen)
+            raise has_members(options.group_id, names_of(partitions), seen)
     except BaseException:
         client.close(timeout_ms=0)
         raise

@@ -21,7 +21,13 @@ from kafka.structs import TopicPartition
 from ..consumer.commit_loop import CommitLoop
 from ..consumer.deferred import DeferredRevokeConsumer, PollResult
 from ..consumer.lane import Lane, Member, Verdict
-from ..errors import AuthorizationError, DataLossError, KafkaRebalanceError, MembershipError
+from ..errors import (
+    AuthorizationError,
+    DataLossError,
+    KafkaRebalanceError,
+    MembershipError,
+    names_of,
+)
 from ..fetch.connections import explain_final
 
 log = logging.getLogger(__name__)
@@ -81,7 +87,7 @@ class FixedAssignment(DeferredRevokeConsumer):
         )
         try:
             if missing := self._ask_for_missing(self.config["request_timeout_ms"]):
-                raise KafkaRebalanceError(f"assign names what does not exist: {_named(missing)}")
+                raise KafkaRebalanceError(f"assign names what does not exist: {names_of(missing)}")
         except BaseException:
             self.close(timeout_ms=0)
             raise
@@ -110,7 +116,7 @@ class FixedAssignment(DeferredRevokeConsumer):
         deleted, self._missing = missing - self._missing, missing
         if deleted:
             self._by_hand.drop(deleted)
-            text = f"{_named(deleted)} deleted"
+            text = f"{names_of(deleted)} deleted"
             if self._fail_on_data_loss:
                 raise DataLossError(
                     f"records are gone from Kafka ({text}); to go on without them, set "
@@ -235,7 +241,3 @@ def has_members(group_id: str, partitions: str, seen: str) -> MembershipError:
         f"group {group_id!r} has active members ({seen}), so it takes no offsets of partitions "
         f"that assign names: {partitions}; name a group without members, or subscribe"
     )
-
-
-def _named(partitions: Collection[TopicPartition]) -> str:
-    return ", ".join(f"{p.topic}-{p.partition}" for p in sorted(partitions))

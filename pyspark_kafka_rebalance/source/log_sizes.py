@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from ..errors import KafkaRebalanceError
+from ..errors import KafkaRebalanceError, names_of
 from ..secured_clients import admin_client
 
 
@@ -40,10 +40,9 @@ def log_sizes(
             if not log["is_future_key"]:  # a copy on its way to another disk
                 partition = TopicPartition(topic["name"], log["partition_index"])
                 sizes[partition] = max(log["partition_size"], sizes.get(partition, 0))
-    if untold := sorted(set(partitions) - sizes.keys()):
-        named = ", ".join(f"{p.topic}-{p.partition}" for p in untold)
+    if untold := set(partitions) - sizes.keys():
         raise KafkaRebalanceError(
-            f"maxBytesPerTrigger: no broker tells the size of {named}; to ask takes the permission "
-            "to DESCRIBE the cluster (DescribeLogDirs)"
+            f"maxBytesPerTrigger: no broker tells the size of {names_of(untold)}; to ask takes "
+            "the permission to DESCRIBE the cluster (DescribeLogDirs)"
         )
     return sizes

@@ -24,7 +24,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
-from ..errors import KafkaRebalanceError, PartitionsLostError
+from ..errors import KafkaRebalanceError, PartitionsLostError, names_of
 from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
 from .clients import build_clients, partitions_of
@@ -356,8 +356,9 @@ class QueryMembership:
         ends: dict[TopicPartition, int] = {}
         while missing := sorted(partitions - ends.keys()):
             if time.monotonic() >= deadline:
-                named = ", ".join(f"{p.topic}-{p.partition}" for p in missing)
-                raise KafkaRebalanceError(f"end offsets not known within a minute: {named}")
+                raise KafkaRebalanceError(
+                    f"end offsets not known within a minute: {names_of(missing)}"
+                )
             ends.update(self.end_offsets(missing))
             if not ends.keys() >= partitions:
                 client.request_metadata()

@@ -12,7 +12,7 @@ from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
-from ..errors import KafkaRebalanceError, OptionError
+from ..errors import KafkaRebalanceError, OptionError, names_of
 from ..fetch.offset_range import OffsetRange
 from .cluster_query import ask_cluster
 from .ending_offsets import End
@@ -110,9 +110,10 @@ def _require_all(
     unknown = [p for p in named if p not in bounds]
     for what, wrong in (("are missing", missing), ("do not exist", unknown)):
         if wrong:
-            listed = ", ".join(f"{p.topic}-{p.partition}" for p in sorted(wrong))
             raise OptionError(
-                option, f"offsets of {len(named)} partitions", f"each one there is; {listed} {what}"
+                option,
+                f"offsets of {len(named)} partitions",
+                f"each one there is; {names_of(wrong)} {what}",
             )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError
+from ..errors import OptionError, names_of
 from .checkpoint_files import parse_location
 from .client_settings import KNOWN_SETTINGS, map_client_settings
 from .ending_offsets import ENDING_OPTIONS, EndingOffsets
@@ -269,10 +269,9 @@ class SourceOptions:
             if name.lower() in self.given:
                 allowed = "nothing with assign: the query joins no group, and nothing is revoked"
                 raise OptionError(name, "given", allowed)
-        if unknown := sorted(self.starting_offsets.named.keys() - set(partitions)):
+        if unknown := self.starting_offsets.named.keys() - set(partitions):
             name = next(n for n in _STARTING_OPTIONS if n.lower() in self.given)
-            listed = ", ".join(f"{p.topic}-{p.partition}" for p in unknown)
-            raise OptionError(name, listed, "partitions that assign names")
+            raise OptionError(name, names_of(unknown), "partitions that assign names")
 
     def for_batch(self) -> SourceOptions:
         """These options, for a batch read, which starts at the earliest offsets by default.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ..errors import DataLossError, KafkaRebalanceError, OptionError
+from ..errors import DataLossError, KafkaRebalanceError, OptionError, names_of
 from .available_now import AvailableNowRun
 from .membership import QueryMembership
 from .offsets import Event, MemberState, StreamOffset
@@ -119,25 +119,27 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             if not self._postponed:
                 break
             if time.monotonic() >= deadline:
-                named = ", ".join(f"{p.topic}-{p.partition}" for p in sorted(self._postponed))
                 raise KafkaRebalanceError(
                     f"not read to the end within {_POSTPONED_AT_MOST_S:g} s, since their brokers "
-                    f"or the group's coordinator do not answer: {named}"
+                    f"or the group's coordinator do not answer: {names_of(self._postponed)}"
                 )
             membership.wait_for_change()
-        unknown = self._planned is None and (self._replayed or not self._trigger_is_told)
-        if planned is None and unknown:
+        return planned or self._without_ranges(membership, start, limit)
+
+    def _without_ranges(
+        self, membership: QueryMembership, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """The end of a batch that has no records and says something, or ``start``: no batch."""
+        if self._planned is None and (self._replayed or not self._trigger_is_told):
             # Without a warm-up Spark shows the last offset, and so a run that is gone, or none;
             # whoever wants to ask this one to stop must learn of it.
-            planned = self._empty_batch(membership, None)
-        elif planned is None and start == self.initialOffset():
-            # A run with an end that has found nothing: the next one must know what was there.
-            planned = self._empty_batch(membership, _number_after(start))
-        elif planned is None and membership.wants_commit():
-            planned = self._empty_batch(membership, _number_after(start))
-        elif planned is None and self._has_end(limit):
+            return self._empty_batch(membership, None)
+        # At the initial offset, a run with an end found nothing: the next must know what was there.
+        if start == self.initialOffset() or membership.wants_commit():
+            return self._empty_batch(membership, _number_after(start))
+        if self._has_end(limit):
             membership.wait_until_acknowledged()
-        return planned or start
+        return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end offsets of what is owned, for ``query.lastProgress``; asks for nothing."""
