@@ -15,11 +15,15 @@ pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
 def _the_machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Hold the machine for a test marked ``alone``, and share it for the others (pytest-xdist)."""
+    """Hold the machine for some tests, and share it for the others (pytest-xdist).
+
+    Held for those marked ``alone``, and where three brokers elect leaders within time limits.
+    """
     if "PYTEST_XDIST_WORKER" not in os.environ:
         yield
         return
-    alone = request.node.get_closest_marker("alone") is not None
+    marked = request.node.get_closest_marker("alone") is not None
+    alone = marked or "kafka3" in request.fixturenames
     of_this_run = tmp_path_factory.getbasetemp().parent
     with open(of_this_run / "machine.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
