@@ -1,4 +1,4 @@
-"""What is compared: this source, the same decoding in Python, and Spark's built-in source."""
+"""What is compared: this source, the same decoded in Python, a floor, and Spark's own source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, singl
 #: small write of Spark's waits for the delayed acknowledgement of the first (Nagle's algorithm).
 RECOMMENDED = {"spark.python.unix.domain.socket.enabled": "true"}
 
-OURS, PURE, BUILT_IN = "ours", "ours, in Python", "Spark's built-in"
+OURS, PURE, FLOOR, BUILT_IN = "ours", "ours, in Python", "floor", "Spark's built-in"
+_KINDS = {FLOOR: "kafka_floor", BUILT_IN: "kafka"}
 
 
 def spark(form: str, cores: int, work: Path) -> ChildProcess:
@@ -46,6 +47,6 @@ def ran(
     source = {"kafka.bootstrap.servers": servers, "subscribe": topic, **options}
     if form != BUILT_IN:
         source["kafka.group.id"] = f"{topic}-{uuid.uuid4().hex[:8]}"
-    kind = "kafka" if form == BUILT_IN else "kafka_deferred"
+    kind = _KINDS.get(form, "kafka_deferred")
     process.order(json.dumps({"format": kind, "options": source, **how}))
     return process.wait_for("ran", timeout_s)

@@ -12,6 +12,8 @@ from typing import Any
 from pyspark_kafka_rebalance.testing.child_process import orders, tell
 from pyspark_kafka_rebalance.testing.local_spark import local_spark
 
+from .floor import FloorDataSource
+
 AGGREGATION = "aggregation"
 NOOP = "noop"
 
@@ -23,6 +25,7 @@ def main(settings: dict[str, Any]) -> None:
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": str(cores)}
     spark = local_spark(settings["name"], cores, {**conf, **settings["conf"]})
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(FloorDataSource)
     tell("ready")
     for order in orders():
         if order == "stop":

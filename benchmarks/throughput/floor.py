@@ -1,0 +1,126 @@
+"""The least that any Python source can do: receive what the broker sends, and hand on Arrow.
+
+A yardstick, not a client. Fetched record batches are received into one buffer and never looked
+into; as many rows as they hold, of the same size, are handed to Spark in ready-made Arrow batches.
+Whatever a source in Python reads, checks, decompresses or copies comes on top of that.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
+from pyspark_kafka_rebalance.source.schema import arrow_schema
+from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
+
+_FETCH, _VERSION = 1, 4  # the oldest that Kafka 4 answers, and the shortest
+_FETCH_BYTES = _BUFFER = 4 * 1024 * 1024
+#: As the fetcher's batch_bytes.
+_BATCH_BYTES = 2 * 1024 * 1024
+#: Of a record batch, before its records: base offset, length, …, last offset delta, …, count.
+_HEADER = struct.Struct(">qi11xi30xi")
+_BATCH_OVERHEAD = 12  # what the length does not count
+
+
+class FloorDataSource(KafkaDeferredDataSource):
+    """Planned like ours, on one broker without compression."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``."""
+        return "kafka_floor"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader."""
+        return FloorReader(self._parsed.for_stream())
+
+
+class FloorReader(KafkaDeferredStreamReader):
+    """Reads so that only the sizes are right."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As many rows as the ranges have offsets."""
+        schema = arrow_schema(self._options)
+        host, port = self._options.client_config["bootstrap_servers"][0].rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as connection:
+            for one in partition.value.ranges:
+                yield from _forward(connection, one.range, schema)
+
+
+def _forward(
+    connection: socket.socket, wanted: OffsetRange, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    buffer = memoryview(bytearray(_BUFFER + 1024))
+    position, made, rows = wanted.start, None, 0
+    connection.sendall(_request(wanted, position))
+    while position < wanted.end:
+        records = _receive(connection, buffer)
+        at, before, value_bytes = 0, position, 0
+        while at + _HEADER.size <= len(records):
+            base, length, last, count = _HEADER.unpack_from(records, at)
+            at += _BATCH_OVERHEAD + length
+            if at <= len(records):
+                position, value_bytes = base + last + 1, length // count
+        if position < wanted.end:  # received while Spark takes what follows
+            connection.sendall(_request(wanted, position))
+        made = made or _ready_made(value_bytes, schema)
+        rows += min(position, wanted.end) - before
+        while rows >= made.num_rows:
+            yield made
+            rows -= made.num_rows
+    if made is not None:
+        yield made.slice(0, rows)
+
+
+def _request(wanted: OffsetRange, position: int) -> bytes:
+    topic = wanted.topic.encode()
+    header = struct.pack(">hhih", _FETCH, _VERSION, 0, -1)
+    # Any replica's, 500 ms, 1 byte at least, read_uncommitted, one topic and one partition.
+    body = struct.pack(">iiiibih", -1, 500, 1, _FETCH_BYTES, 0, 1, len(topic)) + topic
+    body += struct.pack(">iiqi", 1, wanted.partition, position, _FETCH_BYTES)
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def _receive(connection: socket.socket, buffer: memoryview) -> memoryview:
+    """The record batches of an answer with one partition; no request has more than one."""
+    (size,) = struct.unpack(">i", _exactly(connection, buffer[:4]))
+    answer = _exactly(connection, buffer[:size])
+    (topic_length,) = struct.unpack_from(">h", answer, 12)
+    at = 14 + topic_length + 4
+    _, error, _, _, aborted = struct.unpack_from(">ihqqi", answer, at)
+    if error:
+        raise RuntimeError(f"Fetch is answered with error {error}")
+    return answer[at + 26 + max(0, aborted) * 16 + 4 :]
+
+
+def _exactly(connection: socket.socket, into: memoryview) -> memoryview:
+    got = 0
+    while got < len(into):
+        received = connection.recv_into(into[got:], 0, socket.MSG_WAITALL)
+        if not received:
+            raise ConnectionError("the broker has closed the connection")
+        got += received
+    return into
+
+
+def _ready_made(value_bytes: int, schema: pa.Schema) -> pa.RecordBatch:
+    rows = _BATCH_BYTES // value_bytes
+    values: dict[str, Any] = {"value": b"x" * value_bytes, "key": None, "event": None}
+    constants = {pa.string(): "topic", pa.int32(): 0, pa.int64(): 0, pa.bool_(): False}
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(
+                pa.scalar(values.get(field.name, constants.get(field.type, 0)), field.type), rows
+            )
+            for field in schema
+        ],
+        schema=schema,
+    )
