@@ -53,9 +53,9 @@ def plan_batch(
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
     backlogs = {
-        partition: end_offsets[partition] - position
-        for partition, position in sorted(positions.items())
-        if end_offsets.get(partition, position) > position
+        partition: end_offsets[partition] - positions[partition]
+        for partition in sorted(positions.keys() & end_offsets.keys())
+        if end_offsets[partition] > positions[partition]
     }
     total, count = sum(backlogs.values()), len(backlogs)
     if max_rows is None or total <= max_rows:
@@ -108,11 +108,11 @@ def find_data_loss(
     list of BeyondEnd
         By topic and partition.
     """
-    return [
+    return sorted(
         BeyondEnd(partition, position, end_offsets[partition])
-        for partition, position in sorted(positions.items())
+        for partition, position in positions.items()
         if end_offsets.get(partition, position) < position
-    ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

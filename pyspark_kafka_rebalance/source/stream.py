@@ -70,7 +70,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._postponed: Collection[TopicPartition] = ()  # to be read, but not in this trigger
         self._begun = False  # the first latestOffset of this process is behind us
         self._replayed = False
-        self._planned: dict[str, Any] | None = None
+        #: As Spark has it, and what it stands for: it is not parsed again.
+        self._planned: tuple[dict[str, Any], StreamOffset] | None = None
         self._read_at: float | None = None  # when a batch with records was planned last
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,11 +155,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         """The tasks of the batch that ends at ``end``."""
         if start == end:
             return []
-        offset = StreamOffset.parse(end)
-        if self._membership is not None and end == self._planned:
-            offset = self._with_flags_of_now(offset, self._membership)
+        if self._membership is not None and self._planned is not None and end == self._planned[0]:
+            offset = self._with_flags_of_now(self._planned[1], self._membership)
         else:
             self._replayed = True
+            offset = StreamOffset.parse(end)
             offset = replace(offset, ranges=offset.ranges_after(StreamOffset.parse(start)))
             ranges = list(offset.ranges.values())
             lost = moved_on(self._options, ranges, offset.run) if ranges else frozenset()
@@ -297,9 +298,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return waited_ms < self._options.max_trigger_delay_ms
 
     def _hand_to_spark(self, membership: QueryMembership, offset: StreamOffset) -> dict[str, Any]:
-        self._planned = offset.to_json_dict()
-        membership.planned(self._planned)
-        return self._planned
+        told = offset.to_json_dict()
+        self._planned = told, offset
+        membership.planned(told)
+        return told
 
     def _with_flags_of_now(self, offset: StreamOffset, membership: QueryMembership) -> StreamOffset:
         """``revoking`` and ``lost`` of the batch's own partitions, as they are at this moment."""
