@@ -1,15 +1,15 @@
 """The least that any Python source can do: receive what the broker sends, and hand on Arrow.
 
 A yardstick, not a client. Fetched record batches are received into one buffer and never looked
-into; as many rows as they hold, of the same size, are handed to Spark in ready-made Arrow batches.
-Whatever a source in Python reads, checks, decompresses or copies comes on top of that.
+into; as many rows as they hold are handed to Spark in ready-made Arrow batches. Whatever a source
+in Python reads, checks, decompresses or copies comes on top of that.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
+from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.schema import arrow_schema
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
@@ -25,13 +26,19 @@ _FETCH, _VERSION = 1, 4  # the oldest that Kafka 4 answers, and the shortest
 _FETCH_BYTES = _BUFFER = 4 * 1024 * 1024
 #: As the fetcher's batch_bytes.
 _BATCH_BYTES = 2 * 1024 * 1024
-#: Of a record batch, before its records: base offset, length, …, last offset delta, …, count.
-_HEADER = struct.Struct(">qi11xi30xi")
+#: How a record batch begins: base offset, length, …, last offset delta.
+_HEADER = struct.Struct(">qi11xi")
 _BATCH_OVERHEAD = 12  # what the length does not count
 
 
 class FloorDataSource(KafkaDeferredDataSource):
-    """Planned like ours, on one broker without compression."""
+    """Planned like ours, on one broker; the option ``valueBytes`` is the size of every value."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Our options, and that one."""
+        given = {name.lower(): value for name, value in options.items()}
+        self._value_bytes = int(given.pop("valuebytes"))
+        super().__init__(given)
 
     @classmethod
     def name(cls) -> str:
@@ -40,44 +47,54 @@ class FloorDataSource(KafkaDeferredDataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader."""
-        return FloorReader(self._parsed.for_stream())
+        return FloorReader(self._parsed.for_stream(), self._value_bytes)
 
 
 class FloorReader(KafkaDeferredStreamReader):
     """Reads so that only the sizes are right."""
 
+    def __init__(self, options: SourceOptions, value_bytes: int) -> None:
+        super().__init__(options)
+        self._value_bytes = value_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "value_bytes": self._value_bytes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._value_bytes = state.pop("value_bytes")
+        super().__setstate__(state)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """As many rows as the ranges have offsets."""
-        schema = arrow_schema(self._options)
+        ready_made = _ready_made(self._value_bytes, arrow_schema(self._options))
         host, port = self._options.client_config["bootstrap_servers"][0].rsplit(":", 1)
         with socket.create_connection((host, int(port))) as connection:
             for one in partition.value.ranges:
-                yield from _forward(connection, one.range, schema)
+                yield from _forward(connection, one.range, ready_made)
 
 
 def _forward(
-    connection: socket.socket, wanted: OffsetRange, schema: pa.Schema
+    connection: socket.socket, wanted: OffsetRange, ready_made: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch]:
     buffer = memoryview(bytearray(_BUFFER + 1024))
-    position, made, rows = wanted.start, None, 0
+    position = wanted.start
+    rows = 0
     connection.sendall(_request(wanted, position))
     while position < wanted.end:
         records = _receive(connection, buffer)
-        at, before, value_bytes = 0, position, 0
+        before, at = position, 0
         while at + _HEADER.size <= len(records):
-            base, length, last, count = _HEADER.unpack_from(records, at)
+            base, length, last = _HEADER.unpack_from(records, at)
             at += _BATCH_OVERHEAD + length
             if at <= len(records):
-                position, value_bytes = base + last + 1, length // count
+                position = base + last + 1
         if position < wanted.end:  # received while Spark takes what follows
             connection.sendall(_request(wanted, position))
-        made = made or _ready_made(value_bytes, schema)
         rows += min(position, wanted.end) - before
-        while rows >= made.num_rows:
-            yield made
-            rows -= made.num_rows
-    if made is not None:
-        yield made.slice(0, rows)
+        while rows >= ready_made.num_rows:
+            yield ready_made
+            rows -= ready_made.num_rows
+    yield ready_made.slice(0, rows)
 
 
 def _request(wanted: OffsetRange, position: int) -> bytes:
