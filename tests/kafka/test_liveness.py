@@ -58,10 +58,8 @@ def elected_preferred(cluster: LocalKafka) -> bool:
     try:
         admin.elect_leaders(0, {"__consumer_offsets": [0, 1, 2]})
     except (
-        kafka_errors.PreferredLeaderNotAvailableError,
+        kafka_errors.RetriableError,
         kafka_errors.UnknownBrokerIdError,  # of the controller, which has not registered again
-        kafka_errors.NodeNotReadyError,
-        kafka_errors.KafkaConnectionError,
     ):
         return False
     finally:
