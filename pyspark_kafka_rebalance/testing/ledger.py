@@ -7,7 +7,6 @@ another attempt, so that nothing hides.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +36,8 @@ class LedgerWriter:
         self._folder = folder / reader
         self._folder.mkdir(parents=True, exist_ok=True)
         self._reader = reader
+        # Not the process: one may run a query, and later the same one again.
+        self._attempt = time.time_ns()
 
     def write(
         self, batch: int, records: pa.Table, began_at: float, received_at: float | None = None
@@ -59,12 +60,12 @@ class LedgerWriter:
             **{name: records[name] for name in records.column_names},
             "reader": pa.repeat(self._reader, rows),
             "batch": pa.repeat(batch, rows),
-            "attempt": pa.repeat(os.getpid(), rows),
+            "attempt": pa.repeat(self._attempt, rows),
             "began_at": pa.repeat(began_at, rows),
             "received_at": pa.repeat(began_at if received_at is None else received_at, rows),
             "completed_at": pa.repeat(time.time(), rows),
         }
-        name = f"{batch:06d}-{os.getpid()}.parquet"
+        name = f"{batch:06d}-{self._attempt}.parquet"
         unfinished = self._folder / f".{name}"
         pq.write_table(pa.table(columns), unfinished)
         unfinished.rename(self._folder / name)  # a reader of the ledger never sees half a file
@@ -89,14 +90,35 @@ class Tally:
     duplicated: int
 
 
+class LedgerReader:
+    """Reads the whole ledger as often as is wanted, and each file of it once: none ever changes.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the ledger; it need not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: set[Path] = set()
+        self._rows = pa.table({})
+
+    def read(self) -> pa.Table:
+        """All rows of all readers, by completion."""
+        new = set(self._folder.glob("*/[!.]*.parquet")) - self._files
+        self._files |= new
+        tables = [table for file in sorted(new) if (table := pq.read_table(file)).num_rows]
+        if tables:
+            older = [self._rows] if self._rows.num_rows else []
+            rows = pa.concat_tables(older + tables, promote_options="permissive")
+            self._rows = rows.sort_by("completed_at")
+        return self._rows
+
+
 def read_ledger(folder: Path) -> pa.Table:
     """All rows of all readers, by completion."""
-    files = sorted(folder.glob("*/[!.]*.parquet"))
-    tables = [pq.read_table(file) for file in files]
-    filled = [table for table in tables if table.num_rows]
-    if not filled:
-        return pa.table({})
-    return pa.concat_tables(filled, promote_options="permissive").sort_by("completed_at")
+    return LedgerReader(folder).read()
 
 
 def tally(
