@@ -14,14 +14,39 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .child_process import START_TIMEOUT_S, ChildProcess, orders, tell
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-class QueryProcess(ChildProcess):
+
+class SparkProcess(ChildProcess):
+    """A process with a Spark and a query in it."""
+
+    def planner(self) -> int:
+        """Process id of the planner, Spark's long-lived Python process that runs the source."""
+        (pid,) = self.descendants("python_streaming_source_runner")
+        return pid
+
+    def jvm(self) -> int:
+        """Process id of the driver's JVM."""
+        return self.descendants("SparkSubmit")[-1]
+
+    def wait_for_batch(
+        self, with_rows: int = 1, timeout_s: float = START_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """The next completed batch with at least so many rows."""
+        while True:
+            batch = self.wait_for("batch", timeout_s)
+            if batch["rows"] >= with_rows:
+                return batch
+
+
+class QueryProcess(SparkProcess):
     """Start one query in its own process and follow its batches.
 
     Parameters
@@ -69,53 +94,58 @@ class QueryProcess(ChildProcess):
         hold: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.checkpoint = work / f"checkpoint-{name}"
+        query = query_settings(
+            name,
+            options,
+            ledger=ledger,
+            work=work,
+            trigger=trigger,
+            batch_s=batch_s,
+            source=source,
+            writer_options=writer_options,
+        )
+        self.checkpoint = Path(query["checkpoint"])
         settings = {
-            "name": name,
-            "source": source,
-            "options": {"checkpointLocation": str(self.checkpoint), **options},
-            "ledger": str(ledger),
-            "checkpoint": str(self.checkpoint),
-            "trigger": dict(trigger or {"processingTime": "0 seconds"}),
-            "batch_s": batch_s,
+            **query,
             "conf": dict(conf or {}),
-            "writer_options": dict(writer_options or {}),
             "parallelism": parallelism,
             "master": master,
             "hold": hold,
         }
         super().__init__(name, __name__, settings, work=work, on_event=on_event)
 
-    def planner(self) -> int:
-        """Process id of the planner, Spark's long-lived Python process that runs the source."""
-        (pid,) = self.descendants("python_streaming_source_runner")
-        return pid
-
-    def jvm(self) -> int:
-        """Process id of the driver's JVM."""
-        return self.descendants("SparkSubmit")[-1]
-
-    def wait_for_batch(
-        self, with_rows: int = 1, timeout_s: float = START_TIMEOUT_S
-    ) -> dict[str, Any]:
-        """The next completed batch with at least so many rows."""
-        while True:
-            batch = self.wait_for("batch", timeout_s)
-            if batch["rows"] >= with_rows:
-                return batch
-
     def release(self) -> None:
         """Start the query that ``hold`` held back."""
         self.order("go")
 
 
-def main(settings: dict[str, Any]) -> None:
-    """Run the query until "stop" on standard input, which is graceful, or until it ends."""
-    import pyarrow.compute as pc
-    from pyspark.sql import DataFrame
+def query_settings(
+    name: str,
+    options: Mapping[str, str],
+    *,
+    ledger: Path,
+    work: Path,
+    trigger: Mapping[str, Any] | None = None,
+    batch_s: float = 0.0,
+    source: str = "kafka_deferred",
+    writer_options: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What :func:`run_query` wants; the parameters are those of :class:`QueryProcess`."""
+    checkpoint = str(work / f"checkpoint-{name}")
+    return {
+        "name": name,
+        "source": source,
+        "options": {"checkpointLocation": checkpoint, **options},
+        "ledger": str(ledger),
+        "checkpoint": checkpoint,
+        "trigger": dict(trigger or {"processingTime": "0 seconds"}),
+        "batch_s": batch_s,
+        "writer_options": dict(writer_options or {}),
+    }
 
-    from ..source.graceful_stop import stop_gracefully
-    from .ledger import RECORD_COLUMNS, LedgerWriter
+
+def start_spark(settings: Mapping[str, Any]) -> SparkSession:
+    """The session of a process of queries, which logs what goes wrong."""
     from .local_spark import local_spark
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -123,14 +153,28 @@ def main(settings: dict[str, Any]) -> None:
     conf = {"spark.sql.execution.arrow.pyspark.enabled": "true", **settings["conf"]}
     spark = local_spark(settings["name"], settings["parallelism"], conf, settings["master"])
     spark.sparkContext.setLogLevel("WARN")
-    given = orders()
-    if settings["hold"]:
-        spark.range(2).toArrow()  # what every first job of a JVM costs
-        tell("ready")
-        if next(given) == "stop":
-            tell("stopped", progress=[])
-            spark.stop()
-            return
+    return spark
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Pay what every first job of a JVM costs."""
+    spark.range(2).toArrow()
+
+
+def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[str]) -> bool:
+    """Run the query until it is ordered to "stop", which is graceful, or until it ends.
+
+    Returns
+    -------
+    bool
+        Whether it was ordered to stop.
+    """
+    import pyarrow.compute as pc
+    from pyspark.sql import DataFrame
+
+    from ..source.graceful_stop import stop_gracefully
+    from .ledger import RECORD_COLUMNS, LedgerWriter
+
     stream = spark.readStream.format(settings["source"]).options(**settings["options"]).load()
     writer = LedgerWriter(Path(settings["ledger"]), settings["name"])
     columns = [name for name in RECORD_COLUMNS if name in stream.columns]
@@ -177,6 +221,21 @@ def main(settings: dict[str, Any]) -> None:
         obeying.join()  # the planner is still leaving the group
     progress = [progress.json for progress in query.recentProgress[-3:]]
     tell("stopped", complete=complete, progress=progress)
+    return stopping.is_set()
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Run one query; with ``hold`` not before the first order."""
+    spark = start_spark(settings)
+    given = orders()
+    if settings["hold"]:
+        warm_up(spark)
+        tell("ready")
+        if next(given) == "stop":
+            tell("stopped", progress=[])
+            spark.stop()
+            return
+    run_query(spark, settings, given)
     spark.stop()
 
 

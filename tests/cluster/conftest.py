@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ..spark.conftest import queries
+from ..spark.conftest import queries, warm_sparks
 
-__all__ = ["queries"]
+__all__ = ["queries", "warm_sparks"]

@@ -41,13 +41,13 @@ def partitions_read_by(queries, name, since=0.0):
 def test_two_queries_share_a_topic_on_two_workers(kafka, topic_name, queries, cluster):
     kafka.create_topic(topic_name, partitions=4)
     with SteadyProducer(kafka, topic_name, partitions=4, per_second=400) as producer:
-        first = queries.start("A", master=cluster.master)
+        first = queries.start_on(cluster.master, "A")
         first.wait_for_batch(timeout_s=PATIENCE_S)
         before = cluster.finished_tasks()
         first.wait_for_batch(timeout_s=PATIENCE_S)
         first.wait_for_batch(timeout_s=PATIENCE_S)
         assert all(now > then for now, then in zip(cluster.finished_tasks(), before, strict=True))
-        second = queries.start("B", master=cluster.master, cores=1, readers="1")
+        second = queries.start_on(cluster.master, "B", cores=1, readers="1")
         second.wait_for_batch(timeout_s=PATIENCE_S)
         joined_at = time.time()
         deadline = time.monotonic() + PATIENCE_S

@@ -20,9 +20,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
-from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
+from pyspark_kafka_rebalance.testing.ledger import LedgerReader, Tally, tally
 from pyspark_kafka_rebalance.testing.local_spark import local_spark
 from pyspark_kafka_rebalance.testing.query_process import QueryProcess
+
+from .warm_sparks import WarmQuery, WarmSparks
 
 # Spark starts its Python workers by this name, and they must find this package.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -189,11 +191,22 @@ class SteadyProducer:
         self._producer.close()
 
 
+@pytest.fixture(scope="module")
+def warm_sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmSparks]:
+    """Processes for the queries of one test file; none is started before the first of them."""
+    sparks = WarmSparks(tmp_path_factory.mktemp("warm-sparks"))
+    yield sparks
+    sparks.close()
+
+
 class Queries:
     """Queries of one group, each in its own process, and their ledger."""
 
-    def __init__(self, kafka: LocalKafka, topic: str, group_id: str, work: Path) -> None:
+    def __init__(
+        self, kafka: LocalKafka, topic: str, group_id: str, work: Path, sparks: WarmSparks
+    ) -> None:
         self._kafka = kafka
+        self._sparks = sparks
         self._work = work
         self._options = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
@@ -204,7 +217,9 @@ class Queries:
             "kafka.session.timeout.ms": "10000",
         }
         self._topic = topic
-        self._made: list[QueryProcess] = []
+        self._ledger = LedgerReader(work / "ledger")
+        self._made: list[WarmQuery] = []
+        self._clustered: list[QueryProcess] = []
 
     def start(
         self,
@@ -213,28 +228,38 @@ class Queries:
         trigger: str = "0 seconds",
         hold: bool = False,
         writer_options: Mapping[str, str] | None = None,
-        master: str | None = None,
-        cores: int = 2,
         **options: str,
-    ) -> QueryProcess:
-        given = {key.replace("__", "."): value for key, value in options.items()}
-        query = QueryProcess(
+    ) -> WarmQuery:
+        query = WarmQuery(
+            self._sparks,
             name,
-            {**self._options, **given},
+            {**self._options, **{key.replace("__", "."): value for key, value in options.items()}},
             ledger=self._work / "ledger",
             work=self._work,
             batch_s=batch_s,
             trigger={"processingTime": trigger},
             hold=hold,
             writer_options=writer_options,
-            master=master,
-            parallelism=cores,
         )
         self._made.append(query)
         return query.start()
 
+    def start_on(self, master: str, name: str, cores: int = 2, **options: str) -> QueryProcess:
+        """One whose driver has a process of its own, and whose tasks run on a Spark cluster."""
+        query = QueryProcess(
+            name,
+            {**self._options, **options},
+            ledger=self._work / "ledger",
+            work=self._work,
+            batch_s=0.3,
+            master=master,
+            parallelism=cores,
+        )
+        self._clustered.append(query)
+        return query.start()
+
     def ledger(self) -> pa.Table:
-        return read_ledger(self._work / "ledger")
+        return self._ledger.read()
 
     def ends(self) -> dict[TopicPartition, int]:
         """The topic's end offsets."""
@@ -254,14 +279,18 @@ class Queries:
             time.sleep(0.5)
         return result
 
-    def kill_all(self) -> None:
+    def end_all(self) -> None:
         for query in self._made:
-            query.kill()
+            query.end()
+        for process in self._clustered:
+            process.kill()
 
 
 @pytest.fixture
-def queries(kafka: LocalKafka, topic_name: str, group_id: str, tmp_path: Path) -> Iterator[Queries]:
-    """Make queries in processes of their own; killed at the end."""
-    made = Queries(kafka, topic_name, group_id, tmp_path)
+def queries(
+    kafka: LocalKafka, topic_name: str, group_id: str, tmp_path: Path, warm_sparks: WarmSparks
+) -> Iterator[Queries]:
+    """Make queries in processes of their own; ended at the end."""
+    made = Queries(kafka, topic_name, group_id, tmp_path, warm_sparks)
     yield made
-    made.kill_all()
+    made.end_all()
