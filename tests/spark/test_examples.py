@@ -73,7 +73,6 @@ def submitted(folder: Path, *arguments: str) -> Iterator[SubmittedJob]:
         *("--master", "local[2]"),
         *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"),
         *("--conf", "spark.driver.host=127.0.0.1"),
-        *("--driver-java-options", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"),  # starts sooner
         str(EXAMPLES / "orders_to_parquet.py"),
         *("--checkpoint", str(folder / "checkpoint"), "--output", str(folder / "orders")),
         *("--trigger-seconds", "0.5"),
