@@ -27,6 +27,8 @@ INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalanc
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
 SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks)
 export PYTHONUNBUFFERED := 1
+# Where it is set, every Python process of a query would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Spark's workers would start whatever python3 is on the PATH.
 export PYSPARK_PYTHON := $(abspath $(PY))
 export PYSPARK_DRIVER_PYTHON := $(abspath $(PY))
