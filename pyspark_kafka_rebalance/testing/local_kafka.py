@@ -347,6 +347,8 @@ def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> d
         "share.coordinator.state.topic.replication.factor": count,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": 0,
+        # Records of a test are as old as it likes. Retention looks at them 30 s after the start.
+        "log.retention.ms": -1,
         # Tests of a member's death need not wait for the sessions of production.
         "group.min.session.timeout.ms": 1_000,
         "group.consumer.min.session.timeout.ms": 1_000,

@@ -9,6 +9,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
+from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
+
 BEGIN_MS = 1_700_000_000_000
 
 
@@ -69,7 +71,8 @@ def test_a_frame_reads_the_same_again_and_the_next_load_what_came_since(kafka, t
     frame = read.frame()
     assert frame.count() == 14
     kafka.produce(topic, [b"more"] * 3)
-    assert frame.count() == 14, "Spark plans a Python source once for each load()"
+    # Spark 4.2 plans a Python source once for each load(), 4.0 once for each action.
+    assert frame.count() == (14 if HAS_ADMISSION_CONTROL else 17)
     assert read.frame().count() == 17
 
 
