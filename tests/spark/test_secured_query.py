@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark_kafka_rebalance.testing import SecuredKafka
 from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
 
+from .waiting import wait_until
+
 # None of them has a part that stands in the log or in a plan for another reason.
 PASSWORD, WRONG, STORE_PASSWORD = "Zi9-xw4K7q", "mY2-vv8Ru3", "Hq6-kt1Wd5"
 
@@ -47,7 +49,7 @@ def test_a_query_logs_in_on_driver_and_executors(kafka, topic_name, stream, comm
     kafka.produce(topic_name, [b"x"] * 10)
     settings = mutual_tls(kafka) if how == "mutual TLS" else kafka.login(how, "etl", tls=True)
     assert stream(**as_options(settings)).run().num_rows == 10
-    assert sorted(committed().values()) == [5, 5]
+    wait_until(lambda: sorted(committed().values()) == [5, 5], "committed")
 
 
 def failure_of(query: Any) -> str:
