@@ -22,6 +22,8 @@ OLD_CLIENT := $(VENV)/kafka-python-$(OLDEST_KAFKA_PYTHON)
 # Those that go through what the consumer uses of kafka-python's private parts.
 CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane.py) \
   $(addprefix tests/kafka/,test_deferred.py test_fetcher.py test_traps.py test_rebalance_races.py)
+# Those of them that need nothing of this folder's in an executor, and no Sparks of their own.
+CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_graceful_stop.py)
 # What an installation is made from.
 INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
@@ -77,10 +79,11 @@ test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
 	@echo "== tests on Kafka and Spark"
 	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/spark
 
-test-cluster: $(VENV)/.dev ## Run the tests on a Spark cluster: a master, two workers, executors
-	@$(FETCH_JARS)
+test-cluster: $(VENV)/.dev ## Run tests on a Spark cluster: a master, two workers, executors
+	@$(FETCH_JARS) --peer
 	@echo "== tests on a Spark cluster"
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/cluster
+	@$(WITH_JAVA) TESTS_ON_SPARK_CLUSTER=1 $(PY) -m pytest $(ARGS) $(CLUSTER_TESTS)
 
 notebook: $(VENV)/.notebook ## Open notebooks/rebalance.ipynb, the demo drawn live, in JupyterLab
 	@$(FETCH_JARS)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
-from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.testing import LocalKafka, LocalSparkCluster
 from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
 from pyspark_kafka_rebalance.testing.ledger import LedgerReader, Tally, tally
 from pyspark_kafka_rebalance.testing.local_spark import local_spark
@@ -51,12 +51,27 @@ _CONNECT_SERVER = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark_master() -> Iterator[str | None]:
+    """With TESTS_ON_SPARK_CLUSTER that of a standalone cluster, else none: this process.
+
+    Its executors have what is installed in their Python: no PYTHONPATH is handed on to them.
+    """
+    if not os.environ.get("TESTS_ON_SPARK_CLUSTER"):
+        yield None
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("PYTHONPATH", raising=False)
+        with LocalSparkCluster() as cluster:
+            yield cluster.master
+
+
+@pytest.fixture(scope="session")
+def spark(spark_master: str | None) -> Iterator[SparkSession]:
     """One session for all tests; Spark's built-in Kafka source is there to compare with."""
     conf = {"spark.sql.session.timeZone": "UTC", **_CONNECT_SERVER}
     if HAS_ADMISSION_CONTROL:  # as built_in_source
         conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
-    session = local_spark("tests", conf=conf)
+    session = local_spark("tests", conf=conf, master=spark_master)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
