@@ -23,9 +23,15 @@ dbutils.widgets.text("trigger", "10 seconds")
 
 # COMMAND ----------
 
+from pyspark.errors import AnalysisException
+
 from pyspark_kafka_rebalance import KafkaDeferredDataSource, progress, stop_gracefully
 
-spark.dataSource.register(KafkaDeferredDataSource)
+try:
+    spark.dataSource.register(KafkaDeferredDataSource)
+except AnalysisException as error:  # Spark 4.0, if it has found the package by itself
+    if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+        raise
 
 scope = dbutils.widgets.get("secret_scope")
 user = dbutils.secrets.get(scope, "user")
