@@ -23,7 +23,7 @@ from pyspark_kafka_rebalance.source.schema import arrow_schema
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 _FETCH, _VERSION = 1, 4  # the oldest that Kafka 4 answers, and the shortest
-_FETCH_BYTES = _BUFFER = 4 * 1024 * 1024
+_FETCH_BYTES = 4 * 1024 * 1024
 #: As the fetcher's batch_bytes.
 _BATCH_BYTES = 2 * 1024 * 1024
 #: How a record batch begins: base offset, length, …, last offset delta.
@@ -76,7 +76,7 @@ class FloorReader(KafkaDeferredStreamReader):
 def _forward(
     connection: socket.socket, wanted: OffsetRange, ready_made: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch]:
-    buffer = memoryview(bytearray(_BUFFER + 1024))
+    buffer = memoryview(bytearray(_FETCH_BYTES + 1024))
     position = wanted.start
     rows = 0
     connection.sendall(_request(wanted, position))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
+from ..errors import names_of
 from .lane import Lane, Member, Verdict, verdict_of
 from .progress import OffsetCommits
 
@@ -155,6 +156,6 @@ class CommitLoop:
                 self._on_accepted(sent_at)
             for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
                 if verdict is not Verdict.ACCEPTED:
-                    named = (f"{p.topic}-{p.partition}" for p in offsets if errors[p] is error)
-                    self._on_verdict(verdict, error, unanswered or ", ".join(named))
+                    named = names_of(p for p in offsets if errors[p] is error)
+                    self._on_verdict(verdict, error, unanswered or named)
         return all(verdicts.get(p) in _FINAL for p in offsets)

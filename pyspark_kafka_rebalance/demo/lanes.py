@@ -64,12 +64,13 @@ def draw_lanes(
     height = 1.7 + 0.5 * max(1, len(partitions))
     figure = Figure(figsize=(10, height), dpi=100, layout="constrained")
     axes = figure.subplots()
+    times = middles(edges)
     bottoms = {partition: n + _FULL / 2 for n, partition in enumerate(partitions)}
     for (partition, reader), values in lanes.items():
         bottom = bottoms[partition]
         heights = [min(1.0, value / produced / _CUT_AT) * _FULL for value in values]
         axes.fill_between(
-            middles(edges),
+            times,
             [bottom - height for height in heights],
             bottom,
             where=[height > 0 for height in heights],

@@ -9,6 +9,7 @@ from itertools import pairwise
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.errors import names_of
 
 from .processing import Piece
 
@@ -71,9 +72,7 @@ class PollChecks:
             "not as the results say": self.owned ^ frozenset(assignment),
         }
         return [
-            f"{what}: " + ", ".join(f"{p.topic}-{p.partition}" for p in sorted(partitions))
-            for what, partitions in wrong.items()
-            if partitions
+            f"{what}: {names_of(partitions)}" for what, partitions in wrong.items() if partitions
         ]
 
     def processed(self, reached: Mapping[TopicPartition, int]) -> None:

@@ -6,28 +6,12 @@ The package must be installed in the Python that runs this.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pyarrow.compute as pc
-import pytest
-
-from pyspark_kafka_rebalance.testing import LocalSparkCluster
 
 from ..spark.conftest import SteadyProducer
 
 PATIENCE_S = 240.0  # ten JVMs
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalSparkCluster]:
-    """Its executors have what is installed in their Python, and nothing of this process's folders.
-
-    Spark hands the driver's PYTHONPATH on to them, so the queries must not have one either.
-    """
-    with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("PYTHONPATH", raising=False)
-        with LocalSparkCluster() as running:
-            yield running
 
 
 def partitions_read_by(queries, name, since=0.0):

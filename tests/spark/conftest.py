@@ -51,27 +51,30 @@ _CONNECT_SERVER = {
 
 
 @pytest.fixture(scope="session")
-def spark_master() -> Iterator[str | None]:
-    """With TESTS_ON_SPARK_CLUSTER that of a standalone cluster, else none: this process.
+def cluster() -> Iterator[LocalSparkCluster]:
+    """Its executors have what is installed in their Python, and nothing of this process's folders.
 
-    Its executors have what is installed in their Python: no PYTHONPATH is handed on to them.
+    Spark hands the driver's PYTHONPATH on to them, so the queries must not have one either.
     """
-    if not os.environ.get("TESTS_ON_SPARK_CLUSTER"):
-        yield None
-        return
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv("PYTHONPATH", raising=False)
-        with LocalSparkCluster() as cluster:
-            yield cluster.master
+        with LocalSparkCluster() as running:
+            yield running
 
 
 @pytest.fixture(scope="session")
-def spark(spark_master: str | None) -> Iterator[SparkSession]:
-    """One session for all tests; Spark's built-in Kafka source is there to compare with."""
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """One session for all tests; Spark's built-in Kafka source is there to compare with.
+
+    Its tasks run in this process's JVM, or with TESTS_ON_SPARK_CLUSTER on a cluster.
+    """
+    master = None
+    if os.environ.get("TESTS_ON_SPARK_CLUSTER"):
+        master = request.getfixturevalue("cluster").master
     conf = {"spark.sql.session.timeZone": "UTC", **_CONNECT_SERVER}
     if HAS_ADMISSION_CONTROL:  # as built_in_source
         conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
-    session = local_spark("tests", conf=conf, master=spark_master)
+    session = local_spark("tests", conf=conf, master=master)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
