@@ -224,14 +224,20 @@ def test_a_worker_that_finishes_as_the_drain_of_close_ends(with_records, kafka, 
     drain, drained = member.drain, []
 
     def draining(timeout_ms: float) -> bool:
+        kafka.resume()
         drained.append(drain(timeout_ms))
         if len(drained) == 1:
+            kafka.suspend()
             member.processed(partition, 1)
         return drained[-1]
 
     member.drain = draining
-    member.processed(partition, 0)
-    member.close()
+    kafka.suspend()  # nothing is acknowledged before it is drained
+    try:
+        member.processed(partition, 0)
+        member.close()
+    finally:
+        kafka.resume()
     assert drained == [True, True]
     assert kafka.committed(group_id) == {partition: 2}
     with pytest.raises(PartitionsLostError, match=f"{partition.topic}-0 at 2"):

@@ -62,12 +62,16 @@ def test_commit_async_of_what_is_lost_reports_a_failure(kafka, topic_name, group
     member = consumers(topic_name)
     poll_until(owns(member, 1), member)
     answers = []
-    member._membership._lose("test", keep_member_id=True)
-    member._coordinator.coordinator_dead("the test says so")
-    member.commit_async(
-        {TopicPartition(topic_name, 0): OffsetAndMetadata(7, "", -1)},
-        callback=lambda _, answer: answers.append(answer),
-    )
+    kafka.suspend()  # it does not join again before it commits
+    try:
+        member._membership._lose("test", keep_member_id=True)
+        member._coordinator.coordinator_dead("the test says so")
+        member.commit_async(
+            {TopicPartition(topic_name, 0): OffsetAndMetadata(7, "", -1)},
+            callback=lambda _, answer: answers.append(answer),
+        )
+    finally:
+        kafka.resume()
     poll_until(lambda: bool(answers), member)
     assert isinstance(answers[0], Exception)
     assert kafka.committed(group_id) == {}

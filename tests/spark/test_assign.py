@@ -10,12 +10,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_rebalance import progress, stop_gracefully
+from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from . import waiting
@@ -51,14 +52,21 @@ def a_member(kafka: LocalKafka, group_id: str, topic: str) -> Iterator[None]:
         client_id="somebody",
         enable_auto_commit=False,
         bootstrap_servers=kafka.bootstrap_servers,
-        # kafka-python may assign before it knows the new topic's partitions, and then nothing.
-        metadata_max_age_ms=500,
     )
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+
+    def joined() -> bool:
+        # Not what it is assigned: kafka-python may not know the new topic's partitions.
+        consumer.poll(100)
+        group = describe_group(admin, group_id)
+        return group.state == "Stable" and len(group.members) == 1
+
     try:
-        wait_until(lambda: bool(consumer.poll(100) or consumer.assignment()), "it joins")
+        wait_until(joined, "it joins")
         yield
     finally:
         consumer.close()
+        admin.close()
 
 
 def wait_for_rows(query: Stream, count: int) -> None:
