@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer
+
+from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
 
 # The brokers and Sparks of tests do not live long: without C2 and G1 they start in half the time,
 # and tests take a quarter less of the processor. Read by every Java of 9 and later.
@@ -15,20 +17,25 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLeve
 pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
 
 
-@pytest.fixture(autouse=True)
-def _the_machine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Hold the machine for some tests, and share it for the others (pytest-xdist).
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkOnHalfOfThem | None:
+    return SparkOnHalfOfThem(config, log) if config.getvalue("dist") == "loadfile" else None
 
-    Held for those marked ``alone``, and where three brokers elect leaders within time limits.
-    """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
-        return
-    marked = request.node.get_closest_marker("alone") is not None
-    alone = marked or "kafka3" in request.fixturenames
-    of_this_run = tmp_path_factory.getbasetemp().parent
-    with open(of_this_run / "machine.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """With the brokers and Sparks that a test is the first to want: to start them takes most."""
+    assert item.config.cache is not None
+    lock = item.config.cache.mkdir("machine") / "shares"
+    with shares_of_the_machine(lock, _shares_of(item)):
+        return (yield)
+
+
+def _shares_of(item: pytest.Item) -> int:
+    """By the processors that a test keeps busy, and by how much it minds when they are."""
+    if item.path.parent.name == "unit":
+        return 0
+    if item.get_closest_marker("several_sparks") is not None:
+        return 4
+    fixtures = set(getattr(item, "fixturenames", ()))
+    return 3 if "kafka3" in fixtures else 2 if "spark" in fixtures else 1

@@ -37,7 +37,7 @@ def logged(folder):
     return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
 
 
-@pytest.mark.alone
+@pytest.mark.several_sparks
 def test_kill_9_forgets_nothing_that_is_not_in_sparks_log(
     kafka, topic_name, queries, committed, tmp_path
 ):

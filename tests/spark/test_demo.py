@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.several_sparks
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -24,7 +24,7 @@ from pyspark_kafka_rebalance.testing.ledger import duplicated_rows
 from . import waiting
 from .conftest import SteadyProducer
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.several_sparks
 
 PATIENCE_S = 120.0
 

@@ -1,0 +1,70 @@
+"""How the processes of a run (pytest-xdist) share the machine and the files of tests.
+
+Most tests wait: for sessions to time out, for rebalances, for brokers that restart. Two processes
+leave two cores idle for half of the time. Of more, those that would be too much at once wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+#: Of the machine: what a test takes is in conftest.py.
+SHARES = 7
+
+_TURNSTILE = SHARES  # the byte behind those that stand for the shares
+
+
+@contextmanager
+def shares_of_the_machine(lock: Path, count: int) -> Iterator[None]:
+    """Wait for so many shares, and hold them. First come, first served, so that nobody starves."""
+    with open(lock, "a+b") as file:
+        if count:
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, _TURNSTILE)
+            while not _hold(file, count):
+                time.sleep(0.05)
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, _TURNSTILE)
+        yield
+
+
+def _hold(file: IO[bytes], count: int) -> bool:
+    """Lock free shares until there are so many; those of an earlier call count."""
+    held = 0
+    for share in range(SHARES):
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, share)
+        except BlockingIOError:
+            continue
+        held += 1
+        if held == count:
+            return True
+    return False
+
+
+class SparkOnHalfOfThem(LoadFileScheduling):
+    """Whole files, and those with Spark on every other process while there are others to do.
+
+    A Spark session and its first queries cost 30 s of a core in every process that has one. Files
+    of few tests go first: they are those that take long, and would be waited for at the end.
+    """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        wants_spark = int(node.gateway.id.removeprefix("gw")) % 2 == 1
+        first = min(
+            self.workqueue,
+            key=lambda file: (
+                ("tests/spark/" in file) != wants_spark,
+                len(self.workqueue[file]),
+            ),
+        )
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
