@@ -35,7 +35,7 @@ def _shares_of(item: pytest.Item) -> int:
     """By the processors that a test keeps busy, and by how much it minds when they are."""
     if item.path.parent.name == "unit":
         return 0
-    if item.get_closest_marker("several_sparks") is not None:
-        return 4
     fixtures = set(getattr(item, "fixturenames", ()))
-    return 3 if "kafka3" in fixtures else 2 if "spark" in fixtures else 1
+    if item.get_closest_marker("several_sparks") is not None or "kafka3" in fixtures:
+        return 4
+    return 2 if "spark" in fixtures else 1
