@@ -66,6 +66,9 @@ demo: $(VENV)/.demo ## Watch three queries share a group while they join and lea
 	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo $(ARGS)
 
 test: test-environment ## Run all tests: unit, kafka and spark (SPARK=4.0 for another PySpark)
+test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
+test-spark: TESTS := tests/spark
+test test-spark:
 	@$(FETCH_JARS) --peer
 	@echo "== tests$(ON_SPARK)"
 	@$(WITH_SPARK) $(PY) -m pytest $(PARALLEL) $(ARGS) $(TESTS)
@@ -78,11 +81,6 @@ test-kafka: $(VENV)/.dev ## Run the tests on real brokers
 	@$(FETCH_JARS)
 	@echo "== tests on Kafka"
 	@$(WITH_JAVA) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/kafka
-
-test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
-	@$(FETCH_JARS) --peer
-	@echo "== tests on Kafka and Spark$(ON_SPARK)"
-	@$(WITH_SPARK) $(PY) -m pytest $(PARALLEL) $(ARGS) tests/spark
 
 test-cluster: $(VENV)/.dev ## Run tests on a Spark cluster: a master, two workers, executors
 	@$(FETCH_JARS) --peer
@@ -212,14 +210,14 @@ $(VENV)/.dev: $(INSTALLED) | $(VENV)/.python
 .PHONY: test-environment
 test-environment: $(VENV)/.dev $(if $(SPARK),$(OTHER_SPARK)/.installed)
 
+INSTALL_BESIDE = $(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade --target $(@D)
+
 # PySpark is made into a wheel first, which need not be a small one.
 $(VENV)/pyspark-%/.installed: | $(VENV)/.dev
 	@echo "== installing PySpark $* beside the newest"
-	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade \
-	  --config-settings='--build-option=--compression=stored' --target $(@D) 'pyspark==$*.*'
+	@$(INSTALL_BESIDE) --config-settings='--build-option=--compression=stored' 'pyspark==$*.*'
 	@touch $@
 
 $(OLD_CLIENT)/.installed: | $(VENV)/.dev
-	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade \
-	  --target $(OLD_CLIENT) 'kafka-python==$(OLDEST_KAFKA_PYTHON)'
+	@$(INSTALL_BESIDE) 'kafka-python==$(OLDEST_KAFKA_PYTHON)'
 	@touch $@
