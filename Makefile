@@ -54,7 +54,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-control bench-memory bench-handover bench-rebalance jars venv clean
+.PHONY: help demo notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -153,6 +153,11 @@ bench-latency: $(VENV)/.bench ## Measure small micro-batches beside Spark's buil
 	@$(FETCH_JARS) --peer
 	@echo "== small micro-batches, about five minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.latency $(ARGS)
+
+bench-start: $(VENV)/.bench ## Measure a query's start and a small AvailableNow run beside Spark's built-in Kafka source
+	@$(FETCH_JARS) --peer
+	@echo "== starts of queries, about three minutes"
+	@$(WITH_JAVA) $(PY) -m benchmarks.start $(ARGS)
 
 bench-control: $(VENV)/.bench ## Measure the planner for 10 to 10,000 partitions
 	@$(FETCH_JARS)

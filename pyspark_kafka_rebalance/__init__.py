@@ -22,6 +22,8 @@ _PUBLIC = {
     "OffsetFormatError": "errors",
     "OptionError": "errors",
     "PartitionsLostError": "errors",
+    "RecordDeserializationError": "errors",
+    "UnreadableRecordError": "errors",
     "UnsupportedBrokerError": "errors",
     "AsyncDeferredRevokeConsumer": "consumer.asynchronous",
     "DeferredRevokeConsumer": "consumer.deferred",
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from .errors import OffsetFormatError as OffsetFormatError
     from .errors import OptionError as OptionError
     from .errors import PartitionsLostError as PartitionsLostError
+    from .errors import RecordDeserializationError as RecordDeserializationError
+    from .errors import UnreadableRecordError as UnreadableRecordError
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError
     from .fetch.fetcher import RangeFetcher as RangeFetcher
     from .fetch.offset_range import OffsetRange as OffsetRange

@@ -75,7 +75,36 @@ class PartitionsLostError(KafkaRebalanceError):
     """A commit names partitions that this member has lost; nothing of them was committed."""
 
 
-class CorruptRecordError(KafkaRebalanceError):
+class UnreadableRecordError(KafkaRebalanceError):
+    """Records that a poll meets and cannot read; raised again until the position is past them.
+
+    Attributes
+    ----------
+    topic, partition : str, int
+        Where they were fetched.
+    offset : int
+        Of the first that cannot be read.
+    next_offset : int or None
+        Where to seek to go on behind them. None when that cannot be told.
+    reason : str
+        What is wrong.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, reason: str, next_offset: int | None
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+        self.next_offset = next_offset
+        super().__init__(self._says())
+
+    def _says(self) -> str:
+        return f"unreadable record in {self.topic}-{self.partition} at offset {self.offset}"
+
+
+class CorruptRecordError(UnreadableRecordError):
     """A record batch does not decode or its CRC is wrong.
 
     Parameters
@@ -86,18 +115,47 @@ class CorruptRecordError(KafkaRebalanceError):
         Base offset of the record batch, or the fetch position when even that is unreadable.
     reason : str
         What does not hold.
+    next_offset : int, optional
+        The offset after the batch, as its header says; None when the header makes no sense.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, reason: str, next_offset: int | None = None
+    ) -> None:
+        super().__init__(topic, partition, offset, reason, next_offset)
+
+    def _says(self) -> str:
+        return (
+            f"corrupt record batch in {self.topic}-{self.partition} at offset {self.offset}: "
+            f"{self.reason}"
+        )
+
+    def __reduce__(self) -> tuple[type[CorruptRecordError], tuple[str, int, int, str, int | None]]:
+        values = (self.topic, self.partition, self.offset, self.reason, self.next_offset)
+        return (type(self), values)
+
+
+class RecordDeserializationError(UnreadableRecordError):
+    """A deserializer raised, which is the cause; the record after it is at ``next_offset``.
+
+    Parameters
+    ----------
+    topic, partition, offset : str, int, int
+        Of the record.
+    reason : str
+        What the deserializer raised.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.reason = reason
-        super().__init__(
-            f"corrupt record batch in {topic}-{partition} at offset {offset}: {reason}"
+        super().__init__(topic, partition, offset, reason, offset + 1)
+
+    def _says(self) -> str:
+        return (
+            f"the record in {self.topic}-{self.partition} at offset {self.offset} cannot be "
+            f"deserialized: {self.reason}"
         )
 
-    def __reduce__(self) -> tuple[type[CorruptRecordError], tuple[str, int, int, str]]:
+    def __reduce__(self) -> tuple[type[RecordDeserializationError], tuple[str, int, int, str]]:
         return (type(self), (self.topic, self.partition, self.offset, self.reason))
 
 

@@ -59,7 +59,10 @@ class _Frame(KafkaBytes):  # type: ignore[misc]
 
 def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
     """What is there, and the error that nothing more will come after; as ``_sock_recv``."""
-    connected, parser = transport._sock, transport._protocol.parser
+    connected, protocol = transport._sock, transport._protocol
+    if connected is None or protocol is None:  # closed by what ran since there was this to read
+        return b"", kafka_errors.KafkaConnectionError("the connection is closed")
+    parser = protocol.parser
     received = b""
     encrypted = isinstance(connected, ssl.SSLSocket)
     try:

@@ -21,6 +21,7 @@ from .errors import AuthenticationError, KafkaRebalanceError
 from .kafka_python_version import require_names
 from .large_reads import read_in_large_pieces
 from .log_redaction import redact_log
+from .log_repeats import log_repeats_once
 
 require_names(
     {
@@ -50,6 +51,7 @@ _TLS_INTERRUPTIONS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallErr
 def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
     """An administration client; raises AuthenticationError or what kafka-python does."""
     redact_log()
+    log_repeats_once()
     # kafka-python looks for a first broker for half a minute, whatever a request may take.
     default_ms = KafkaAdminClient.DEFAULT_CONFIG["request_timeout_ms"]
     wait_ms = client_config.get("request_timeout_ms", default_ms)
@@ -79,6 +81,7 @@ def _name_refusals(manager: KafkaConnectionManager) -> None:
     Needs `read_in_large_pieces` beside it, which does not drop the broker's answer.
     """
     redact_log()
+    log_repeats_once()
     connect, bootstrap = manager._connect, manager._do_bootstrap
     is_bootstrap = manager.cluster.is_bootstrap
     refused: list[LoginRefusedError] = []

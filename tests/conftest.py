@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 
 from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
@@ -13,6 +14,10 @@ from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
 # The brokers and Sparks of tests do not live long: without C2 and G1 they start in half the time,
 # and tests take a quarter less of the processor. Read by every Java of 9 and later.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
+# How long an example takes says more of what else this machine does.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
 

@@ -9,6 +9,7 @@ the coordinator, OffsetFetch, pattern subscription) and hands membership over to
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -22,6 +23,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.wakeup_notifier import WakeupNotifier
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataResponse
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 from kafka.util import Timer, WeakMethod
@@ -31,6 +33,8 @@ from .messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatReques
 
 if TYPE_CHECKING:
     from kafka.future import Future
+
+log = logging.getLogger(__name__)
 
 #: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId beside OwnedPartitions (v1), so
 #: that a leader can tell a stale claim from a valid one.
@@ -48,11 +52,18 @@ require_names(
             "commit_offsets_async",
             "ensure_coordinator_ready_async",
             "refresh_committed_offsets_if_needed",
+            "refresh_committed_offsets_if_needed_async",
+            "fetch_committed_offsets_async",
             "coordinator_dead",
         ),
         KafkaConsumer: ("_poll_once", "_refresh_committed_offsets"),
         KafkaAdminClient: ("_find_coordinator_ids",),
-        Fetcher: ("_handle_fetch_response", "PartitionRecords"),
+        Fetcher: (
+            "_handle_fetch_response",
+            "PartitionRecords",
+            "_group_list_offset_requests",
+            "_send_list_offsets_request",
+        ),
         # mark_pending_revocation is what sets _pending_revocation.
         TopicPartitionState: ("mark_pending_revocation", "position"),
     }
@@ -100,7 +111,6 @@ class Membership(Protocol):
     def loss_waits(self) -> bool: ...
     def on_metadata_update(self) -> None: ...
     def is_stable(self) -> bool: ...
-    async def commit_now(self, offsets: Mapping[TopicPartition, int]) -> None: ...
     def leave(self, timeout_ms: float | None) -> None: ...
     def close(self, timeout_ms: float | None) -> None: ...
 
@@ -115,6 +125,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     membership: Membership
     join_node: str | None = None
+    # For which assignment starts are looked up, and the answer to come.
+    _starts_asked: tuple[dict[TopicPartition, TopicPartitionState], Future] | None = None
 
     # -- services for the membership, all to be used on the I/O loop ------------------------------
 
@@ -157,6 +169,11 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         """The regular expression subscribed to, in Python's syntax, if there is one."""
         compiled = self._subscription.subscribed_pattern
         return None if compiled is None else str(compiled.pattern)
+
+    @property
+    def internal_topics(self) -> frozenset[str]:
+        """What brokers call internal among the topics that the metadata have."""
+        return frozenset(self._cluster.internal_topics)
 
     @property
     def subscribed(self) -> bool:
@@ -290,6 +307,15 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         self.coordinator_id = lane
         return lane
 
+    def coordinator_dead(self, error: Any) -> None:
+        """The coordinator is to be looked up anew; nor will it answer a JoinGroup that it holds.
+
+        Without closing its connection a held join would wait for the rebalance timeout.
+        """
+        if self.join_node is not None and self.coordinator_id is not None and not self.loop_closed:
+            self._manager.call_soon(self._manager.close, self.join_node)
+        super().coordinator_dead(error)
+
     async def ensure_coordinator_ready_async(self, timeout_ms: float | None = None) -> bool:
         """Whether the coordinator was found in time (milliseconds; None: for as long as it takes).
 
@@ -313,23 +339,89 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         The library's future is done as soon as an unknown coordinator is found, before anything
         is committed, and its callbacks come last first.
         """
+        return self.tell_in_polls(
+            self._manager.call_soon(self._find_and_commit, offsets), offsets, callback
+        )
+
+    def tell_in_polls(
+        self,
+        future: Future,
+        offsets: Mapping[TopicPartition, Any],
+        callback: Callable[..., Any] | None,
+    ) -> Future:
+        """Have a poll call the callback of ``commit_async`` when the future is done."""
         callback = callback or self.config["default_offset_commit_callback"]
-        future = self._manager.call_soon(self._find_and_commit, offsets)
         future.add_both(
             lambda answer: self.completed_offset_commits.append((callback, offsets, answer))
         )
         return future
 
+    async def refresh_committed_offsets_if_needed_async(
+        self, timeout_ms: float | None = None
+    ) -> bool:
+        """Start where the group stands, with the leader epoch that was committed (KIP-320).
+
+        The library forgets the epoch, so that a log that was truncated before the hand-over, and
+        has grown since, would be read on in the midst of other records.
+
+        One look-up goes on over short polls, but not beyond the assignment that it is for: whoever
+        owns a partition in between commits as well.
+        """
+        states = {
+            partition: self._subscription.assignment[partition]
+            for partition in self._subscription.missing_fetch_positions()
+        }
+        if not states:
+            return True
+        asked, self._starts_asked = self._starts_asked, None
+        # The library makes a new state with each assignment.
+        if asked is None or asked[0] != states:
+            look_up_ms = self.config["request_timeout_ms"]
+            future = self.spawn(self.fetch_committed_offsets_async, list(states), look_up_ms)
+            asked = states, future
+        try:
+            committed = await self.wait_for(asked[1], timeout_ms)
+        except kafka_errors.KafkaTimeoutError:
+            if not asked[1].is_done:
+                self._starts_asked = asked
+            return False
+        for partition, found in committed.items():
+            self._subscription.seek(
+                partition, OffsetAndMetadata(found.offset, "", found.leader_epoch)
+            )
+        return True
+
+    async def fetch_committed_offsets_async(
+        self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed *now*; raises KafkaTimeoutError.
+
+        The library keeps an answer for which nobody has waited long enough, and gives it to who
+        asks for the same partitions next, however much later, and whatever was committed since.
+        """
+        timer = Timer(timeout_ms)
+        while partitions:
+            if not await self.ensure_coordinator_ready_async(timer.timeout_ms):
+                timer.maybe_raise()
+            question = self.spawn(self._send_offset_fetch_request, list(partitions))
+            try:
+                answer: dict[TopicPartition, OffsetAndMetadata] = await self.wait_for(
+                    question, timer.timeout_ms
+                )
+                return answer
+            except kafka_errors.KafkaError as error:
+                if not error.retriable:
+                    raise
+            timer.maybe_raise()
+            backoff_ms = self.config["retry_backoff_ms"]
+            left_ms = timer.timeout_ms
+            await self.sleep((backoff_ms if left_ms is None else min(backoff_ms, left_ms)) / 1000)
+        return {}
+
     async def _find_and_commit(self, offsets: Mapping[TopicPartition, Any]) -> None:
         if self.coordinator_unknown():
             await self.lookup_coordinator()
         await self._send_offset_commit_request(offsets)
-
-    async def _send_offset_commit_request(self, offsets: Mapping[TopicPartition, Any]) -> None:
-        if self.subscribed:
-            await self.membership.commit_now({p: offset_of(o) for p, o in offsets.items()})
-        else:
-            await super()._send_offset_commit_request(offsets)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         return ConsumerGroupMetadata(
@@ -346,11 +438,6 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         self._cluster.remove_listener(WeakMethod(self._handle_metadata_update))
         self.membership.close(timeout_ms)
-
-
-def offset_of(value: Any) -> int:
-    """The next offset in what ``commit`` takes: an OffsetAndMetadata or a plain number."""
-    return int(value.offset) if isinstance(value, OffsetAndMetadata) else int(value)
 
 
 def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
@@ -436,24 +523,58 @@ def watch_fetches(
     fetcher._handle_fetch_response = tell_and_handle
 
 
+def end_offsets_now(
+    consumer: KafkaConsumer, partitions: Collection[TopicPartition], timeout_ms: float
+) -> dict[TopicPartition, int]:
+    """End offsets by one question to each leader, without those that do not tell.
+
+    kafka-python's own asks again at once, for as long as it may, until every leader has answered,
+    and by metadata that it does not renew: one deleted partition keeps it from telling any.
+    """
+    fetcher, manager = consumer._fetcher, consumer._manager
+
+    async def ask() -> dict[TopicPartition, int]:
+        by_leader = fetcher._group_list_offset_requests(
+            dict.fromkeys(partitions, OffsetSpec.LATEST)
+        )
+        timer = Timer(timeout_ms)
+        asked = [
+            manager.call_soon(fetcher._send_list_offsets_request, leader, wanted)
+            for leader, wanted in by_leader.items()
+        ]
+        found: dict[TopicPartition, int] = {}
+        for answer in asked:
+            try:
+                offsets, _ = await manager.wait_for(answer, timer.timeout_ms)
+            except kafka_errors.KafkaError as error:
+                if not error.retriable:
+                    raise
+                log.info("end offsets not told: %r", error)
+            else:
+                found.update((partition, told.offset) for partition, told in offsets.items())
+        if len(found) < len(partitions):
+            manager.cluster.request_update()
+        return found
+
+    told: dict[TopicPartition, int] = manager.run(ask)
+    return told
+
+
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:
     """One round of kafka-python's own poll: positions, fetches, buffered records."""
     return consumer._poll_once(Timer(timeout_ms), max_records, update_offsets=update)
 
 
-def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any] | None) -> None:
-    """Have what is fetched handed out in another form, None for kafka-python's own.
+def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:
+    """Have what is fetched handed out in another form: what to put in ``PartitionRecords``' place.
 
-    What it has decoded in the one form and not handed out is fetched again for the other: the
+    What has been decoded in the one form and not handed out is fetched again for the other: the
     positions are behind what was handed out.
     """
     fetcher = consumer._fetcher
-    if fetcher.__dict__.get("PartitionRecords") is form:
+    if fetcher.PartitionRecords is form:
         return
-    if form is None:
-        del fetcher.PartitionRecords
-    else:
-        fetcher.PartitionRecords = form
+    fetcher.PartitionRecords = form
     for decoded in (fetcher._next_partition_records, *fetcher._paused_partition_records.values()):
         if decoded:
             decoded.drain()

@@ -55,11 +55,6 @@ class ArrowRecords:
         What was answered.
     include_headers : bool
         Whether there is a column of headers.
-
-    Raises
-    ------
-    CorruptRecordError
-        A header of a record batch makes no sense.
     """
 
     def __init__(
@@ -87,12 +82,14 @@ class ArrowRecords:
         self._left: pa.RecordBatch | None = None
         fetched: bytes = records._buffer
         unbounded = OffsetRange(tp.topic, tp.partition, fetch_offset, _NO_END)
+        self._extent = (fetch_offset, -1)
+        self._no_extent: CorruptRecordError | None = None
         # Where there is no whole record batch, the fetcher says so behind this.
-        self._extent = (
-            extent_of(fetched, fetch_offset, unbounded)
-            if records.has_next()
-            else (fetch_offset, -1)
-        )
+        if records.has_next():
+            try:
+                self._extent = extent_of(fetched, fetch_offset, unbounded)
+            except CorruptRecordError as error:
+                self._no_extent = error  # once what lies before it is taken
         self._batches: Iterator[pa.RecordBatch] | None = _decoded(
             RecordDecoder(
                 unbounded,
@@ -127,8 +124,10 @@ class ArrowRecords:
                 self.drain()  # an iterator that has failed would look like one at its end
                 raise
         if batch is None:
-            self.next_fetch_offset, self.leader_epoch = self._extent
             self.drain()
+            if self._no_extent is not None:
+                raise self._no_extent
+            self.next_fetch_offset, self.leader_epoch = self._extent
             return Rows(())
         taken = batch.slice(0, n)
         self._left = batch.slice(n) if batch.num_rows > n else None

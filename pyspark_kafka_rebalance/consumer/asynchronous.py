@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections import deque
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
+from ..errors import PartitionsLostError
 from .deferred import DeferredRevokeConsumer, PollResult
 
 if TYPE_CHECKING:
@@ -263,7 +265,10 @@ class AsyncDeferredRevokeConsumer:
         end = self._sought[partition].skips_below
         skipped = [record.offset for record in obsolete if record.offset < end]
         if skipped and partition in self.assignment():
-            self.processed(partition, *skipped)
+            # Lost, and no poll has said so yet: then there is nothing to hold up, and whoever
+            # raised here would drop what was polled of other partitions.
+            with contextlib.suppress(PartitionsLostError):
+                self.processed(partition, *skipped)
 
     # -- at any time, without waiting -------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """CommitLoop: sends what OffsetCommits decides, over the lane, one commit at a time.
 
 Goes on during joins. What meets another generation is sent again after the join; what is lost is
-forgotten and never sent by a later generation.
+forgotten and never sent by a later generation. Commits by hand go the same way, in one order with
+those of the background, and each is told what became of it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
-from kafka.structs import TopicPartition
+from kafka.future import Future
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..errors import names_of
+from ..errors import PartitionsLostError, names_of
 from .lane import Lane, Member, Verdict, verdict_of
-from .progress import OffsetCommits
+from .progress import CommitByHand, Committable, OffsetCommits
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
@@ -25,8 +27,51 @@ log = logging.getLogger(__name__)
 
 _FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 
+#: After these the same commit may be accepted a little later.
+_PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
+
 #: Without anything to send the loop still looks again this often.
 _IDLE_S = 5.0
+
+
+def not_owned(offsets: Mapping[TopicPartition, Committable]) -> PartitionsLostError:
+    """The error of a commit by who does not own these partitions."""
+    named = ", ".join(
+        f"{p.topic}-{p.partition} at {getattr(offsets[p], 'offset', offsets[p])}"
+        for p in sorted(offsets)
+    )
+    return PartitionsLostError(f"nothing committed, because these are not owned: {named}")
+
+
+class EnteredCommit(CommitByHand):
+    """A commit by hand on its way.
+
+    Parameters
+    ----------
+    offsets : mapping
+        What to commit.
+    retried : bool
+        Whether it is sent again after an error that may pass, until ``CommitLoop.give_up``.
+    on_accepted : callable
+        Told on the I/O loop what the broker has accepted, before the future is done.
+
+    Attributes
+    ----------
+    future : Future
+        Of kafka-python: done when the answer is final. Its error is the broker's, that of the
+        connection, or PartitionsLostError.
+    """
+
+    def __init__(
+        self,
+        offsets: Mapping[TopicPartition, Committable],
+        retried: bool,
+        on_accepted: Callable[[EnteredCommit], None],
+    ) -> None:
+        super().__init__(offsets)
+        self.retried = retried
+        self.on_accepted = on_accepted
+        self.future = Future()
 
 
 class CommitLoop:
@@ -67,11 +112,14 @@ class CommitLoop:
         self._clock = clock
         self._lock = threading.Lock()
         self._commits = OffsetCommits()
+        self._unknown: frozenset[TopicPartition] = frozenset()  # to the broker, not told yet
+        self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # and not told so yet
+        self._ended = False
         self._alarm = io.alarm()
 
     # -- any thread -------------------------------------------------------------------------------
 
-    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Commit these next offsets when the lane is free, merged with what waits."""
         with self._lock:
             woken = self._commits.any_waiting()
@@ -79,19 +127,58 @@ class CommitLoop:
         if not woken:  # waking costs a system call, and every record may bring a commit
             self.wake()
 
+    def enter(self, by_hand: EnteredCommit) -> None:
+        """Send this commit by hand, after what was entered before it.
+
+        Raises PartitionsLostError when the loop has ended.
+        """
+        with self._lock:
+            if self._ended:
+                raise not_owned(by_hand.offsets)
+            self._commits.enter(by_hand)
+        self.wake()
+
+    def give_up(self, by_hand: EnteredCommit) -> None:
+        """Nobody waits for it any longer: it is not sent (again)."""
+        with self._lock:
+            by_hand.retried = False
+            if self._commits.sent_by_hand is not by_hand:
+                self._commits.withdraw(by_hand)
+
     def wake(self) -> None:
         """Look again at what waits: a generation was joined, or the loop is to end."""
         self._alarm.notify()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of these partitions."""
+        """Send nothing more of these partitions, by hand neither."""
         with self._lock:
-            self._commits.drop(partitions)
+            for by_hand in self._commits.drop(partitions):
+                self._withdrawn.append((by_hand, not_owned(by_hand.offsets)))
+        self.wake()
+
+    def move_back(self, partition: TopicPartition, offset: int) -> None:
+        """Polls go on from this offset, which may be lower: so may be what is committed next."""
+        with self._lock:
+            self._commits.move_back(partition, offset)
+
+    def truncate(self, partition: TopicPartition, offset: int) -> None:
+        """The records from this offset on are gone: forget what was said about them."""
+        with self._lock:
+            self._commits.truncate(partition, offset)
 
     def forget_all(self) -> None:
         """The membership is lost: what waits must not be sent by a later generation."""
         with self._lock:
-            self._commits = OffsetCommits()
+            self._forget_all(not_owned)
+        self.wake()
+
+    def _forget_all(
+        self, why: Callable[[dict[TopicPartition, OffsetAndMetadata]], Exception]
+    ) -> None:
+        before, self._commits = self._commits, OffsetCommits()
+        for by_hand in before.all_by_hand():
+            if by_hand is not before.sent_by_hand:  # that one is told its answer
+                self._withdrawn.append((by_hand, why(by_hand.offsets)))
 
     def outstanding(self, partition: TopicPartition) -> bool:
         """Whether a commit of the partition waits for its answer."""
@@ -108,54 +195,129 @@ class CommitLoop:
         with self._lock:
             return self._commits.acknowledged(partition)
 
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Those whose commit was given up since the last call, since the broker has no such."""
+        with self._lock:
+            unknown, self._unknown = self._unknown, frozenset()
+        return unknown
+
     # -- the I/O loop -----------------------------------------------------------------------------
 
     async def run(self, active: Callable[[], bool]) -> None:
         """Send until no longer ``active``."""
-        while active():
-            member = self._member()
+        try:
+            while active():
+                self._tell_withdrawn()
+                member = self._member()
+                with self._lock:
+                    commits = self._commits
+                    offsets = {} if member is None else commits.take()
+                if member is None or not offsets:
+                    await self._alarm(_IDLE_S)
+                elif not await self._send(member, commits, offsets):
+                    await self._alarm(self._backoff_s)
+        finally:
             with self._lock:
-                commits = self._commits
-                offsets = {} if member is None else commits.take()
-            if member is None or not offsets:
-                await self._alarm(_IDLE_S)
-            elif not await self._send(member, commits, offsets):
-                await self._alarm(self._backoff_s)
+                self._ended = True
+                self._forget_all(not_owned)
+            self._tell_withdrawn()
+
+    def _tell_withdrawn(self) -> None:
+        """Not where they were withdrawn: locks are held there, and callbacks may do anything."""
+        with self._lock:
+            withdrawn, self._withdrawn = self._withdrawn, []
+        for by_hand, error in withdrawn:
+            assert isinstance(by_hand, EnteredCommit)
+            by_hand.future.failure(error)
 
     async def _send(
-        self, member: Member, commits: OffsetCommits, offsets: dict[TopicPartition, int]
+        self,
+        member: Member,
+        commits: OffsetCommits,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
     ) -> bool:
         """Send one commit and record each partition's answer; whether all answers were final."""
         sent_at = self._clock()
-        unanswered = ""
+        unanswered: Exception | None = None
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
-            errors = await self._lane.commit(member, offsets)
+                with self._lock:  # what was lost while the coordinator was looked up is not sent
+                    same = commits is self._commits and member == self._member()
+                    offsets = commits.recall() if same else {}
+            errors = await self._lane.commit(member, offsets) if offsets else {}
         except kafka_errors.KafkaError as failure:
             errors = dict.fromkeys(offsets, type(failure))
-            unanswered = str(failure)
+            unanswered = failure
         verdicts = {partition: verdict_of(error) for partition, error in errors.items()}
         accepted = [p for p, verdict in verdicts.items() if verdict is Verdict.ACCEPTED]
-        refused = [
-            p
-            for p, verdict in verdicts.items()
-            if verdict in (Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
-        ]
+        by_hand = commits.sent_by_hand
+        assert by_hand is None or isinstance(by_hand, EnteredCommit)
+        refused: list[TopicPartition] = []
+        failure_by_hand: Exception | None = None
         with self._lock:
             commits.acknowledge(accepted)
-            commits.settle(refused)
-            commits.retry()
             # After a loss another membership may have the same id, at the same epoch.
             ours = commits is self._commits and member == self._member()
+            if by_hand is None:
+                refused = [
+                    p
+                    for p, verdict in verdicts.items()
+                    if verdict in (Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
+                ]
+                commits.settle(refused)
+            elif by_hand.offsets:
+                if by_hand.lost or commits is not self._commits:
+                    failure_by_hand = not_owned(by_hand.offsets)
+                else:
+                    failure_by_hand = _final(by_hand, errors, unanswered)
+                if failure_by_hand is not None:
+                    commits.withdraw(by_hand)
+            commits.retry()
+            self._unknown |= {p for p in refused if verdicts[p] is Verdict.NO_SUCH_PARTITION}
         for p in refused:
-            reason = errors[p].__name__
-            log.warning("offset %d of %s-%d cannot be committed: %s", offsets[p], *p, reason)
+            log.warning(
+                "offset %d of %s-%d cannot be committed: %s",
+                offsets[p].offset,
+                *p,
+                errors[p].__name__,
+            )
         if ours:
             if accepted:
                 self._on_accepted(sent_at)
             for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
-                if verdict is not Verdict.ACCEPTED:
+                # Who commits by hand is told itself.
+                told = by_hand is not None and verdict is Verdict.REFUSED
+                if verdict is not Verdict.ACCEPTED and not told:
                     named = names_of(p for p in offsets if errors[p] is error)
-                    self._on_verdict(verdict, error, unanswered or named)
-        return all(verdicts.get(p) in _FINAL for p in offsets)
+                    self._on_verdict(verdict, error, str(unanswered or named))
+        if by_hand is None:
+            return all(verdicts.get(p) in _FINAL for p in offsets)
+        if accepted and ours:
+            by_hand.on_accepted(by_hand)
+        if failure_by_hand is not None:
+            by_hand.future.failure(failure_by_hand)
+        elif not by_hand.offsets:
+            by_hand.future.success(None)
+        return failure_by_hand is not None or not by_hand.offsets
+
+
+def _final(
+    by_hand: EnteredCommit,
+    errors: Mapping[TopicPartition, type[Exception]],
+    unanswered: Exception | None,
+) -> Exception | None:
+    """The error of a commit by hand that was not accepted; None when it is to be sent again."""
+    wrong = {p: errors[p] for p in by_hand.offsets if p in errors}
+    fatal = {p: error for p, error in wrong.items() if not _passes(error)}
+    if not fatal and by_hand.retried:
+        return None
+    if unanswered is not None:
+        return unanswered
+    error = next(iter((fatal or wrong).values()), kafka_errors.RebalanceInProgressError)  # not sent
+    told: Exception = error(names_of(p for p in by_hand.offsets if wrong.get(p, error) is error))
+    return told
+
+
+def _passes(error: type[Exception]) -> bool:
+    return verdict_of(error) in _PASSING or issubclass(error, kafka_errors.RetriableError)

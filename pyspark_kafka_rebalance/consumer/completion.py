@@ -9,6 +9,9 @@ Invariants:
  2. The position to commit is the lowest pending offset, or ``next_offset`` when none is.
  3. What was never handed out (a forward seek, compaction) holds nothing up.
  4. A call that is refused changes nothing.
+ 5. Handed out again after a seek, a record is pending again. Handed out at a lower offset than
+    where the last hand-out ended and without a seek, records are others than those that were
+    there before (the log was truncated, or its topic created anew): those are forgotten.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -32,12 +35,25 @@ class PartitionCompletion:
         self._ends: list[int] = []
         self._lowest: int | None = None
         self._next: int | None = None
+        self._continues_at: int | None = None  # where the last hand-out ended
+        # Leader epochs of what was handed out, each from an offset on; -1: unknown.
+        self._epochs: list[tuple[int, int]] = []
         self._singly = False  # whether records were completed one by one
 
     @property
     def next_offset(self) -> int | None:
         """The offset after the highest that was handed out; None before the first."""
         return self._next
+
+    @property
+    def continues_at(self) -> int | None:
+        """Where the last hand-out ended; None before the first."""
+        return self._continues_at
+
+    def leader_epoch(self, next_offset: int) -> int:
+        """The leader epoch of the last record before this next offset; -1 where it is unknown."""
+        at = bisect_right(self._epochs, next_offset - 1, key=lambda known: known[0]) - 1
+        return self._epochs[at][1] if at >= 0 else -1
 
     def reached(self, offset: int) -> bool:
         """Whether the offset lies between the lowest and the highest that were handed out.
@@ -60,10 +76,11 @@ class PartitionCompletion:
         """Whether something that was handed out is not complete."""
         return bool(self._starts)
 
-    def hand_out(self, offsets: Sequence[int]) -> None:
+    def hand_out(self, offsets: Sequence[int], leader_epoch: int = -1) -> None:
         """These offsets, ascending, are in processing now; also again, after a seek back."""
         if not offsets:
             return
+        self._learn_epoch(offsets[0], leader_epoch)
         if offsets[-1] - offsets[0] == len(offsets) - 1:
             self._add(offsets[0], offsets[-1] + 1)
         else:
@@ -77,6 +94,29 @@ class PartitionCompletion:
         after = offsets[-1] + 1
         self._lowest = offsets[0] if self._lowest is None else min(self._lowest, offsets[0])
         self._next = after if self._next is None else max(self._next, after)
+        self._continues_at = after
+
+    def _learn_epoch(self, offset: int, epoch: int) -> None:
+        while self._epochs and self._epochs[-1][0] >= offset:
+            self._epochs.pop()
+        if not self._epochs or self._epochs[-1][1] != epoch:
+            self._epochs.append((offset, epoch))
+            position = self.position or 0
+            while len(self._epochs) > 1 and self._epochs[1][0] < position:
+                del self._epochs[0]  # nothing so low will be committed any more
+
+    def truncate(self, offset: int) -> None:
+        """Forget what was handed out from this offset on: those records are gone."""
+        at = bisect_right(self._starts, offset - 1)
+        del self._starts[at:], self._ends[at:]
+        if self._ends and self._ends[-1] > offset:
+            self._ends[-1] = offset
+        self._learn_epoch(offset, -1)
+        if self._next is not None:
+            self._next = min(self._next, offset)
+        if self._lowest is not None:
+            self._lowest = min(self._lowest, offset)
+        self._continues_at = offset
 
     def complete(self, offset: int) -> None:
         """The record at this offset is processed; again is fine."""
@@ -127,12 +167,54 @@ class Completion:
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionCompletion] = {}
+        self._sought: set[TopicPartition] = set()  # and nothing handed out since
         # The offset after the highest that was handed out under an assignment that is over.
         self._over: dict[TopicPartition, int] = {}
+        # The same, of a log that was truncated under the present assignment.
+        self._truncated_from: dict[TopicPartition, int] = {}
 
-    def hand_out(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
-        """A poll returned the records at these offsets, ascending."""
-        self._partitions.setdefault(partition, PartitionCompletion()).hand_out(offsets)
+    def hand_out(
+        self, partition: TopicPartition, offsets: Sequence[int], leader_epoch: int = -1
+    ) -> None:
+        """A poll returned the records at these offsets, ascending, all of one leader epoch."""
+        self._sought.discard(partition)
+        self._partitions.setdefault(partition, PartitionCompletion()).hand_out(
+            offsets, leader_epoch
+        )
+
+    def truncated_at(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether polls that go on from here say that the log was truncated (invariant 5)."""
+        found = self._partitions.get(partition)
+        return (
+            found is not None
+            and found.continues_at is not None
+            and offset < found.continues_at
+            and partition not in self._sought
+        )
+
+    def leader_epoch(self, partition: TopicPartition, next_offset: int) -> int:
+        """The leader epoch of the last record before this next offset; -1 where it is unknown."""
+        found = self._partitions.get(partition)
+        return -1 if found is None else found.leader_epoch(next_offset)
+
+    def sought(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application said where polls go on."""
+        for partition in partitions:
+            self._sought.add(partition)
+            self._truncated_from.pop(partition, None)
+
+    def was_sought(self, partition: TopicPartition) -> bool:
+        """Whether nothing was handed out since the application said where polls go on."""
+        return partition in self._sought
+
+    def truncate(self, partition: TopicPartition, offset: int) -> None:
+        """The records from this offset on are gone, and others may be there by now."""
+        found = self._partitions[partition]
+        self._note_over(partition, found)
+        if found.next_offset is not None:
+            before = self._truncated_from.get(partition, 0)
+            self._truncated_from[partition] = max(found.next_offset, before)
+        found.truncate(offset)
 
     def complete(self, partition: TopicPartition, offsets: Iterable[int]) -> int | None:
         """The records at these offsets are processed.
@@ -146,7 +228,7 @@ class Completion:
         ------
         PartitionsLostError
             One was handed out before the partition was lost or revoked, and not again since it is
-            assigned anew.
+            assigned anew; or its record is gone since, because the log was truncated.
         ValueError
             One was not handed out: nobody can have processed it.
         """
@@ -161,6 +243,22 @@ class Completion:
         after = found.position
         return after if after != before else None
 
+    def refuse_truncated(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raise PartitionsLostError when next offsets are those of records that are gone.
+
+        After a truncation whoever still processes the records of before does not know of it. What
+        they reached lies beyond what was handed out since; committed, it would hide every record
+        that is written there.
+        """
+        for partition, offset in offsets.items():
+            found = self._partitions.get(partition)
+            handed_out = 0 if found is None else found.next_offset or 0
+            if handed_out < offset <= self._truncated_from.get(partition, -1):
+                raise PartitionsLostError(
+                    f"nothing committed: {partition.topic}-{partition.partition} at {offset} is "
+                    f"past {handed_out}, where its log was truncated or read anew since"
+                )
+
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Everything below these next offsets is processed; what to commit therefore."""
         return {
@@ -172,6 +270,10 @@ class Completion:
             for partition, offset in offsets.items()
         }
 
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions of which something was handed out under the present assignment."""
+        return frozenset(self._partitions)
+
     def pending(self) -> frozenset[TopicPartition]:
         """The partitions with handed out records that are not complete."""
         return frozenset(p for p, found in self._partitions.items() if found.any_pending)
@@ -179,19 +281,25 @@ class Completion:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """The partitions are not owned any more; assigned again, they begin anew."""
         for partition in partitions:
+            self._sought.discard(partition)
+            self._truncated_from.pop(partition, None)
             found = self._partitions.pop(partition, None)
-            if found is not None and found.next_offset is not None:
-                self._over[partition] = max(found.next_offset, self._over.get(partition, 0))
+            if found is not None:
+                self._note_over(partition, found)
+
+    def _note_over(self, partition: TopicPartition, found: PartitionCompletion) -> None:
+        if found.next_offset is not None:
+            self._over[partition] = max(found.next_offset, self._over.get(partition, 0))
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
-        self.forget(list(self._partitions))
+        self.forget([*self._partitions, *self._sought])
 
     def _not_handed_out(self, partition: TopicPartition, offset: int) -> Exception:
         name = f"{partition.topic}-{partition.partition}"
         if partition in self._over and offset < self._over[partition]:
             return PartitionsLostError(
                 f"nothing committed: {name} was lost or revoked after offset {offset} was handed "
-                "out, and is assigned anew"
+                "out, and is assigned anew, or its log was truncated"
             )
         return ValueError(f"{name}: offset {offset} was not handed out")

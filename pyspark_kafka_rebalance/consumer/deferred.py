@@ -26,25 +26,35 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
+from weakref import WeakSet
 
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import IllegalStateError
+from kafka.errors import IllegalStateError, KafkaTimeoutError
+from kafka.future import Future
 from kafka.protocol.consumer import IsolationLevel
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..errors import OptionError, PartitionsLostError, UnsupportedBrokerError
+from ..errors import (
+    OptionError,
+    PartitionsLostError,
+    UnreadableRecordError,
+    UnsupportedBrokerError,
+)
 from ..secured_clients import net_client
 from ._kafka_python import (
+    end_offsets_now,
     fetch_step,
     hand_out_as,
     offers_consumer_protocol,
-    offset_of,
     replace_coordinator,
     watch_fetches,
 )
+from ._kafka_python_records import ReadableRecords, name_what_is_unreadable
 from .classic import ClassicMembership
+from .commit_loop import EnteredCommit
 from .completion import Completion
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
@@ -159,10 +169,15 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         # commit is counted before, or it is refused. Never held over I/O or a listener.
         self._giving_up = threading.Lock()
         self._completion = Completion()
+        # Those on their way; whoever sends one, or waits for it, keeps it.
+        self._entered: WeakSet[EnteredCommit] = WeakSet()
         self._woken = threading.Event()
         self._generation = -1
         self._assigned: set[TopicPartition] = set()  # during this poll
         self._eventful = False  # a revoke was requested or a partition lost during this poll
+        self._listener_failure: BaseException | None = None
+        # While a poll runs, and after it if it raised: the revokes completed at its start.
+        self._untold: frozenset[TopicPartition] | None = None
         io = replace_coordinator(self)
         self._io = io
         member = (io, self.config, self._not_released, self.assignment)
@@ -175,6 +190,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         watch_fetches(self, self._ends.answered)
+        name_what_is_unreadable(self)
 
     # -- KIP-983 ----------------------------------------------------------------------------------
 
@@ -196,7 +212,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        hand_out_as(self, None)
+        hand_out_as(self, ReadableRecords)
         if self._closed or timeout_ms < 0 or not self._grouped():
             return self._poll_by_hand(timeout_ms, max_records, update_offsets)
         if max_records is None:
@@ -207,7 +223,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
         """Poll and say in one answer what the rebalance wants (KIP-983, variant 1)."""
-        return self._poll_as(None, timeout_ms, max_records)
+        return self._poll_as(ReadableRecords, timeout_ms, max_records)
 
     def poll_arrow(
         self,
@@ -256,9 +272,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
         For users whose records come another way, such as executors that read offset ranges.
         """
+        if (untold := self._take_untold()) is not None:
+            return untold
         self._io.poll()
-        revoked = self._begin_turn()
+        self._untold = revoked = self._begin_turn()
         self._apply_events()
+        self._raise_listener_failure()
+        self._untold = None
         return self._result({}, revoked, {})
 
     def wakeup(self) -> None:
@@ -286,7 +306,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         asked = set(partitions)
         self._revocations.delay(asked)
-        return not asked or asked <= self.assignment()
+        return asked <= self.assignment() and not self._membership.any_lost(asked)
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Records below these next offsets are processed: commit them in the background.
@@ -305,12 +325,15 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         ------
         PartitionsLostError
             One of the partitions is not owned by this member of the group (assigned by hand:
-            ``commit``); nothing of this call is committed.
+            ``commit``), or its log was truncated since and the offset is that of a record that is
+            gone; nothing of this call is committed.
         """
         with self._giving_up:
             refuse_strangers(offsets, self._owned_in_group())
+            self._refuse_overdue(offsets)
             self._membership.refuse_lost(offsets)
-            self._membership.commit(self._completion.complete_below(offsets))
+            self._completion.refuse_truncated(offsets)
+            self._membership.commit(self._entries(self._completion.complete_below(offsets)))
 
     def processed(self, partition: TopicPartition, *offsets: int) -> None:
         """The records of a partition at these offsets are processed, in whatever order.
@@ -338,10 +361,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         with self._giving_up:
             named = {partition: max(offsets, default=0)}
             refuse_strangers(named, self._owned_in_group())
+            self._refuse_overdue(named)
             self._membership.refuse_lost(named)
             position = self._completion.complete(partition, offsets)
             if position is not None:
-                self._membership.commit({partition: position})
+                self._membership.commit(self._entries({partition: position}))
 
     def unprocessed(self) -> frozenset[TopicPartition]:
         """Owned partitions with records that polls handed out and nobody has ``processed``."""
@@ -349,23 +373,70 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             return self._completion.pending()
 
     def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
-        """``KafkaConsumer.commit``: what the broker accepts counts as processed."""
-        if offsets is None:
-            offsets = self._positions()
-        super().commit(offsets, timeout_ms)
-        self._committed_by_hand(offsets)
+        """``KafkaConsumer.commit``: what the broker accepts counts as processed.
+
+        In one order with all other commits of this consumer: what was to be committed in the
+        background before is not sent after it, and what is said to be processed later only if it
+        is higher. A lower offset than before moves the group back, as in Kafka's own consumers.
+
+        Raises
+        ------
+        PartitionsLostError
+            One of the partitions is lost, even if no poll has said so yet, or not owned; nothing of
+            this call is committed.
+        KafkaTimeoutError
+            No final answer within ``timeout_ms`` (default ``request_timeout_ms``).
+        KafkaError
+            What the broker refuses.
+        """
+        if not self._grouped():
+            super().commit(offsets, timeout_ms)
+            return
+        by_hand = self._enter(self._positions() if offsets is None else offsets, retried=True)
+        if timeout_ms is None:
+            timeout_ms = self.config["request_timeout_ms"]
+        try:
+            self._io.run(self._io.wait_for, by_hand.future, timeout_ms)
+        except KafkaTimeoutError:
+            self._membership.commits.give_up(by_hand)
+            raise
 
     def commit_async(self, offsets: Any = None, callback: Any = None) -> Any:
         """``KafkaConsumer.commit_async``: what the broker accepts counts as processed.
 
-        A failure reaches the callback only; then the records are still ``unprocessed``, so that
-        their revoke can be delayed until another commit.
+        In one order with all other commits, as ``commit``. It is sent once: a failure reaches the
+        future and the callback only; then the records are still ``unprocessed``, so that their
+        revoke can be delayed until another commit.
         """
+        if not self._grouped():
+            return super().commit_async(offsets, callback)
         if offsets is None:
             offsets = self._positions()
-        future = super().commit_async(offsets, callback)
-        future.add_callback(lambda _: self._committed_by_hand(offsets))
-        return future
+        try:
+            future = self._enter(offsets, retried=False).future
+        except PartitionsLostError as error:
+            future = Future().failure(error)
+        return self._io.tell_in_polls(future, offsets, callback)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """``KafkaConsumer.seek``; a lower offset than before may be committed from here on."""
+        super().seek(partition, offset)
+        with self._giving_up:
+            self._completion.sought([partition])
+            if self._grouped():
+                self._membership.commits.move_back(partition, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.seek_to_beginning``; lower offsets may be committed from there on."""
+        super().seek_to_beginning(*partitions)
+        with self._giving_up:
+            self._completion.sought(partitions or self._io.owned())
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.seek_to_end``."""
+        super().seek_to_end(*partitions)
+        with self._giving_up:
+            self._completion.sought(partitions or self._io.owned())
 
     def current_lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end, as of the last poll.
@@ -406,9 +477,26 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Those of these topics that this client may not describe, asked now."""
         return self._io.hidden_topics(topics, timeout_ms)
 
+    def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those that the metadata has now."""
+        counts = self._io.partition_counts({p.topic for p in partitions})
+        return frozenset(p for p in partitions if p.partition < counts[p.topic])
+
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Those whose commit was given up since the last call, since the broker has no such."""
+        return self._membership.commits.take_unknown()
+
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
         self._io.refresh_metadata()
+
+    def leave_until_polled(self, reason: str) -> None:
+        """Leave the group at once, and join again with the next poll, which tells of the loss.
+
+        As after ``max_poll_interval_ms`` without a poll. A static member sends nothing more, and
+        the group gives it up when its session ends.
+        """
+        self._membership.leave_until_polled(reason)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions assigned now, those to be revoked included.
@@ -432,6 +520,12 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         committed = self._coordinator.fetch_committed_offsets(list(partitions), timeout_ms)
         return {partition: found.offset for partition, found in committed.items()}
 
+    def end_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``end_offsets``, without those whose leader does not tell; never asks it twice."""
+        return end_offsets_now(self, partitions, timeout_ms)
+
     def partitions_with_leader(
         self, partitions: Collection[TopicPartition]
     ) -> list[TopicPartition]:
@@ -448,6 +542,16 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def is_stable(self) -> bool:
         """Whether this member has joined and its assignment is in force."""
         return self._membership.is_stable()
+
+    @property
+    def member_id(self) -> str:
+        """The id by which the coordinator knows this member; empty before the first join."""
+        return self._membership.member_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """Without a sign of life for so long this member is out; the broker's, once known."""
+        return self._membership.lease.session_timeout_ms
 
     def may_hand_out(self) -> bool:
         """Whether the membership is certain right now (the lease; no loss waits to be applied)."""
@@ -483,6 +587,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         if self._grouped():
             try:
                 self._tell_listener("on_partitions_revoked", self.assignment())  # it may commit
+                self._raise_listener_failure()
             except Exception:
                 log.exception("group %s: the rebalance listener failed", self._group_id)
             try:
@@ -505,13 +610,30 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             self._completion.forget_all()
             return True
 
+    def subscribe(
+        self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
+    ) -> None:
+        """``KafkaConsumer.subscribe``; what changes is joined with at once."""
+        super().subscribe(topics, pattern, listener)
+        self._membership.on_metadata_update()  # of fewer topics kafka-python asks for no metadata
+
     def unsubscribe(self) -> None:
-        """Leave the group and give up every partition."""
+        """Leave the group and give up every partition, once what is processed is committed.
+
+        Waits for the commits for the session timeout at most; what is left then comes again.
+        """
+        if self._grouped():
+            try:
+                if not self.drain(self.config["session_timeout_ms"]):
+                    log.warning("group %s: unsubscribed with commits outstanding", self._group_id)
+            except Exception:
+                log.exception("group %s: unsubscribed without a full drain", self._group_id)
         super().unsubscribe()
         self._membership.commits.forget_all()  # what another thread added while this one left
         with self._giving_up:
             self._completion.forget_all()
         self._revocations = Revocations()
+        self._untold = None
         self._requested_at.clear()
         self._releasing = frozenset()
         self._ends.collect(())
@@ -554,7 +676,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return self._revocations.revoking | self._releasing
 
     def _poll_as(
-        self, form: Callable[..., Any] | None, timeout_ms: float, max_records: int | None
+        self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
     ) -> PollResult:
         """Poll, and have the records handed out in this form; see `hand_out_as`."""
         hand_out_as(self, form)
@@ -568,51 +690,140 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def _poll_by_hand(
         self, timeout_ms: float, max_records: int | None, update_offsets: bool
     ) -> dict[TopicPartition, list[Any]]:
-        """The library's own poll: its checks, and what is assigned by hand."""
-        records: dict[TopicPartition, list[Any]] = super().poll(
-            timeout_ms, max_records, update_offsets
-        )
-        self._ends.collect(self.assignment())
-        return records
+        """The library's own poll: its checks, and what is assigned by hand.
+
+        It knows no wakeup, so it waits a slice at a time, as ``_poll`` does.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        wait_ms = timeout_ms
+        while True:
+            records: dict[TopicPartition, list[Any]] = super().poll(
+                min(wait_ms, _SLICE_MS), max_records, update_offsets
+            )
+            wait_ms = max(0.0, (deadline - time.monotonic()) * 1000)
+            if records or wait_ms == 0 or self._woken.is_set() or self._closed:
+                self._woken.clear()
+                self._ends.collect(self.assignment())
+                return records
 
     def _poll(self, timeout_ms: float, max_records: int, update_offsets: bool) -> PollResult:
         # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In
         # between, kafka-python's fetcher waits for data a slice at a time.
         deadline = time.monotonic() + timeout_ms / 1000
+        if (untold := self._take_untold()) is not None:
+            return untold
         self._io.poll()
         self._ends.collect(self._io.owned())  # before this poll changes it
-        revoked = self._begin_turn()
+        self._untold = revoked = self._begin_turn()
         while True:
+            self._membership.polled()  # waiting in a poll is being alive, however long it takes
             self._apply_events()
+            self._raise_listener_failure()
             left_ms = 0 if self._eventful else max(0.0, (deadline - time.monotonic()) * 1000)
-            records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
+            try:
+                records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
+            except UnreadableRecordError:
+                if not self._eventful:
+                    raise
+                records = {}  # first what this poll has to tell; a later one meets them again
             if update_offsets:
                 self._hand_out(records)
+            self._look_for_truncations(records)
             woken = self._woken.is_set()
             if records or self._eventful or woken or time.monotonic() >= deadline:
                 self._woken.clear()
+                self._untold = None
                 return self._result(records, revoked, self._fetch_metadata(records))
+
+    def _take_untold(self) -> PollResult | None:
+        """What the last poll learned and did not return, because it raised; None if nothing.
+
+        No other turn begins before that is told: it would complete revokes that nobody could delay.
+        """
+        revoked, self._untold = self._untold, None
+        if revoked is None:
+            return None
+        self._membership.polled()
+        result = self._result({}, revoked, {})
+        tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
+        return result if tells else None
 
     def _hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
         with self._giving_up:
             for partition, found in records.items():
-                for offsets in _offsets(found):
-                    self._completion.hand_out(partition, offsets)
+                for offsets, leader_epoch in _offsets(found):
+                    if self._completion.was_sought(partition):
+                        self._handed_out_again(partition, offsets[0])
+                    self._goes_on(partition, offsets[0])
+                    self._completion.hand_out(partition, offsets, leader_epoch)
+
+    def _goes_on(self, partition: TopicPartition, offset: int) -> None:
+        """Polls of the partition go on from this offset, which may be a lower one; locked."""
+        if self._completion.was_sought(partition):
+            self._membership.commits.move_back(partition, offset)
+        elif self._completion.truncated_at(partition, offset):
+            log.warning(
+                "group %s: %s-%d goes back to offset %d: its log was truncated or its topic "
+                "created anew; what was processed from there on is not committed any more",
+                self._group_id,
+                *partition,
+                offset,
+            )
+            self._membership.commits.truncate(partition, offset)
+            self._completion.truncate(partition, offset)
+            self._handed_out_again(partition, offset)
+
+    def _handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """What is answered from now on does not say that the records from here on are processed."""
+        for by_hand in self._entered:
+            by_hand.handed_out_again(partition, offset)
+
+    def _look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
+        """Positions that went back where there is no record yet."""
+        with self._giving_up:
+            for partition in self._completion.partitions() - set(handed_out):
+                position = self._io.position(partition)
+                # Where the application sought, lower offsets may be committed from the seek on, and
+                # once more from the next hand-out on; not with each poll in between.
+                if position is not None and not self._completion.was_sought(partition):
+                    self._goes_on(partition, position)
 
     def _positions(self) -> dict[TopicPartition, Any]:
         """What a commit by hand without offsets commits; nothing of a completed revoke."""
         consumed = self._io.consumed()
         return {p: consumed[p] for p in self.assignment() & consumed.keys()}
 
-    def _committed_by_hand(self, offsets: Mapping[TopicPartition, Any]) -> None:
-        committed = {p: offset_of(o) for p, o in offsets.items()}
+    def _enter(self, offsets: Mapping[TopicPartition, Any], retried: bool) -> EnteredCommit:
+        """Put a commit by hand in its place among the others."""
+        by_hand = EnteredCommit(offsets, retried, self._committed_by_hand)
+        if not offsets:
+            by_hand.future.success(None)
+            return by_hand
         with self._giving_up:
-            reached = self._completion.complete_below(committed)
-            beyond = {p: offset for p, offset in reached.items() if offset > committed[p]}
+            self._refuse_overdue(by_hand.offsets)
+            self._membership.commit_by_hand(by_hand)
+            self._entered.add(by_hand)
+        return by_hand
+
+    def _committed_by_hand(self, by_hand: EnteredCommit) -> None:
+        """On the I/O loop, when the broker has accepted it, or some of its partitions."""
+        committed = {p: entry.offset for p, entry in by_hand.accepted.items()}
+        with self._giving_up:
+            reached = self._completion.complete_below(by_hand.processed())
+            beyond = {
+                p: offset
+                for p, offset in reached.items()
+                if offset > committed[p] and p not in by_hand.moved_back
+            }
             if beyond:
                 # Lost since: then there is nothing to commit, and the next poll says so.
                 with contextlib.suppress(PartitionsLostError):
-                    self._membership.commit(beyond)
+                    self._membership.commit(self._entries(beyond))
+
+    def _entries(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        """These next offsets with the leader epochs of the last records before them (KIP-320)."""
+        epoch = self._completion.leader_epoch
+        return {p: OffsetAndMetadata(offset, "", epoch(p, offset)) for p, offset in offsets.items()}
 
     def _result(
         self,
@@ -650,7 +861,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         lost: frozenset[TopicPartition] = frozenset()
         if self._membership.loss_waits():  # first: what is lost cannot be completed
             _, lost = self._take_event()
-        completed = self._revocations.begin_poll(lost)
+        # Nor what is overdue, whose commits may have been refused; `_lose_overdue` follows.
+        completed = self._revocations.begin_poll(lost | self._overdue() - self._releasing)
         self._eventful = bool(lost)
         if lost:
             self._drop(lost)
@@ -723,13 +935,20 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
                 self._requested_at.pop(partition, None)
             self._membership.released(released)
 
+    def _overdue(self) -> frozenset[TopicPartition]:
+        return frozenset(filter(self._is_overdue, self._requested_at))
+
+    def _is_overdue(self, partition: TopicPartition) -> bool:
+        since = self._requested_at.get(partition)
+        return since is not None and time.monotonic() - since >= self._revoke_timeout_s
+
+    def _refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
+        """Past its deadline a partition is lost, even if no poll has said so yet; any thread."""
+        refuse_strangers(offsets, frozenset(p for p in offsets if not self._is_overdue(p)))
+
     def _lose_overdue(self) -> None:
         """At the deadline the partitions that are not drained, and only those, are lost."""
-        overdue = {
-            p
-            for p, since in self._requested_at.items()
-            if time.monotonic() - since >= self._revoke_timeout_s
-        }
+        overdue = self._overdue()
         if not overdue:
             return
         log.warning(
@@ -780,10 +999,23 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         if listener is None or (not partitions and method != "on_partitions_assigned"):
             return
         callback = getattr(listener, method)
-        if inspect.iscoroutinefunction(callback):
-            self._io.run(callback, set(partitions))
-        else:
-            callback(set(partitions))
+        try:
+            if inspect.iscoroutinefunction(callback):
+                self._io.run(callback, set(partitions))
+            else:
+                callback(set(partitions))
+        except BaseException as error:
+            # Raised once this turn of the rebalance is done, which waits for no listener.
+            if self._listener_failure is None:
+                self._listener_failure = error
+            else:
+                log.exception("group %s: the rebalance listener failed again", self._group_id)
+
+    def _raise_listener_failure(self) -> None:
+        """Raise what a listener raised first in this turn, as Java does."""
+        failure, self._listener_failure = self._listener_failure, None
+        if failure is not None:
+            raise failure
 
     def _describe(self, added: int) -> str:
         revoking = self._not_released()
@@ -798,13 +1030,21 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         )
 
 
-def _offsets(found: Sequence[Any]) -> Iterator[Sequence[int]]:
-    """The offsets of records, or of each Arrow batch; a range where none is missing between."""
+def _offsets(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:
+    """The offsets of records, or of each Arrow batch, and their leader epoch (-1: unknown).
+
+    A range where none is missing between; for each leader epoch apart.
+    """
     if isinstance(found[0], ConsumerRecord):
+        if found[0].leader_epoch != found[-1].leader_epoch:
+            for _, same in groupby(found, key=lambda record: record.leader_epoch):
+                yield from _offsets(list(same))
+            return
         whole = range(found[0].offset, found[-1].offset + 1)
-        yield whole if len(whole) == len(found) else [record.offset for record in found]
+        offsets = whole if len(whole) == len(found) else [record.offset for record in found]
+        yield offsets, found[0].leader_epoch
         return
     for batch in found:
         offsets = batch.column("offset")
         whole = range(offsets[0].as_py(), offsets[-1].as_py() + 1)
-        yield whole if len(whole) == batch.num_rows else offsets.to_pylist()
+        yield whole if len(whole) == batch.num_rows else offsets.to_pylist(), -1

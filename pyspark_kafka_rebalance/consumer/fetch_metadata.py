@@ -7,8 +7,8 @@ is nothing new. That is how most empty answers look.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,15 +98,17 @@ def _now_ms() -> int:
 class EndOffsets:
     """The end offsets that fetches brought.
 
-    :meth:`answered` runs on the I/O loop, everything else on the thread that polls: answers are
-    handed over through a queue, and only change what a poll says while that poll runs.
+    :meth:`answered` runs on the I/O loop, everything else on the thread that polls. What arrived
+    waits, the newest of each partition, until a poll collects it: it changes what that poll says,
+    and takes no more room however many answers come meanwhile.
     """
 
     def __init__(self, read_committed: bool, now_ms: Callable[[], int] = _now_ms) -> None:
         self._read_committed = read_committed
         self._now_ms = now_ms
         self._told: dict[Any, dict[TopicPartition, int]] = {}  # by node; the I/O loop's
-        self._arrived: deque[dict[TopicPartition, EndOffset]] = deque()
+        self._arriving = threading.Lock()
+        self._arrived: dict[TopicPartition, EndOffset] = {}
         self._latest: dict[TopicPartition, EndOffset] = {}
         self._fresh: set[TopicPartition] = set()
 
@@ -120,18 +122,20 @@ class EndOffsets:
         ends = end_offsets(asked, response, self._told.get(node_id, {}), self._read_committed)
         self._told[node_id] = ends
         at = self._now_ms()
-        self._arrived.append({partition: EndOffset(end, at) for partition, end in ends.items()})
+        with self._arriving:
+            self._arrived |= {partition: EndOffset(end, at) for partition, end in ends.items()}
 
     def collect(self, owned: Collection[TopicPartition]) -> None:
         """Take in what arrived; forget partitions that are not owned, whoever owns them next."""
         for partition in self._latest.keys() - set(owned):
             del self._latest[partition]
         self._fresh.intersection_update(owned)
-        while self._arrived:
-            for partition, end in self._arrived.popleft().items():
-                if partition in owned:
-                    self._latest[partition] = end
-                    self._fresh.add(partition)
+        with self._arriving:
+            arrived, self._arrived = self._arrived, {}
+        for partition, end in arrived.items():
+            if partition in owned:
+                self._latest[partition] = end
+                self._fresh.add(partition)
 
     def take_fresh(self) -> set[TopicPartition]:
         """The partitions answered since this was last asked."""

@@ -29,11 +29,11 @@ from ..errors import (
     AuthorizationError,
     KafkaRebalanceError,
     MembershipError,
-    PartitionsLostError,
 )
-from .commit_loop import CommitLoop
+from .commit_loop import CommitLoop, EnteredCommit, not_owned
 from .lane import Lane, Member, Verdict, verdict_of
 from .lease import Lease
+from .progress import Committable
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
@@ -77,13 +77,12 @@ class Lost:
 
 
 def refuse_strangers(
-    offsets: Mapping[TopicPartition, int], committable: frozenset[TopicPartition]
+    offsets: Mapping[TopicPartition, Committable], committable: frozenset[TopicPartition]
 ) -> None:
     """Raise PartitionsLostError, naming them, when some partitions may not be committed."""
-    strangers = sorted(set(offsets) - committable)
+    strangers = offsets.keys() - committable
     if strangers:
-        named = ", ".join(f"{p.topic}-{p.partition} at {offsets[p]}" for p in strangers)
-        raise PartitionsLostError(f"nothing committed, because these are not owned: {named}")
+        raise not_owned({p: offsets[p] for p in strangers})
 
 
 class GroupMembership(ABC):
@@ -141,6 +140,8 @@ class GroupMembership(ABC):
         )
         self._failure: Exception | None = None
         self._losses = 0  # counts; what is in flight compares it before and after (invariant 2)
+
+        self._departures = 0  # likewise, of what this member ended itself
 
         self._left_idle = False
         self._last_poll = time.monotonic()
@@ -252,7 +253,7 @@ class GroupMembership(ABC):
                 keep_member_id=True,
             )
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Commit these next offsets when the lane is free, merged with what waits.
 
         Raises
@@ -264,17 +265,51 @@ class GroupMembership(ABC):
             self._refuse_lost(offsets)
             self._commits.add(offsets)
 
-    def refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_by_hand(self, by_hand: EnteredCommit) -> None:
+        """Commit what the application commits itself, in one order with all other commits.
+
+        Raises
+        ------
+        PartitionsLostError
+            As ``commit`` does; also outside a generation, where the broker would take it for the
+            commit of a group without members and accept it.
+        """
+        committable = self._committable()
+        with self._lock:
+            refuse_strangers(by_hand.offsets, committable if self._member.joined else frozenset())
+            self._refuse_lost(by_hand.offsets)
+            self._commits.enter(by_hand)
+
+    def refuse_lost(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Raise PartitionsLostError, naming them, when some are lost, as ``commit`` does."""
         with self._lock:
             self._refuse_lost(offsets)
 
+    def any_lost(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether some of these are lost, even if no poll has said so yet."""
+        with self._lock:
+            losses = [event for event in self._events if isinstance(event, Lost)]
+        return any(
+            bool(partitions)
+            if loss.partitions is None
+            else not loss.partitions.isdisjoint(partitions)
+            for loss in losses
+        )
+
     def leave(self, timeout_ms: float | None = None, reason: str = "unsubscribed") -> None:
-        """Leave the group over the lane."""
+        """Leave the group over the lane.
+
+        In the midst of the first join, too: the coordinator has the member by then, and would keep
+        it, and what it assigns to it, until the session times out.
+        """
         member = self._member
         self._lose_quietly()
-        if member.joined and self._tells_leave():
+        if member.member_id and self._tells_leave():
             self._io.run(self._leave_async, member, reason, timeout_ms)
+
+    def leave_until_polled(self, reason: str) -> None:
+        """Leave the group now, as an application that does not poll; the next poll joins again."""
+        self._io.spawn(self._leave_idle, reason)
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Leave the group and end the loops."""
@@ -287,37 +322,9 @@ class GroupMembership(ABC):
             self._wake()
             self._commits.wake()
 
-    # -- called by the seam -----------------------------------------------------------------------
-
-    async def commit_now(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """kafka-python's ``commit()``: one attempt; raises what the library retries or reports."""
-        losses, member = self._losses, self._member
-        if not member.joined:
-            # Outside a generation the broker would take it for a commit by hand and accept it.
-            refuse_strangers(offsets, frozenset())
-        refuse_strangers(offsets, self._committable())
-        try:
-            errors = await self._lane.commit(member, offsets)
-        except kafka_errors.KafkaError as failure:  # it may or may not have arrived
-            self._consider_answer(losses, type(failure))
-            raise
-        for error in errors.values():
-            verdict = verdict_of(error)
-            if verdict is Verdict.ACCEPTED:
-                continue
-            self._consider_answer(losses, error)
-            if verdict in (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE):
-                raise kafka_errors.CoordinatorLoadInProgressError(str(error.__name__))
-            raise error()
-
-    def _consider_answer(self, losses: int, error: type[Exception]) -> None:
-        """The answer to a former membership says nothing about the present one (invariant 2)."""
-        if losses == self._losses:
-            self._consider(verdict_of(error), error)
-
     # -- losing -----------------------------------------------------------------------------------
 
-    def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def _refuse_lost(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         for event in self._events:
             if isinstance(event, Lost):
                 gone = event.partitions
@@ -345,6 +352,7 @@ class GroupMembership(ABC):
     def _lose_quietly(self) -> None:
         """Forget the membership because we ended it ourselves."""
         with self._lock:
+            self._departures += 1
             self._end_membership(Member())
             self._events = []
 
@@ -390,6 +398,12 @@ class GroupMembership(ABC):
         try:
             await loop()
         except Exception as error:
+            if self._closed or self._io.loop_closed:
+                # Whatever the loop waited for went away with the connections.
+                log.debug(
+                    "group %s: a loop ended as the client was closed: %r", self._group_id, error
+                )
+                return
             log.exception("group %s: the membership's loop failed", self._group_id)
             self._failure = error
 
@@ -428,12 +442,16 @@ class GroupMembership(ABC):
         limit_ms = self._config["max_poll_interval_ms"]
         if (time.monotonic() - self._last_poll) * 1000 <= limit_ms:
             return False
+        await self._leave_idle(f"no poll for max_poll_interval_ms={limit_ms}")
+        return True
+
+    async def _leave_idle(self, reason: str) -> None:
+        """Leave, and stay out of the group until the next poll."""
         member = self._member
         self._left_idle = True
-        self._lose(f"no poll for max_poll_interval_ms={limit_ms}")
+        self._lose(reason)
         if member.member_id and self._tells_leave():
-            await self._leave_async(member, f"no poll for {limit_ms} ms", None)
-        return True
+            await self._leave_async(member, reason, None)
 
     async def _leave_async(self, member: Member, reason: str, timeout_ms: float | None) -> None:
         """Tell the coordinator; when that fails, the session timeout does the same."""
@@ -447,6 +465,8 @@ class GroupMembership(ABC):
             error = type(failure)
         if error is kafka_errors.NoError:
             log.info("group %s: member %s left: %s", self._group_id, member.member_id, reason)
+        elif verdict_of(error) in (Verdict.FENCED, Verdict.INSTANCE_FENCED):
+            log.info("group %s: member %s is gone already", self._group_id, member.member_id)
         else:
             log.warning("group %s: leaving failed: %s", self._group_id, error.__name__)
 

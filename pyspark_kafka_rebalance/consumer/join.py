@@ -1,7 +1,7 @@
 """JoinProtocol: JoinGroup, the leader's assignment, SyncGroup.
 
 The wire side of the classic protocol, without memory; what an answer means for the membership is
-decided in ``classic.py``. Protocol: JoinGroup v0-7, SyncGroup v0-5, and in them
+decided in ``classic.py``. Protocol: JoinGroup v0-9, SyncGroup v0-5, DescribeGroups, and in them
 ConsumerProtocolSubscription v2 (owned partitions with their generation) and
 ConsumerProtocolAssignment.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka import errors as kafka_errors
+from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.metadata import (
     ConsumerProtocolAssignment,
@@ -33,11 +35,18 @@ log = logging.getLogger(__name__)
 #: this much more before the connection counts as dead.
 _JOIN_TIMEOUT_SLACK_MS = 5_000
 
+#: JoinGroup v9 tells a static leader that returns that it leads (SkipAssignment, KIP-814).
+_JOIN_VERSION = 9
+
+#: JoinGroup v4 answers a newcomer with its member id, and it joins again with that.
+_NAMING_VERSION = 4
+
 
 class Joined(NamedTuple):
     """The answer to a JoinGroup.
 
     ``error`` is ``NoError`` or ``MemberIdRequiredError`` (KIP-394: join again with this id).
+    ``leads`` says that it is this member's to assign; ``leader`` is who the coordinator says leads.
     """
 
     error: type[Exception]
@@ -45,6 +54,7 @@ class Joined(NamedTuple):
     protocol_name: str | None
     leads: bool
     members: Any
+    leader: str = ""
 
 
 class Assignments(NamedTuple):
@@ -52,6 +62,17 @@ class Assignments(NamedTuple):
 
     by_member: list[tuple[str, Any]]
     partition_counts: dict[str, int]
+
+
+class Review(NamedTuple):
+    """How a group stands that a static member has returned to.
+
+    ``rebalance`` says that a leader would decide otherwise now. ``led_counts`` are the partitions
+    by topic that a leader has to watch; None when another member leads.
+    """
+
+    rebalance: bool
+    led_counts: dict[str, int] | None = None
 
 
 class JoinProtocol:
@@ -70,6 +91,13 @@ class JoinProtocol:
         self._config = config
         self._assignor = OwnedPartitionsAssignor()
 
+    @property
+    def names_at_once(self) -> bool:
+        """Whether a dynamic newcomer gets its member id at once (KIP-394), not with the join."""
+        return self._config["group_instance_id"] is None and bool(
+            self._io.api_version(JoinGroupRequest) >= _NAMING_VERSION
+        )
+
     async def know_topics(self, topics: Collection[str]) -> None:
         """See to it that the metadata knows the topics: a leader assigns nothing of others."""
         if self._io.pattern is not None or 0 in self._io.partition_counts(topics).values():
@@ -81,7 +109,7 @@ class JoinProtocol:
         """Send a JoinGroup that claims these partitions as owned; held until all have joined."""
         response = await self._io.send(
             JoinGroupRequest(
-                max_version=7,
+                max_version=_JOIN_VERSION,
                 group_id=self._config["group_id"],
                 session_timeout_ms=self._config["session_timeout_ms"],
                 rebalance_timeout_ms=self._config["max_poll_interval_ms"],
@@ -110,8 +138,10 @@ class JoinProtocol:
             error,
             Member(response.generation_id, response.member_id),
             response.protocol_name,
-            response.leader == response.member_id,
+            response.leader == response.member_id
+            and not (response.API_VERSION >= _JOIN_VERSION and response.skip_assignment),
             response.members,
+            response.leader,
         )
 
     async def assign(self, members: Any) -> Assignments:
@@ -154,6 +184,50 @@ class JoinProtocol:
         if error is not kafka_errors.NoError:
             raise error
         return frozenset(ConsumerProtocolAssignment.decode(response.assignment).partitions())
+
+    async def review(self, joined: Joined) -> Review:
+        """Look at a group that a static member has returned to, which makes no group rebalance.
+
+        Nobody has looked at what changed while it was away (KAFKA-13435): its own subscription,
+        the number of partitions. And if it led, brokers before JoinGroup v9 do not tell it; then
+        the leader that they name is the id that it had before, which is nobody's any more.
+        """
+        response = await self._io.send(
+            DescribeGroupsRequest(groups=[self._config["group_id"]]),
+            self._io.coordinator(),
+            self._config["request_timeout_ms"],
+        )
+        (group,) = response.groups
+        error = kafka_errors.for_code(group.error_code)
+        if error is not kafka_errors.NoError:
+            raise error
+        if group.group_state != "Stable":
+            return Review(rebalance=False)  # a rebalance is under way
+        members, assigned = [], {}
+        for member in group.members:
+            metadata = ConsumerProtocolSubscription.decode(member.member_metadata)
+            owned = ConsumerProtocolAssignment.decode(member.member_assignment)
+            assigned[member.member_id] = frozenset(owned.partitions())
+            # What it owns is what it was assigned; the metadata are of before that.
+            claims = SimpleNamespace(
+                topics=metadata.topics,
+                owned_partitions=owned.assigned_partitions,
+                generation_id=joined.member.generation,
+            )
+            members.append(SimpleNamespace(member_id=member.member_id, metadata=claims))
+        leads = joined.leader == joined.member.member_id or joined.leader not in assigned
+        topics = {topic for member in members for topic in member.metadata.topics}
+        self._io.watch_topics(topics)
+        if 0 in self._io.partition_counts(topics).values():
+            await self._refresh_metadata()
+        counts = self._io.partition_counts(topics)
+        decided = {
+            member_id: frozenset(assignment.partitions())
+            for member_id, assignment in self._assignor.assign(self._io.cluster, members).items()
+        }
+        if not leads:
+            self._io.watch_topics(self._io.topics)
+        return Review(decided != assigned, counts if leads else None)
 
     async def _refresh_metadata(self) -> None:
         await self._io.wait_for(self._io.refresh_metadata(), self._config["request_timeout_ms"])

@@ -27,7 +27,7 @@ from kafka.protocol.consumer import (
     LeaveGroupRequest,
     OffsetCommitRequest,
 )
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from .messages import ConsumerGroupHeartbeatRequest
 
@@ -147,15 +147,17 @@ class Lane:
         return error_of(response.error_code)
 
     async def commit(
-        self, member: Member, offsets: Mapping[TopicPartition, int]
+        self, member: Member, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, type[Exception]]:
         """Commit next offsets, fenced by the member's generation; the error of each partition.
 
+        With their metadata, and the leader epoch of the last record before each (KIP-320).
+
         NetworkExceptionError (no response was received) of one that the answer does not name.
         """
-        by_topic: dict[str, dict[int, int]] = defaultdict(dict)
-        for partition, offset in offsets.items():
-            by_topic[partition.topic][partition.partition] = offset
+        by_topic: dict[str, dict[int, OffsetAndMetadata]] = defaultdict(dict)
+        for partition, entry in offsets.items():
+            by_topic[partition.topic][partition.partition] = entry
         topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
         partition_class = topic_class.OffsetCommitRequestPartition
         response = await self._io.send(
@@ -171,11 +173,11 @@ class Lane:
                         partitions=[
                             partition_class(
                                 partition_index=partition,
-                                committed_offset=offset,
-                                committed_leader_epoch=-1,
-                                committed_metadata="",
+                                committed_offset=entry.offset,
+                                committed_leader_epoch=entry.leader_epoch,
+                                committed_metadata=entry.metadata,
                             )
-                            for partition, offset in partitions.items()
+                            for partition, entry in partitions.items()
                         ],
                     )
                     for topic, partitions in by_topic.items()

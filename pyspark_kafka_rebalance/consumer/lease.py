@@ -25,7 +25,10 @@ class Lease:
     """The time up to which the broker cannot have fenced this member.
 
     Dated by the *send* time of a request that the broker then accepted: the broker's session
-    timer cannot have started earlier than that.
+    timer cannot have started earlier than that. A join counts from when its SyncGroup is sent, not
+    its JoinGroup: that may be held for longer than the session while a newcomer, which is in no
+    generation yet, cannot heartbeat. The broker expects none of it: it starts the timer when the
+    join completes, and again with the SyncGroup.
 
     Parameters
     ----------
@@ -43,7 +46,7 @@ class Lease:
         self._renewed_at: float | None = None
 
     def renew(self, sent_at: float) -> None:
-        """The broker accepted a heartbeat, commit or join that was sent at ``sent_at``."""
+        """The broker accepted a heartbeat, commit or SyncGroup that was sent at ``sent_at``."""
         if self._renewed_at is None or sent_at > self._renewed_at:
             self._renewed_at = sent_at
 

@@ -14,7 +14,6 @@ Invariants, beside those of ``group_membership.py``:
 from __future__ import annotations
 
 import logging
-import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -28,6 +27,7 @@ from .group_membership import IDLE_S, AssignmentReceived, GroupMembership, Lost
 from .lane import Member, Verdict, error_of, verdict_of
 from .messages import ConsumerGroupHeartbeatRequest
 from .reconciliation import Reconciliation, Report
+from .topic_patterns import broker_pattern, matches_internal_topics
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
@@ -48,15 +48,6 @@ _PATTERN_VERSION = 1
 
 #: INVALID_REGULAR_EXPRESSION, an error that kafka-python has no class for.
 _INVALID_REGULAR_EXPRESSION = 128
-
-
-def broker_pattern(pattern: str) -> str:
-    r"""A pattern of kafka-python's as one for the broker, in RE2 syntax.
-
-    kafka-python's are Python's and match the beginning of a name; the broker's match the whole of
-    it, and spell Python's ``\Z`` as ``\z``.
-    """
-    return "(?:" + re.sub(r"\\(.)", lambda e: r"\z" if e[1] == "Z" else e[0], pattern) + ").*"
 
 
 class NextGenerationMembership(GroupMembership):
@@ -247,12 +238,16 @@ class NextGenerationMembership(GroupMembership):
         return fields
 
     def _subscription(self) -> tuple[frozenset[str], str | None]:
-        """Topic names, or a regular expression for the broker to match."""
+        """Topic names, those of a pattern too if need be; or a pattern for the broker to match."""
         pattern = self._io.pattern
         if (
             pattern is None
             or pattern == self._pattern_refused
             or self._io.api_version(ConsumerGroupHeartbeatRequest) < _PATTERN_VERSION
+            or (
+                self._config["exclude_internal_topics"]
+                and matches_internal_topics(pattern, self._io.internal_topics)
+            )
         ):
             return self._io.topics, None
         return frozenset(), broker_pattern(pattern)

@@ -1,10 +1,19 @@
 """OffsetCommits: which offsets wait to be committed, which are under way, which are acknowledged.
 
+Two kinds of commits share one order. A commit in the *background* says how far everything is
+processed: commits are merged, and sent again until the answer is final. A commit *by hand* says
+where the group shall stand, be it lower: it is sent as it is.
+
 Invariants:
- 1. At most one commit is in flight; what is processed meanwhile is merged into the next.
- 2. A partition's committed position only moves forward while it is owned.
+ 1. At most one commit is in flight, of either kind.
+ 2. In the background a partition's committed position only moves forward while it is owned, unless
+    the position from which it is read moved back (a seek, a truncation, a topic created anew).
  3. An offset counts as acknowledged only by the broker's answer to a commit that carried it.
- 4. Nothing of a dropped (lost or released) partition is sent any more.
+ 4. Nothing of a dropped (lost or released) partition is sent any more, by hand neither.
+ 5. Commits by hand are sent in the order in which they were entered. What waited in the background
+    before one is not sent after that one was accepted. What is added after it is sent when it is
+    answered, and only if it is higher, or if the position moved back in between.
+ 6. What a commit by hand would have replaced is sent after all if that one is not accepted.
 
 Pure: the lane sends, this class decides what. Not thread-safe; the owner holds a lock.
 """
@@ -12,84 +21,347 @@ Pure: the lane sends, this class decides what. Not thread-safe; the owner holds 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+#: What may be given to be committed: a next offset, with the metadata and the leader epoch of the
+#: last record before it, or without.
+Committable: TypeAlias = "int | OffsetAndMetadata"
+
+
+def as_entry(value: Committable) -> OffsetAndMetadata:
+    """The next offset as it is sent, with its metadata and leader epoch (-1: unknown)."""
+    if isinstance(value, OffsetAndMetadata):
+        return value
+    return OffsetAndMetadata(int(value), "", -1)
+
+
+class CommitByHand:
+    """One commit that the application made itself; compared by identity.
+
+    Attributes
+    ----------
+    offsets : dict of TopicPartition to OffsetAndMetadata
+        What is not answered yet.
+    accepted : dict of TopicPartition to OffsetAndMetadata
+        What the broker has accepted of it.
+    moved_back : set of TopicPartition
+        Where that was lower than what was acknowledged before.
+    lost : set of TopicPartition
+        What of it was dropped after it was sent.
+    truncated : set of TopicPartition
+        What of it names a record that is gone since it was entered.
+    processed_below : dict of TopicPartition to int
+        Where what it names was handed out again since it was entered: only what is lower counts
+        as processed by it.
+    """
+
+    def __init__(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        self.offsets = {partition: as_entry(value) for partition, value in offsets.items()}
+        self.accepted: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.moved_back: set[TopicPartition] = set()
+        self.lost: set[TopicPartition] = set()
+        self.truncated: set[TopicPartition] = set()
+        self.processed_below: dict[TopicPartition, int] = {}
+
+    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """The position moved back to here, so that later records are to be processed again."""
+        self.processed_below[partition] = min(offset, self.processed_below.get(partition, offset))
+
+    def processed(self) -> dict[TopicPartition, int]:
+        """The next offsets below which all records are processed, as of what was accepted."""
+        return {
+            p: min(entry.offset, self.processed_below.get(p, entry.offset))
+            for p, entry in self.accepted.items()
+        }
+
+
+@dataclass
+class _Stretch:
+    """What is added of one partition between two commits by hand."""
+
+    waiting: OffsetAndMetadata | None = None
+    floor: int = -1  # only what is higher is news
+    back_to: int | None = None  # the position moved back to here
+    added_after: int | None = None  # that, when what waits was added
+
+    def add(self, entry: OffsetAndMetadata) -> None:
+        if entry.offset > self.floor:
+            self.waiting, self.floor, self.added_after = entry, entry.offset, self.back_to
+
+    def move_back(self, offset: int) -> None:
+        self.floor = min(self.floor, offset - 1)
+        self.back_to = _lower(self.back_to, offset)
+
+    def passes(self, floor: int) -> bool:
+        """Whether what waits here is news after such a position."""
+        return self.waiting is not None and self.waiting.offset > _lowered(floor, self.added_after)
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _lowered(floor: int, back_to: int | None) -> int:
+    """Such a position as it counts after a move back to there."""
+    return floor if back_to is None else min(floor, back_to - 1)
+
+
+@dataclass
+class _Line:
+    """One partition: stretches, and between each two a commit by hand that is not answered."""
+
+    stretches: list[_Stretch] = field(default_factory=lambda: [_Stretch()])
+    by_hand: list[CommitByHand] = field(default_factory=list)
+    acknowledged: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.by_hand) or self.stretches[0].waiting is not None
+
+    def enter(self, by_hand: CommitByHand) -> None:
+        self.by_hand.append(by_hand)
+        self.stretches.append(_Stretch())
+
+    def accepted(self, by_hand: CommitByHand, offset: int) -> None:
+        """The first commit by hand: what was before it is over (invariant 5)."""
+        assert self.by_hand[0] is by_hand
+        del self.by_hand[0], self.stretches[0]
+        first = self.stretches[0]
+        if not first.passes(offset):
+            first.waiting = None
+        first.floor = max(first.floor, _lowered(offset, first.back_to))
+        self.acknowledged = offset
+
+    def withdraw(self, by_hand: CommitByHand) -> None:
+        """One commit by hand, as if it had never been (invariant 6)."""
+        at = self.by_hand.index(by_hand)
+        del self.by_hand[at]
+        before, after = self.stretches[at], self.stretches.pop(at + 1)
+        if after.passes(before.floor):
+            before.waiting = after.waiting
+            before.added_after = _lower(before.back_to, after.added_after)
+        if after.back_to is not None:
+            before.move_back(after.back_to)
+        before.floor = max(before.floor, after.floor)
+
+    def truncate(self, offset: int) -> None:
+        for stretch in self.stretches:
+            if stretch.waiting is not None and stretch.waiting.offset > offset:
+                stretch.waiting = None
+        if self.acknowledged is not None and self.acknowledged > offset:
+            self.acknowledged = None
+        self.stretches[-1].move_back(offset)
 
 
 class OffsetCommits:
     """In-order, aggregated commits with one in flight (KIP-983, problems 4 and 5)."""
 
     def __init__(self) -> None:
-        self._waiting: dict[TopicPartition, int] = {}
-        self._in_flight: dict[TopicPartition, int] = {}
+        self._lines: dict[TopicPartition, _Line] = {}
+        self._open: set[TopicPartition] = set()  # those with something that is not sent
+        self._by_hand: list[CommitByHand] = []  # in order, the one in flight included
+        self._in_flight: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._sent_by_hand: CommitByHand | None = None  # which of them is in flight
+        self._others_first = False  # the first by hand was just not accepted
         self._abandoned: set[TopicPartition] = set()  # in flight, but dropped meanwhile
-        self._acknowledged: dict[TopicPartition, int] = {}
 
-    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+    # -- what is to be committed ------------------------------------------------------------------
+
+    def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Records up to these next offsets (exclusive) are processed; older ones are ignored."""
-        for partition, offset in offsets.items():
-            in_flight = -1 if partition in self._abandoned else self._in_flight.get(partition, -1)
-            reached = max(
-                self._waiting.get(partition, -1),
-                in_flight,
-                self._acknowledged.get(partition, -1),
-            )
-            if offset > reached:
-                self._waiting[partition] = offset
+        for partition, value in offsets.items():
+            line = self._line(partition)
+            line.stretches[-1].add(as_entry(value))
+            self._note(partition, line)
 
-    def take(self) -> dict[TopicPartition, int]:
-        """What to send now, which is then in flight; empty while a commit is (invariant 1)."""
-        if self._in_flight:
-            return {}
-        self._in_flight, self._waiting = self._waiting, {}
-        return dict(self._in_flight)
+    def enter(self, by_hand: CommitByHand) -> None:
+        """Commit this by hand, after what was entered before it (invariant 5)."""
+        self._by_hand.append(by_hand)
+        for partition in by_hand.offsets:
+            line = self._line(partition)
+            line.enter(by_hand)
+            self._note(partition, line)
 
-    def acknowledge(self, partitions: Iterable[TopicPartition]) -> None:
-        """The broker accepted these partitions of the commit in flight."""
-        for partition in partitions:
-            offset = self._in_flight.pop(partition, None)
-            if offset is not None and partition not in self._abandoned:
-                self._acknowledged[partition] = offset
-            self._abandoned.discard(partition)
+    def withdraw(self, by_hand: CommitByHand) -> None:
+        """Send this commit by hand no more (invariant 6); what is in flight cannot be recalled."""
+        if by_hand in self._by_hand:
+            self._by_hand.remove(by_hand)
+            for partition in by_hand.offsets:
+                line = self._lines.get(partition)
+                if line is not None and by_hand in line.by_hand:
+                    line.withdraw(by_hand)
+                    self._note(partition, line)
 
-    def retry(self) -> None:
-        """Whatever is still in flight was not accepted: send it again, newer offsets first."""
-        for partition, offset in self._in_flight.items():
-            if partition not in self._abandoned:
-                self._waiting.setdefault(partition, offset)
-        self._in_flight = {}
-        self._abandoned = set()
+    def move_back(self, partition: TopicPartition, offset: int) -> None:
+        """Polls go on from this offset, which may be lower: so may be what is committed next."""
+        self._line(partition).stretches[-1].move_back(offset)
 
-    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+    def truncate(self, partition: TopicPartition, offset: int) -> None:
+        """The records from this offset on are gone, and others may be there by now.
+
+        What is said about them in the background is forgotten. A commit by hand is sent as it is,
+        and its answer acknowledges nothing of them.
+        """
+        line = self._line(partition)
+        line.truncate(offset)
+        for by_hand in line.by_hand:
+            if by_hand.offsets[partition].offset > offset:
+                by_hand.truncated.add(partition)
+        in_flight = None if self._sent_by_hand else self._in_flight.get(partition)
+        if in_flight is not None and in_flight.offset > offset:
+            self._abandoned.add(partition)
+        self._note(partition, line)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> list[CommitByHand]:
         """The partitions are no longer ours: forget them (invariant 4).
 
         A commit that is in flight cannot be recalled; ``outstanding`` still tells of it until it
         is answered, and it is not sent again.
+
+        Returns
+        -------
+        list of CommitByHand
+            Those that named one of them and were not sent: withdrawn as a whole.
         """
-        for partition in partitions:
-            self._waiting.pop(partition, None)
-            self._acknowledged.pop(partition, None)
+        gone = set(partitions)
+        withdrawn = [
+            by_hand
+            for by_hand in self._by_hand
+            if by_hand is not self._sent_by_hand and not gone.isdisjoint(by_hand.offsets)
+        ]
+        for by_hand in withdrawn:
+            self.withdraw(by_hand)
+        for partition in gone:
+            self._lines.pop(partition, None)
+            self._open.discard(partition)
             if partition in self._in_flight:
                 self._abandoned.add(partition)
+                if self._sent_by_hand is not None:
+                    self._sent_by_hand.lost.add(partition)
+        return withdrawn
+
+    # -- what is sent -----------------------------------------------------------------------------
+
+    @property
+    def sent_by_hand(self) -> CommitByHand | None:
+        """The commit by hand that is in flight; None while one of the background is, or none."""
+        return self._sent_by_hand
+
+    def take(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What to send now, which is then in flight; empty while a commit is (invariant 1)."""
+        if self._in_flight:
+            return {}
+        taken = {} if self._by_hand and not self._others_first else self._take_waiting()
+        self._others_first = False
+        if not taken and self._by_hand:
+            self._sent_by_hand = self._by_hand[0]
+            taken = dict(self._sent_by_hand.offsets)
+        self._in_flight = taken
+        return dict(taken)
+
+    def _take_waiting(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        taken = {}
+        for partition in list(self._open):
+            line = self._lines[partition]
+            if not line.by_hand and (entry := line.stretches[0].waiting) is not None:
+                taken[partition], line.stretches[0].waiting = entry, None
+                self._open.discard(partition)
+        return taken
+
+    def recall(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is left to send of what was taken but has not been sent yet (invariant 4).
+
+        What was dropped meanwhile is left out, and a commit by hand that names it as a whole.
+        """
+        if self._sent_by_hand is not None and self._sent_by_hand.lost:
+            return {}
+        return {p: entry for p, entry in self._in_flight.items() if p not in self._abandoned}
+
+    def acknowledge(self, partitions: Iterable[TopicPartition]) -> None:
+        """The broker accepted these partitions of the commit in flight."""
+        by_hand = self._sent_by_hand
+        for partition in partitions:
+            entry = self._in_flight.pop(partition, None)
+            if entry is None:
+                continue
+            if by_hand is not None:
+                by_hand.offsets.pop(partition, None)
+            if partition not in self._abandoned:
+                line = self._line(partition)
+                if by_hand is not None:
+                    if line.acknowledged is not None and entry.offset < line.acknowledged:
+                        by_hand.moved_back.add(partition)
+                    by_hand.accepted[partition] = entry
+                    line.accepted(by_hand, entry.offset)
+                    if partition in by_hand.truncated:
+                        line.acknowledged = None
+                else:
+                    line.acknowledged = entry.offset
+                self._note(partition, line)
+            self._abandoned.discard(partition)
+        if by_hand is not None and not by_hand.offsets and by_hand in self._by_hand:
+            self._by_hand.remove(by_hand)
+
+    def retry(self) -> None:
+        """Whatever is still in flight was not accepted: send it again, newer offsets first."""
+        if self._sent_by_hand is None:
+            for partition, entry in self._in_flight.items():
+                if partition not in self._abandoned:
+                    line = self._line(partition)
+                    if line.stretches[0].waiting is None:
+                        line.stretches[0].waiting = entry
+                    self._note(partition, line)
+        self._others_first = self._sent_by_hand is not None and bool(self._in_flight)
+        self._sent_by_hand = None
+        self._in_flight = {}
+        self._abandoned = set()
 
     def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give up the commit in flight of these partitions: the broker refused it for good."""
+        """Give up the background commit of these partitions: the broker refused it for good."""
         for partition in partitions:
-            self._in_flight.pop(partition, None)
+            entry = self._in_flight.pop(partition, None)
+            if entry is not None and partition not in self._abandoned:
+                line = self._line(partition)
+                first = line.stretches[0]
+                if first.waiting is None:  # the same may be added again
+                    reached = -1 if line.acknowledged is None else line.acknowledged
+                    first.floor = min(entry.offset - 1, reached)
             self._abandoned.discard(partition)
+
+    # -- how things stand -------------------------------------------------------------------------
 
     def outstanding(self, partition: TopicPartition) -> bool:
         """Whether something of the partition is waiting or in flight."""
-        return partition in self._waiting or partition in self._in_flight
+        return partition in self._open or partition in self._in_flight
 
     def any_waiting(self) -> bool:
         """Whether anything waits to be sent."""
-        return bool(self._waiting)
+        return bool(self._open)
 
     def any_outstanding(self) -> bool:
         """Whether anything at all is waiting or in flight."""
-        return bool(self._waiting or self._in_flight)
+        return bool(self._open or self._in_flight)
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset that the broker last acknowledged for an owned partition."""
-        return self._acknowledged.get(partition)
+        line = self._lines.get(partition)
+        return None if line is None else line.acknowledged
+
+    def all_by_hand(self) -> list[CommitByHand]:
+        """The commits by hand that are not answered, in order."""
+        return list(self._by_hand)
+
+    def _line(self, partition: TopicPartition) -> _Line:
+        line = self._lines.get(partition)
+        if line is None:
+            line = self._lines[partition] = _Line()
+        return line
+
+    def _note(self, partition: TopicPartition, line: _Line) -> None:
+        if line.waits:
+            self._open.add(partition)
+        else:
+            self._open.discard(partition)

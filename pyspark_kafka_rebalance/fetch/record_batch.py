@@ -143,8 +143,10 @@ def _split(
         start += size
 
 
-def _corrupt(offset_range: OffsetRange, offset: int, reason: str) -> CorruptRecordError:
-    return CorruptRecordError(offset_range.topic, offset_range.partition, offset, reason)
+def _corrupt(
+    offset_range: OffsetRange, offset: int, reason: str, after: int | None = None
+) -> CorruptRecordError:
+    return CorruptRecordError(offset_range.topic, offset_range.partition, offset, reason, after)
 
 
 class RecordDecoder:
@@ -235,7 +237,11 @@ class RecordDecoder:
             elif within:
                 self._decode_batch(records, start, size, position, transactions)
         except MalformedError as error:
-            raise _corrupt(self._range, base, str(error)) from error
+            after = None
+            if records[start + _MAGIC_OFFSET] == 2:
+                _, delta = _unpack_epoch_and_last_offset_delta(records, start + _LOG_OVERHEAD)
+                after = base + delta + 1 if delta >= 0 else None
+            raise _corrupt(self._range, base, str(error), after) from error
         return within
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -277,7 +283,11 @@ class RecordDecoder:
         if transactions is not None and header.producer_id >= 0:
             transactions.advance(last_offset)
             if is_control:
-                if control_type(*_payload(records, start, end, attributes)) == _ABORT_MARKER:
+                # Compaction keeps a producer's last batch, emptied: nothing aborted is left then.
+                if (
+                    header.records
+                    and control_type(*_payload(records, start, end, attributes)) == _ABORT_MARKER
+                ):
                     transactions.end(header.producer_id)
             elif attributes & _TRANSACTIONAL_FLAG and transactions.covers(header.producer_id):
                 return

@@ -12,7 +12,7 @@ Invariants:
  2. Only what is proven is committed, only while owned, and only forward.
  3. A revoke may complete only when all that was handed out of the partition is acknowledged, and
     Spark has committed the batch with its ``revoke_requested`` row, if such rows are wanted and
-    anything was read since the assignment.
+    anything was read since the assignment, or before a restart: Spark has kept its state.
  4. What is lost is not committed any more; its marks stay, for the case that it comes back.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
@@ -35,7 +35,7 @@ class OwnedPartition:
     member: int
     generation: int
     position: int | None = None  # next offset to hand out; None until its start is known
-    read: bool = False  # something was handed out since it was assigned
+    read: bool = False  # there may be something to flush: handed out since it was assigned
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,10 @@ class QueryAssignment:
         # of partitions nearly all of them are in none of these.
         self._unpositioned: dict[TopicPartition, None] = {}
         self._revoking: dict[TopicPartition, None] = {}
-        self._behind: dict[TopicPartition, None] = {}  # proven, and not acknowledged
+        self._behind: dict[TopicPartition, None] = {}  # owned, proven, and not acknowledged
+        # Read by the process before this one, whose state Spark has kept: not flushed so far.
+        self._unflushed: set[TopicPartition] = set()
+        self._unlogged = False  # a position was found that no offset has, or one is gone
         self._events: list[RebalanceEvent] = []  # not in a batch yet
         # In which batch that is not proven the row of the request is.
         self._unproven_requests: dict[TopicPartition, int] = {}
@@ -81,10 +84,12 @@ class QueryAssignment:
     def assign(self, member: int, generation: int, partitions: Iterable[TopicPartition]) -> None:
         """The group gives partitions to a member; their start is still to be found out."""
         for partition in partitions:
-            self._owned[partition] = OwnedPartition(member, generation)
+            unflushed = partition in self._unflushed
+            self._owned[partition] = OwnedPartition(member, generation, read=unflushed)
             self._unpositioned[partition] = None
             self._revoking.pop(partition, None)
             self._lost.discard(partition)
+            self._compare(partition)
             self._record("assigned", partition, generation)
 
     def new_generation(self, member: int, generation: int) -> None:
@@ -109,10 +114,15 @@ class QueryAssignment:
         -------
         int
             The start: the group's committed offset or the highest end that this query ever handed
-            out, whichever is further; only its proven part is ever committed.
+            out, whichever is further; only its proven part is ever committed. The group's alone if
+            that has gone back since this query last committed: then another has found the log
+            shorter, and what this query knows is of the log before.
         """
+        if committed is not None and committed < self._acknowledged.get(partition, -1):
+            self._forget_marks(partition)
         known = max(-1 if committed is None else committed, self._handed_out.get(partition, -1))
         start = otherwise if known < 0 else known
+        self._unlogged |= self._handed_out.get(partition) != start
         self._owned[partition].position = start
         self._unpositioned.pop(partition, None)
         if committed is not None:
@@ -128,6 +138,13 @@ class QueryAssignment:
         self._handed_out[partition] = start
         self._compare(partition)
         return start
+
+    def _forget_marks(self, partition: TopicPartition) -> None:
+        """What was handed out and proven of a log that is no more."""
+        for marks in (self._handed_out, self._proven, self._acknowledged):
+            marks.pop(partition, None)
+        for ranges in self._unproven.values():
+            ranges.pop(partition, None)
 
     def request_revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """No new range from now on."""
@@ -165,8 +182,40 @@ class QueryAssignment:
             for ranges in self._unproven.values():
                 ranges.pop(partition, None)  # proven later, it would say that it ends there
             self._handed_out[partition] = self._proven[partition] = position
+            self._unlogged = True
             self._acknowledged[partition] = -1  # the group's offset must move as well
             self._compare(partition)
+
+    def delete(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Deleted: nothing of them is read or committed any more, and a revoke waits for nothing.
+
+        Owned are they until the group takes them back.
+
+        Returns
+        -------
+        dict
+            How far each was handed out; None where its start was not known.
+        """
+        read: dict[TopicPartition, int | None] = {}
+        for partition in partitions:
+            owned = self._owned.get(partition)
+            read[partition] = self._handed_out.pop(partition, None)
+            if owned is not None:
+                owned.position = None
+            self._unpositioned.pop(partition, None)
+            # Until an offset without it is logged, a restart would go on in what gets its name.
+            self._unlogged |= self._proven.pop(partition, None) is not None
+            self._acknowledged.pop(partition, None)
+            for ranges in self._unproven.values():
+                ranges.pop(partition, None)
+            self._compare(partition)
+        return read
+
+    def start_anew(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deleted partitions are there again; their start is to be found out."""
+        for partition in partitions:
+            if partition in self._owned and self._owned[partition].position is None:
+                self._unpositioned[partition] = None
 
     def _pop_owned(
         self, member: int, partitions: Iterable[TopicPartition]
@@ -177,6 +226,8 @@ class QueryAssignment:
             if owned is not None and owned.member == member:
                 self._unpositioned.pop(partition, None)
                 self._revoking.pop(partition, None)
+                self._behind.pop(partition, None)
+                self._unflushed.discard(partition)
                 yield partition, self._owned.pop(partition)
 
     # -- planning ---------------------------------------------------------------------------------
@@ -264,9 +315,24 @@ class QueryAssignment:
 
     def restore(self, positions: Mapping[TopicPartition, int]) -> None:
         """Positions that Spark's checkpoint proves, in a process that handed out none of them."""
+        self._unflushed |= positions.keys()
         for partition, position in positions.items():
             self._handed_out[partition] = max(position, self._handed_out.get(partition, -1))
             self._proven[partition] = max(position, self._proven.get(partition, -1))
+            self._compare(partition)
+
+    def resume(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """What a logged batch reads that Spark runs again: handed out, in a process before this.
+
+        A revoke of what the members get of it waits for the batch, and reading goes on behind it.
+        """
+        self._batch += 1
+        self._unproven[self._batch] = dict(ranges)
+        self._unflushed |= ranges.keys()
+        for partition, handed in ranges.items():
+            self._handed_out[partition] = max(handed.end, self._handed_out.get(partition, -1))
+            # Before the batch nothing is unread: what the group does not know is committed at once.
+            self._proven[partition] = max(handed.start, self._proven.get(partition, -1))
             self._compare(partition)
 
     def prove(self, batch: int | None = None) -> None:
@@ -293,13 +359,39 @@ class QueryAssignment:
         self._acknowledged[partition] = max(offset, self._acknowledged.get(partition, -1))
         self._compare(partition)
 
-    def unacknowledged(self) -> dict[TopicPartition, int]:
-        """Proven positions that the group does not have yet, lost partitions included."""
-        return {partition: self._proven[partition] for partition in self._behind}
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The group's committed offset of the partition, as far as it is known."""
+        return self._acknowledged.get(partition)
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """What is proven of every partition that was ever owned; not to be changed."""
+        return self._proven
+
+    def log_positions(self) -> Mapping[TopicPartition, int]:
+        """As :meth:`positions`, which go into the offset that is being made."""
+        self._unlogged = False
+        return self._proven
+
+    def has_unlogged_positions(self) -> bool:
+        """Whether the last offset does not have where partitions stand, or has some deleted."""
+        return self._unlogged
+
+    def is_known(self, partition: TopicPartition) -> bool:
+        """Whether this query has come to a position in the partition, in this run or before."""
+        return partition in self._handed_out
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions are gone from Kafka for good; what is owned, or not proven, stays."""
+        for partition in partitions:
+            if partition not in self._owned and not self._is_unproven(partition):
+                self._unlogged |= partition in self._proven
+                for marks in (self._handed_out, self._proven, self._acknowledged):
+                    marks.pop(partition, None)
 
     def _compare(self, partition: TopicPartition) -> None:
-        """After a change of what is proven or acknowledged."""
-        if self._proven.get(partition, -1) > self._acknowledged.get(partition, -1):
+        """After a change of what is owned, proven or acknowledged."""
+        behind = self._proven.get(partition, -1) > self._acknowledged.get(partition, -1)
+        if behind and partition in self._owned:
             self._behind[partition] = None
         else:
             self._behind.pop(partition, None)
@@ -322,6 +414,14 @@ class QueryAssignment:
             self._is_unproven(partition) or partition in self._unproven_requests
             for partition in self._revoking
         )
+
+    def oldest_unproven(self) -> int | None:
+        """The number of the oldest batch with ranges that is not proven."""
+        return next(iter(self._unproven), None)
+
+    def waiting_revokes(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Of these, those whose revoke waits for Spark's commit of what was handed out."""
+        return sorted(p for p in partitions if p in self._revoking and self._is_unproven(p))
 
     def has_unproven(self) -> bool:
         """Whether anything that was handed out is not proven."""

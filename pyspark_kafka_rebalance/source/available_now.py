@@ -6,7 +6,7 @@ silence: Spark's own source fails as well when partitions or records disappear m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kafka.structs import TopicPartition
 
@@ -25,6 +25,11 @@ class AvailableNowRun:
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
         self._ends = dict(ends)
         self._reached: dict[TopicPartition, int] = {}
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Where the run ends; what is gone from Kafka has no end any more."""
+        return self._ends
 
     def cut(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """These end offsets, none beyond the run's; without partitions created since."""
@@ -53,6 +58,15 @@ class AvailableNowRun:
         reached = {p: at for p, at in self._reached.items() if p not in owned}
         return {p: reached[p] for p in self.unread(reached)}
 
+    def reached(self, partition: TopicPartition) -> int | None:
+        """How far a partition has been handed out; None if it never was ours."""
+        return self._reached.get(partition)
+
     def give_up(self, ends: Mapping[TopicPartition, int]) -> None:
         """End earlier there, since the rest is gone."""
         self._ends.update(ends)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Do without these: they are gone from Kafka."""
+        for partition in partitions:
+            self._ends.pop(partition, None)

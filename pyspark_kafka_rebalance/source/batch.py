@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .offset_lookup import batch_ranges
 from .planning import ReadTask, TaskRange, split_tasks
 from .reading import TaskPartition, read_task
+from .shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,7 @@ _IGNORED = (
 )
 
 
+@shows_our_errors
 class KafkaDeferredBatchReader(DataSourceReader):
     """One batch read. Pure and picklable; Spark calls :meth:`partitions` once for each action.
 
@@ -56,7 +58,7 @@ class KafkaDeferredBatchReader(DataSourceReader):
         if ignored := [name for name in _IGNORED if name.lower() in options.given]:
             log.warning("a batch has no triggers, and ignores %s", ", ".join(ignored))
         tasks = [
-            ReadTask((TaskRange(offset_range, generation=None, revoking=False, lost=False),))
+            ReadTask((TaskRange(offset_range, generation=None, revoking=False),))
             for offset_range in batch_ranges(options)
         ]
         tasks = split_tasks(tasks, options.min_partitions, options.max_records_per_partition)

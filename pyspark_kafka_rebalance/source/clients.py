@@ -129,7 +129,7 @@ def _fixed(
 @contextmanager
 def _naming_brokers(config: dict[str, Any]) -> Iterator[None]:
     """Have a failure of the connections name where they go."""
-    servers = f"kafka.bootstrap.servers={config['bootstrap_servers']}"
+    servers = f"kafka.bootstrap.servers={','.join(config['bootstrap_servers'])}"
     try:
         yield
     except AuthenticationError as error:

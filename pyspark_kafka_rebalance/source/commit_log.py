@@ -4,16 +4,16 @@ Spark tells a source that a batch is committed only when it builds the next one.
 commit log knows it earlier, and after the last batch it alone knows it.
 
 Layout (Spark's ``OffsetSeqLog`` and ``CommitLog``): ``offsets/N`` is written before batch N runs
-and holds a version line, a metadata line, and one line of JSON for each source; ``commits/N``
-appears when batch N is committed. ``metadata`` is there before the first batch is planned.
+(``offset_log.py``); ``commits/N`` appears when batch N is committed. ``metadata`` is there before
+the first batch is planned.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from .checkpoint_files import CheckpointFiles, open_checkpoint
+from .offset_log import parse_offset_log
 
 
 class CommitLog:
@@ -38,6 +38,8 @@ class CommitLog:
         ------
         OSError
             The checkpoint cannot be read, or is not there; whatever else pyarrow raises.
+        ValueError
+            Its offset log is of a version that is not known.
         """
         files = self._files()
         newest = _newest_batch(files)
@@ -47,8 +49,8 @@ class CommitLog:
             return False
         if not files.exists(f"commits/{newest}"):
             return False
-        lines = files.read(f"offsets/{newest}").splitlines()
-        return any(_is_offset(line, offset) for line in lines[2:])
+        ends = parse_offset_log(files.read(f"offsets/{newest}"))
+        return any(end == offset for _, end in ends)
 
     def _files(self) -> CheckpointFiles:
         if self._opened is None:
@@ -59,10 +61,3 @@ class CommitLog:
 def _newest_batch(files: CheckpointFiles) -> int | None:
     names = files.names("offsets")
     return max((int(name) for name in names if name.isdigit()), default=None)
-
-
-def _is_offset(line: str, offset: dict[str, Any]) -> bool:
-    try:
-        return bool(json.loads(line) == offset)
-    except ValueError:
-        return False  # another source's offset need not be JSON

@@ -13,6 +13,7 @@ from ..errors import OptionError
 from .batch import KafkaDeferredBatchReader
 from .options import SourceOptions
 from .schema import spark_ddl
+from .shown_errors import shows_our_errors
 from .spark_versions import reader_for_this_spark
 from .stream import KafkaDeferredStreamReader, RefusedStreamReader
 
@@ -20,6 +21,7 @@ from .stream import KafkaDeferredStreamReader, RefusedStreamReader
 MAX_DEFAULT_READERS = 8
 
 
+@shows_our_errors
 class KafkaDeferredDataSource(DataSource):
     """Kafka for Structured Streaming as members of a consumer group, and for batch reads.
 

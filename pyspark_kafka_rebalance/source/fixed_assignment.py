@@ -21,19 +21,15 @@ from kafka.structs import TopicPartition
 from ..consumer.commit_loop import CommitLoop
 from ..consumer.deferred import DeferredRevokeConsumer, PollResult
 from ..consumer.lane import Lane, Member, Verdict
-from ..errors import (
-    AuthorizationError,
-    DataLossError,
-    KafkaRebalanceError,
-    MembershipError,
-    names_of,
-)
+from ..errors import DataLossError, KafkaRebalanceError, MembershipError, names_of
 from ..fetch.connections import explain_final
+from .deleted_partitions import DeletedPartitions, ask_for_missing
 
 log = logging.getLogger(__name__)
 
-#: How often the client's metadata is looked through for partitions that were deleted.
-_LOOK_EVERY_S = 1.0
+#: How often positions are committed anew. A group without members loses the offset of a partition
+#: that was not committed for ``offsets.retention.minutes``, 7 days by default.
+_COMMIT_ANEW_S = 3_600.0
 
 #: How long one look-up of the topics may take before a later poll tries again.
 _LOOKUP_TIMEOUT_MS = 5_000
@@ -69,8 +65,9 @@ class FixedAssignment(DeferredRevokeConsumer):
         self._fail_on_data_loss = fail_on_data_loss
         # What polls have told.
         self._there: frozenset[TopicPartition] = frozenset()
-        self._missing: frozenset[TopicPartition] = frozenset()
-        self._look_at = 0.0
+        self._deletions = DeletedPartitions()
+        self._group_has: dict[TopicPartition, int] = {}  # before our first commit
+        self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
         self._in_doubt = False  # the coordinator does not know a partition
         self._failure: KafkaRebalanceError | None = None
         self._ended = False
@@ -108,14 +105,16 @@ class FixedAssignment(DeferredRevokeConsumer):
         """
         self._raise_failure()
         now = time.monotonic()
-        if now < self._look_at and not self._in_doubt:
+        if now >= self._commit_anew_at:
+            self._commit_anew_at = now + _COMMIT_ANEW_S
+            self._commit_anew()
+        if not self._deletions.is_due():
             return PollResult()
-        self._look_at = now + _LOOK_EVERY_S
-        before, self._there = self._there, self._existing()
-        missing = self._wanted - self._there
-        deleted, self._missing = missing - self._missing, missing
+        known = self.known_partitions(self._wanted)
+        deleted = self._find_deleted(known)
+        before, self._there = self._there, (self._there | known) - deleted
         if deleted:
-            self._by_hand.drop(deleted)
+            self.forget_commits(deleted)
             text = f"{names_of(deleted)} deleted"
             if self._fail_on_data_loss:
                 raise DataLossError(
@@ -136,6 +135,16 @@ class FixedAssignment(DeferredRevokeConsumer):
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next."""
         self._by_hand.drop(partitions)
+        for partition in partitions:
+            self._group_has.pop(partition, None)
+
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As a member's."""
+        found = super().committed_offsets(partitions, timeout_ms)
+        self._group_has.update(found)
+        return found
 
     @property
     def is_stable(self) -> bool:
@@ -162,35 +171,36 @@ class FixedAssignment(DeferredRevokeConsumer):
         self._by_hand.wake()
         super().close(autocommit, timeout_ms)
 
+    def _commit_anew(self) -> None:
+        """Commit once more what the group has, lest it forgets quiet partitions."""
+        offsets = {}
+        for partition in self._there:
+            acknowledged = self._by_hand.acknowledged(partition)
+            offset = self._group_has.get(partition) if acknowledged is None else acknowledged
+            if offset is not None and not self._by_hand.outstanding(partition):
+                offsets[partition] = offset
+        self._by_hand.drop(offsets)  # what is acknowledged would not be sent
+        self._by_hand.add(offsets)
+
     # -- partitions -------------------------------------------------------------------------------
 
-    def _existing(self) -> frozenset[TopicPartition]:
-        """The partitions that exist; one that seems to be gone is asked for again first."""
-        known = self._known()
-        if self._wanted - known <= self._missing and not self._in_doubt:
-            return known
-        self._in_doubt = False
-        try:
-            return self._wanted - self._ask_for_missing(_LOOKUP_TIMEOUT_MS)
-        except kafka_errors.KafkaError as error:
-            log.warning("not known whether all partitions exist: %r", error)
-            return self._there
+    def _find_deleted(self, known: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Of the partitions that were there, those that are gone; see DeletedPartitions."""
+        if self._in_doubt:
+            self._in_doubt = False
+            self._deletions.doubt(self._there)
+        missing: frozenset[TopicPartition] = frozenset()
+        if suspects := self._deletions.suspects(self._there, known):
+            try:
+                missing = suspects & self._ask_for_missing(_LOOKUP_TIMEOUT_MS)
+            except kafka_errors.KafkaError as error:
+                log.warning("not known whether all partitions exist: %r", error)
+                return frozenset()
+        return self._deletions.answered(missing)
 
     def _ask_for_missing(self, timeout_ms: float) -> frozenset[TopicPartition]:
         """Those of the partitions that do not exist, by metadata that are fetched now."""
-        self.existing_topics(timeout_ms)
-        missing = self._wanted - self._known()
-        if hidden := self.hidden_topics({p.topic for p in missing}, timeout_ms):
-            raise AuthorizationError(
-                "assign names topics that take DESCRIBE on the topic, which is not granted "
-                f"(brokers do not tell whether they exist): {', '.join(sorted(hidden))}"
-            )
-        return missing
-
-    def _known(self) -> frozenset[TopicPartition]:
-        """Those of the partitions that the metadata has now."""
-        counts = self._io.partition_counts({p.topic for p in self._wanted})
-        return frozenset(p for p in self._wanted if p.partition < counts[p.topic])
+        return ask_for_missing(self, self._wanted, "assign", timeout_ms)
 
     # -- commits, on the I/O loop -----------------------------------------------------------------
 
@@ -198,6 +208,9 @@ class FixedAssignment(DeferredRevokeConsumer):
         try:
             await self._by_hand.run(self._active)
         except Exception as error:  # raised by the next poll
+            if self._ended or self._io.loop_closed:
+                log.debug("group %s: the commits ended with the client: %r", self._group_id, error)
+                return
             log.exception("group %s: the commits ended", self._group_id)
             self._failure = KafkaRebalanceError(f"group {self._group_id!r}: {error!r}")
             self._failure.__cause__ = error

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource
 from ..errors import OffsetFormatError
 from .membership import STOP_TIMEOUT_S
 from .offsets import StreamOffset
-from .progress import plain_offset
+from .progress import is_ours, plain_offset
 from .stop_request import ask_to_stop, is_planner_here
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ _POLL_S = 0.02
 
 #: A message starts a Python process on the driver.
 _MESSAGE_POLL_S = 0.25
+
+#: Beyond ``timeout_s``, how long the source plans nothing for one who asked: messages to come, and
+#: Spark's stop(). If whoever asked is gone by then, the query goes on.
+_STOPPED_AFTER_S = 30.0
 
 #: The sessions that know ``_PlannerMessage``.
 _told_of_messages: WeakSet[SparkSession] = WeakSet()
@@ -53,7 +57,8 @@ class _PlannerMessage(DataSource):
     def schema(self) -> str:
         run = self.options["run"]
         if "proven" in self.options:
-            reached = ask_to_stop(run, json.loads(self.options["proven"]))
+            stop_within_s = float(self.options["stop_within_s"])
+            reached = ask_to_stop(run, json.loads(self.options["proven"]), stop_within_s)
         else:
             reached = is_planner_here(run)
         return "reached BOOLEAN" if reached else "absent BOOLEAN"
@@ -65,7 +70,10 @@ def stop_gracefully(
     """Stop a query when the batch under way is committed, so that nothing of it is repeated.
 
     When it returns, the query has stopped, and its members have left the group with everything
-    committed that Spark has committed. Other sources of the query keep what they have read.
+    committed that Spark has committed (static members leave when their session ends, as always).
+    Other sources of the query keep what they have read.
+    If it never returns, because its process ends, the query reads on half a minute after
+    ``timeout_s``.
 
     Parameters
     ----------
@@ -89,7 +97,7 @@ def stop_gracefully(
         The query reads no ``kafka_deferred``; it goes on.
     """
     deadline = time.monotonic() + timeout_s
-    planners = _Planners(spark or SparkSession.active())
+    planners = _Planners(spark or SparkSession.active(), timeout_s + _STOPPED_AFTER_S)
     asked = _ask(query, planners, deadline)
     if asked:
         log.info("query %s: the source plans nothing more", query.id)
@@ -145,18 +153,20 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
     if progress is None:
         return {}
     ends = {}
-    is_ours = False
+    found = False
     # As JSON: Spark 4.0 has Python's text of an offset in the progress itself.
     for source in json.loads(progress.json)["sources"]:
+        if not is_ours(source):
+            continue
         offset = plain_offset(source["endOffset"])
         try:
             run = StreamOffset.parse(offset).run
         except OffsetFormatError:
-            continue  # another source's
-        is_ours = True
+            continue  # of a newer release
+        found = True
         if run is not None:  # None: there was nothing to read, ever
             ends[run] = offset
-    if not is_ours:
+    if not found:
         raise ValueError(f"query {query.id} has no source kafka_deferred")
     return ends
 
@@ -174,15 +184,17 @@ def _wait_until_left(planners: _Planners, runs: Mapping[str, Any]) -> None:
 class _Planners:
     """The planner processes on the driver's host."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, stop_within_s: float) -> None:
         self._spark = spark
+        self._stop_within_s = stop_within_s
         if spark not in _told_of_messages:  # a second time Spark warns of
             spark.dataSource.register(_PlannerMessage)
             _told_of_messages.add(spark)
 
     def tell(self, run: str, proven: dict[str, Any] | None) -> bool:
         """Ask to plan nothing more; whether the planner was there."""
-        return self._send(run=run, proven=json.dumps(proven))
+        within = str(self._stop_within_s)
+        return self._send(run=run, proven=json.dumps(proven), stop_within_s=within)
 
     def is_here(self, run: str) -> bool:
         """Whether the planner is still in its group."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,19 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.group_description import describe_group
 from ..errors import KafkaRebalanceError, PartitionsLostError, names_of
 from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
+from .batch_time import BatchTime, advice_on_overdue
 from .clients import build_clients, partitions_of
+from .cluster_query import ask_cluster
 from .commit_log_watch import CommitLogWatch
+from .deleted_partitions import DeletedPartitions, ask_for_missing
+from .live_owner_watch import LiveOwnerWatch
 from .log_sizes import log_sizes
+from .marking import Look, Standing, undecided, wait_for_owners
+from .new_to_group import new_to_group
 from .open_batches import OpenBatches
 from .starting_offsets import AtTimestamp, Start
 
@@ -52,20 +59,32 @@ _BYTES_PER_OFFSET_MAX_AGE_S = 60.0
 #: How long one look-up of committed or end offsets may take before the next tick tries again.
 _LOOKUP_TIMEOUT_MS = 5_000
 
-#: How often the group's committed offsets of lost partitions are looked at, to forget them.
-_LOST_CHECK_S = 10.0
+#: How often it is looked whether topics are gone whose positions the offsets still carry.
+_FORGET_EVERY_S = 60.0
+
+#: Positions that no offset has are worth a batch of their own when nothing else has happened for
+#: so long. Sooner, the batch might be in the way of records that are about to come.
+_LOG_POSITIONS_AFTER_S = 1.0
+
+#: How often the group's committed offsets are asked for of what a batch waits for.
+_AWAITED_CHECK_S = 0.2
 
 #: Nothing new to read, and a batch whose end Spark may not have logged yet (async progress
 #: tracking, which logs once a second by default): how often an empty batch makes Spark go on.
 _ASK_FOR_COMMIT_S = 1.0
 
+#: How long the commit log may take to say that a batch which seems to take too long is done.
+_PROBE_S = 1.0
+
 #: Spark does not wait for stop(); what it leaves undone is left to the session timeout.
 STOP_TIMEOUT_S = 3.0
 
-#: For AvailableNow and Once, whose end is fixed at the start: how long the members may take to
-#: join, and for how long nothing must have changed for the group to count as settled.
+#: For AvailableNow and Once, whose end is fixed at the start: how long brokers may take to tell
+#: where partitions start and end.
 _SETTLE_TIMEOUT_S = 60.0
-_SETTLED_FOR_S = 1.0
+
+#: How often such a run looks again at what others own.
+COVERAGE_TICK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -80,8 +99,10 @@ class BatchState:
         The member that owns each partition of the batch; what is missing is not owned any more.
     revoking, lost : frozenset of TopicPartition
         Being revoked now; lost since the batch before was planned.
-    unacknowledged : dict
-        Proven positions without a range in this batch that the group does not have yet.
+    positions : dict
+        Proven positions of all partitions that this batch neither reads nor has pending.
+    imported : frozenset of TopicPartition
+        Whose position Spark's own source has left, and which this query has not owned yet.
     pending : dict
         What was handed out before this batch and is not proven.
     """
@@ -90,7 +111,8 @@ class BatchState:
     member_of: dict[TopicPartition, int]
     revoking: frozenset[TopicPartition]
     lost: frozenset[TopicPartition]
-    unacknowledged: dict[TopicPartition, int]
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    imported: frozenset[TopicPartition] = frozenset()
     pending: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
 
 
@@ -116,11 +138,20 @@ class QueryMembership:
         self._members: list[DeferredRevokeConsumer] = []
         self._generations: list[int] = []
         self._open = OpenBatches()
+        self._live_owners = LiveOwnerWatch(options)
         self._asked_at = 0.0
         self._initial: frozenset[TopicPartition] | None = None  # as the checkpoint says
         self._first_seen: frozenset[TopicPartition] = frozenset()
+        self._new_to_group: frozenset[TopicPartition] = frozenset()
+        self._imported: set[TopicPartition] = set()
+        self._resumed = False  # by a batch of Spark's log
+        self._told_of: set[TopicPartition] = set()  # in the log, of those
         self._has_read = False
         self._moves: dict[TopicPartition, int] = {}
+        self._deletions = DeletedPartitions()
+        self._deleted: set[TopicPartition] = set()  # and not seen again since
+        self._deleted_untold: dict[TopicPartition, int | None] = {}
+        self._created_anew: set[TopicPartition] = set()
         self._failure: BaseException | None = None
         self._pump: threading.Thread | None = None
         self._wake = threading.Event()
@@ -129,7 +160,14 @@ class QueryMembership:
         self._stopping = threading.Event()
         self._stop_by = 0.0
         self._changed_at = time.monotonic()
-        self._lost_checked_at = 0.0
+        self._forgot_at = time.monotonic()
+        self._looked_at = 0.0
+        limit_ms = options.max_batch_duration_ms
+        self._batch_time = BatchTime(None if limit_ms is None else limit_ms / 1000)
+        self._stands_aside = False  # out of the group until the batch under way is done
+        self._advised = False
+        # What another has, and a batch waits for; replaced, because the pump reads it.
+        self._awaited: frozenset[TopicPartition] = frozenset()
         self._end_offsets: dict[TopicPartition, int] = {}
         self._end_offsets_at = 0.0
         self._known_end_offsets: dict[TopicPartition, int] = {}
@@ -150,32 +188,167 @@ class QueryMembership:
         """Let the members join the group; every trigger calls it, so it wakes nobody twice."""
         self._may_join.set()
 
-    def wait_until_settled(self) -> None:
-        """Wait until every member has joined and nothing changes any more, or the time is up.
+    def has_others(self) -> bool:
+        """Whether others are in the group, asked before our members join; True if nobody tells.
 
         Raises what ended the membership.
         """
-        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-        # Without a group nobody else can change anything.
-        unchanged_s = _SETTLED_FOR_S if self._options.partitions is None else 0.0
-        while time.monotonic() < deadline:
+        self._client()
+        if self._options.partitions is not None:
+            return False
+        group_id = self._options.group_id
+        try:
+            group = ask_cluster(
+                self._options,
+                f"whether group {group_id!r} has members",
+                lambda admin: describe_group(admin, group_id),
+            )
+        except KafkaRebalanceError as error:
+            log.info("group %s: %s", group_id, error)
+            return True
+        return bool(group.members)
+
+    def wait_until_positioned(
+        self, until: Callable[[], bool], timeout_s: float, unchanged_s: float = 0.0
+    ) -> None:
+        """Wait until the members have joined and know where their partitions start.
+
+        Ends early when a revoke waits for the next batch.
+
+        Parameters
+        ----------
+        until : callable
+            Ends the wait early as well.
+        timeout_s : float
+            After which it is not waited for any more.
+        unchanged_s : float
+            For how long nothing must have changed, unless nobody else can change anything.
+        """
+        deadline = time.monotonic() + timeout_s
+        unchanged_s = unchanged_s if self._options.partitions is None else 0.0
+        while not (
+            self._has_settled()
+            and not self.unpositioned()
+            and time.monotonic() - self._changed_at >= unchanged_s
+        ):
             self.raise_failure()
-            with self._lock:
-                settled = (
-                    bool(self._generations)
-                    and all(member.is_stable for member in self._members)
-                    and not self._assignment.unpositioned()
-                    and not self._assignment.revoking()
-                    and time.monotonic() - self._changed_at > unchanged_s
-                )
-            if settled:
+            if until() or self._a_revoke_waits_for_a_batch() or time.monotonic() >= deadline:
                 return
-            time.sleep(_TICK_S)
-        log.warning(
-            "group %s: not settled within %.0f s; reading what is assigned so far",
-            self._options.group_id,
-            _SETTLE_TIMEOUT_S,
+            self._stopping.wait(_TICK_S)
+
+    def _a_revoke_waits_for_a_batch(self) -> bool:
+        """Whether nothing settles before the next batch: a revoke waits for its row in that."""
+        with self._lock:
+            waiting = self._assignment.undrained(self._assignment.revoking())
+            return bool(waiting) and not self._assignment.commits()
+
+    def wait_until_covered(
+        self,
+        ends: Mapping[TopicPartition, int] | None = None,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Wait until the members have joined and nothing is :meth:`uncovered`.
+
+        After that, for the starts of our partitions, as long as a broker may take to restart.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int] or None
+            As :meth:`uncovered`.
+        until : callable
+            Ends the wait early.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            Some partitions are neither ours nor a live member's, longer than the group may take;
+            names them.
+        """
+        deadline = time.monotonic() + self.covered_within_s
+        while not until() and not self._stopping.is_set():
+            uncovered = self.uncovered(ends)
+            if not uncovered and self._has_settled():
+                break
+            if time.monotonic() >= deadline:
+                raise self.not_covered(uncovered)
+            self._stopping.wait(COVERAGE_TICK_S if uncovered and self._has_joined() else _TICK_S)
+        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+        while (starting := self.unpositioned()) and not until():
+            if time.monotonic() >= deadline:
+                log.warning("group %s: starts not known: %s", self._options.group_id, starting)
+                return
+            self._stopping.wait(_TICK_S)
+            self.raise_failure()
+
+    @property
+    def covered_within_s(self) -> float:
+        """How long the group may take to give every partition to a live member.
+
+        Others may use the rebalance timeout to rejoin or to release; one that died is in the group
+        until its session has ended.
+        """
+        rebalance_ms: float = self._options.consumer_config["max_poll_interval_ms"]
+        return (rebalance_ms + self._session_timeout_ms()) / 1000
+
+    def not_covered(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
+        """The error for partitions that stay uncovered."""
+        what = names_of(sorted(uncovered)) if uncovered else "its members have not joined"
+        return KafkaRebalanceError(
+            f"group {self._options.group_id!r}: not read to the end, since after "
+            f"{self.covered_within_s:g} s some partitions were neither this query's nor another "
+            f"live member's: {what}"
         )
+
+    def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
+        """Partitions with records that nobody has read, neither ours nor a live other member's.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int] or None
+            Up to where there are records; by default up to the present end.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            The brokers do not tell what other members own; or what ended the membership.
+        """
+        client = self._client()
+        if self._options.partitions is not None:
+            return []  # there is nobody else
+        there = partitions_of(self._options, client) if ends is None else ends.keys()
+        with self._lock:
+            ours = self._assignment.owned().keys() - self._assignment.revoking()
+        foreign = sorted(there - ours)
+        if not foreign or not self._has_joined():
+            return foreign
+        if ends is None:
+            ends = self.end_offsets(foreign)
+        try:
+            committed = client.committed_offsets(foreign, _LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            return foreign
+        unread = [p for p in foreign if committed.get(p, 0) < ends.get(p, 1)]
+        if not unread:
+            return []
+        ids = {member.member_id for member in self._members}
+        others = self._live_owners.owned(ids, self._session_timeout_ms())
+        return [p for p in unread if p not in others]
+
+    def _session_timeout_ms(self) -> float:
+        return max((member.session_timeout_ms for member in self._members), default=0.0)
+
+    def _has_joined(self) -> bool:
+        with self._lock:
+            polled = bool(self._generations)
+        return polled and all(member.is_stable for member in self._members)
+
+    def _has_settled(self) -> bool:
+        """Whether all members have joined, and none of their partitions is on its way."""
+        with self._lock:
+            moving = self._assignment.revoking()
+        return not moving and self._has_joined()
 
     def wait_until_acknowledged(self) -> None:
         """Wait until the group has what is proven, or the time is up; for a run that ends now.
@@ -185,9 +358,8 @@ class QueryMembership:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while time.monotonic() < deadline:
             self.raise_failure()
-            with self._lock:
-                if not self._assignment.commits():
-                    return
+            if not self.has_open_commits():
+                return
             time.sleep(_EAGER_TICK_S)
 
     def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -217,11 +389,42 @@ class QueryMembership:
         self,
         positions: Mapping[TopicPartition, int],
         initial: frozenset[TopicPartition] | None = None,
+        imported: Collection[TopicPartition] = (),
     ) -> None:
-        """Positions, and ``initial``, of the offset that Spark starts this run with."""
+        """Of the offset that Spark starts this run with: positions, ``initial``, ``imported``."""
         with self._lock:
+            if not self._resumed:  # else members have had some of them since
+                self._imported = set(imported)
             self._initial = frozenset() if initial is None and positions else initial
             self._assignment.restore(positions)
+
+    def resume(
+        self,
+        proven: Mapping[TopicPartition, int],
+        ranges: Mapping[TopicPartition, OffsetRange],
+        end: dict[str, Any],
+        imported: Collection[TopicPartition] = (),
+    ) -> None:
+        """Spark runs a batch of its log again, before the members join.
+
+        Parameters
+        ----------
+        proven : Mapping[TopicPartition, int]
+            Positions of the batches before it.
+        ranges : Mapping[TopicPartition, OffsetRange]
+            What it reads.
+        end : dict
+            The offset where it ends.
+        imported : collection of TopicPartition
+            Of that offset.
+        """
+        with self._lock:
+            self._imported, self._resumed = set(imported), True
+            self._initial = frozenset()  # something was read
+            self._has_read = True
+            self._assignment.restore(proven)
+            self._assignment.resume(ranges)
+            self._open.resume(end, self._assignment.batch)
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
@@ -230,6 +433,11 @@ class QueryMembership:
         if self._initial is None:
             self._client()
         return self._starting_as_told()
+
+    @property
+    def progress_is_asynchronous(self) -> bool:
+        """Whether Spark was seen to track this query's progress asynchronously."""
+        return self._open.progress_is_asynchronous
 
     def progress_is_synchronous(self) -> None:
         """The trigger is one with which Spark does not track its progress asynchronously."""
@@ -289,6 +497,27 @@ class QueryMembership:
         self._asked_at = now
         return True
 
+    def wants_log(self, at_once: bool) -> bool:
+        """Whether a batch without records is due that logs where partitions start.
+
+        Spark's log must know it before the first record does: the group may forget it.
+
+        Parameters
+        ----------
+        at_once : bool
+            Whether there is no later trigger.
+        """
+        with self._lock:
+            quiet_s = time.monotonic() - self._changed_at
+            return self._assignment.has_unlogged_positions() and (
+                at_once or quiet_s >= _LOG_POSITIONS_AFTER_S
+            )
+
+    def has_open_commits(self) -> bool:
+        """Whether the group lacks something that is proven."""
+        with self._lock:
+            return bool(self._assignment.commits())
+
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""
         with self._lock:
@@ -298,19 +527,17 @@ class QueryMembership:
         """End offsets, exclusive: high watermark, or last stable offset under read_committed.
 
         One request for each broker; a few milliseconds old at most. Partitions without a known
-        leader are left out.
+        leader are left out, and those whose leader does not answer.
         """
         now = time.monotonic()
         fresh = now - self._end_offsets_at <= _END_OFFSETS_MAX_AGE_S
         if not fresh or not self._end_offsets.keys() >= set(partitions):
             with self._asking() as client:
+                # A leader is moving, or a topic is gone: the next trigger asks again.
                 led = client.partitions_with_leader(partitions)
-                try:
-                    self._end_offsets = client.end_offsets(led, _LOOKUP_TIMEOUT_MS) if led else {}
-                except kafka_errors.KafkaTimeoutError:
-                    # A leader is moving or gone: plan nothing now, ask again with the next trigger.
-                    log.warning("end offsets not answered in %d ms: %s", _LOOKUP_TIMEOUT_MS, led)
-                    self._end_offsets = {}
+                self._end_offsets = client.end_offsets_now(led, _LOOKUP_TIMEOUT_MS) if led else {}
+                if len(led) < len(partitions):
+                    client.request_metadata()  # it would be renewed after minutes only
             self._end_offsets_at = now
         return {p: self._end_offsets[p] for p in partitions if p in self._end_offsets}
 
@@ -371,10 +598,10 @@ class QueryMembership:
         with self._lock:
             return [p for found in self._assignment.unpositioned().values() for p in found]
 
-    def wait_for_change(self) -> None:
+    def wait_for_change(self, seconds: float = _TICK_S) -> None:
         """Give the group or new metadata a moment; raises what ended the membership."""
         self._client().request_metadata()
-        self._stopping.wait(_TICK_S)
+        self._stopping.wait(seconds)
         self.raise_failure()
 
     def deleted(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
@@ -382,14 +609,19 @@ class QueryMembership:
 
         Raises
         ------
+        AuthorizationError
+            Some of the topics may not be described.
         kafka.errors.KafkaTimeoutError
             No broker answers.
         """
         with self._asking() as client:
-            client.existing_topics(_LOOKUP_TIMEOUT_MS)
-        return sorted(
-            p for p in partitions if p.partition not in (client.partitions_for_topic(p.topic) or ())
-        )
+            return sorted(ask_for_missing(client, partitions, "subscribe", _LOOKUP_TIMEOUT_MS))
+
+    def take_deleted(self) -> dict[TopicPartition, int | None]:
+        """Partitions found deleted since the last call, and how far each was read, if it was."""
+        with self._lock:
+            deleted, self._deleted_untold = self._deleted_untold, {}
+        return deleted
 
     def known_end_offsets(self) -> dict[TopicPartition, int]:
         """The end offset of every owned partition as last answered, without asking again.
@@ -399,7 +631,9 @@ class QueryMembership:
         answered = {**self._known_end_offsets, **self._end_offsets}
         with self._lock:
             owned = self._assignment.owned()
-            self._known_end_offsets = {p: end for p, end in answered.items() if p in owned}
+            self._known_end_offsets = {
+                p: end for p, end in answered.items() if p in owned and p not in self._deleted
+            }
         return self._known_end_offsets
 
     def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -433,6 +667,52 @@ class QueryMembership:
             state = self._state(ranges, self._assignment.take_lost(), pending)
             return ranges, self._assignment.take_events(), state
 
+    def lost_below(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, int]:
+        """Below which offsets another has delivered rows of a batch; waits until that is known.
+
+        Raises what ended the membership.
+        """
+        session_s = self._options.consumer_config["session_timeout_ms"] / 1000
+        there: set[TopicPartition] | None = None
+
+        def look() -> Look:
+            nonlocal there
+            with self._lock:
+                looked = self._look(ranges)
+                open_ = undecided(ranges, looked.standings)
+            if open_:  # of what it does not subscribe to, or what is deleted, it gets nothing
+                there = partitions_of(self._options, self._client()) if there is None else there
+                standings = {p: at for p, at in looked.standings.items() if p not in open_ - there}
+                looked = Look(looked.joined, standings)
+            self._awaited = open_ & (there or set())
+            return looked
+
+        def wait() -> None:
+            self._stopping.wait(_TICK_S)
+            self.raise_failure()
+
+        try:
+            return wait_for_owners(ranges, look, wait, session_s, time.monotonic)
+        finally:
+            self._awaited = frozenset()
+
+    def _look(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
+        """What the group is known to say of the partitions of a batch, under the lock.
+
+        Without those that are the query's own and of which nothing is committed, mostly all.
+        """
+        owned = self._assignment.owned()
+        sure = [member.may_hand_out() for member in self._members]
+        standings = {}
+        for partition, reads in ranges.items():
+            found = owned.get(partition)
+            is_own = found is not None and found.position is not None and sure[found.member]
+            committed = self._assignment.acknowledged(partition)
+            if not is_own or (committed or 0) > reads.start:
+                standings[partition] = Standing(is_own, committed)
+        joined = bool(self._generations) and all(m.is_stable for m in self._members)
+        return Look(joined, standings)
+
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
         """The state right now, for these partitions of a batch."""
         with self._lock:
@@ -450,16 +730,17 @@ class QueryMembership:
         pending: Mapping[TopicPartition, OffsetRange] | None = None,
     ) -> BatchState:
         owned = self._assignment.owned()
+        positions: dict[TopicPartition, int] = {}
+        if pending is not None:  # the state of an offset that is being made
+            known = self._assignment.log_positions().items()
+            positions = {p: at for p, at in known if p not in ranges and p not in pending}
         return BatchState(
             generations=tuple(self._generations),
             member_of={p: owned[p].member for p in ranges if p in owned},
             revoking=frozenset(self._assignment.revoking()),
             lost=frozenset(lost),
-            unacknowledged={
-                p: o
-                for p, o in self._assignment.unacknowledged().items()
-                if p not in ranges and p not in (pending or ())
-            },
+            positions=positions,
+            imported=frozenset(self._imported),
             pending=dict(pending or {}),
         )
 
@@ -487,6 +768,7 @@ class QueryMembership:
         try:
             self._build()
             self._built.set()
+            self._find_new_to_group()
             self._may_join.wait()
             while not self._stopping.is_set():
                 eager = self._tick()
@@ -494,7 +776,9 @@ class QueryMembership:
                 self._wake.clear()
             self._commit_the_rest()
         except BaseException as error:
-            log.exception("group %s: the membership ended", self._options.group_id)
+            # What Spark shows of our errors says all but the stack; another is a defect.
+            level = logging.DEBUG if isinstance(error, KafkaRebalanceError) else logging.ERROR
+            log.log(level, "group %s: the membership ended", self._options.group_id, exc_info=True)
             self._failure = error
         finally:
             self._built.set()
@@ -518,16 +802,81 @@ class QueryMembership:
             options.pattern or ", ".join(options.topics or ()),
         )
 
+    def _find_new_to_group(self) -> None:
+        """Find out, before the members join, which partitions are new to the group."""
+        options = self._options
+        # With ``assign`` a group's offsets say nothing of the partitions it does not name.
+        if options.partitions is not None:
+            return
+        topics = {
+            p.topic
+            for p in self._first_seen
+            if p not in options.starting_offsets.named and options.start_of(p) != "earliest"
+        }
+        asked = [p for p in self._first_seen if p.topic in topics]
+        while asked and not self._stopping.is_set():
+            try:
+                committed = self._members[0].committed_offsets(asked, _LOOKUP_TIMEOUT_MS)
+            except kafka_errors.KafkaError as error:
+                if not error.retriable:
+                    return  # joining the group says better what is refused
+                log.warning("group %s: offsets not known yet: %r", options.group_id, error)
+                self._stopping.wait(_TICK_S)
+                continue
+            self._new_to_group = new_to_group(asked, committed)
+            return
+
     def _tick(self) -> bool:
         """One round; whether something waits for an acknowledgement."""
-        for index, member in enumerate(self._members):
-            self._apply(index, member)
+        self._stand_aside_if_overdue()
+        if not self._stands_aside:
+            for index, member in enumerate(self._members):
+                self._apply(index, member)
         self._move()
+        self._find_deleted()
         self._find_starts()
         self._probe_commit_log()
         waiting = self._commit()
-        self._forget_lost()
+        self._forget_deleted()
+        self._look_at_others()
         return waiting
+
+    def _stand_aside_if_overdue(self) -> None:
+        """Leave the group while a batch takes longer than ``maxBatchDurationMs``.
+
+        Until it is done: the members join again with their next poll. What they had is lost, so it
+        is not committed; what of it comes back later was delivered by the batch.
+        """
+        limit_ms = self._options.max_batch_duration_ms
+        if limit_ms is None:
+            return
+        with self._lock:
+            waits = bool(self._awaited)  # for owners of what is replayed: not read yet
+            batch = None if waits else self._assignment.oldest_unproven()
+            over = self._batch_time.is_over(batch, time.monotonic())
+        if over and not self._stands_aside:
+            self._probe(wait_s=_PROBE_S)  # it may be done, and Spark wait for its next trigger
+            with self._lock:
+                over = self._assignment.oldest_unproven() == batch
+        if over == self._stands_aside:
+            return
+        self._stands_aside = over
+        if not over:
+            log.info("group %s: the batch is done; joining again", self._options.group_id)
+            return
+        reason = f"a batch takes longer than maxBatchDurationMs={limit_ms}"
+        log.warning(
+            "group %s: %s; leaving the group until it is done: %s",
+            self._options.group_id,
+            reason,
+            names_of(self._assignment.owned()),
+        )
+        for index, member in enumerate(self._members):
+            with self._lock:
+                mine = [p for p, owned in self._assignment.owned().items() if owned.member == index]
+                self._assignment.lose(index, mine)
+                self._changed_at = time.monotonic()
+            member.leave_until_polled(reason)
 
     def _apply(self, index: int, member: DeferredRevokeConsumer) -> None:
         """Poll one member and apply what happened to it."""
@@ -536,7 +885,11 @@ class QueryMembership:
         with self._lock:
             if result.lost or result.revoked or result.assigned:
                 self._changed_at = time.monotonic()
+            overdue = assignment.waiting_revokes(result.lost)
             assignment.lose(index, result.lost)
+            if self._options.partitions is not None:  # those are deleted
+                assignment.delete(result.lost)
+                self._created_anew |= result.lost
             assignment.complete_revoke(index, result.revoked)
             assignment.assign(index, member.generation, result.assigned)
             if self._generations[index : index + 1] != [member.generation]:
@@ -547,6 +900,13 @@ class QueryMembership:
             assignment.request_revoke(result.to_be_revoked)
             undrained = assignment.undrained(result.to_be_revoked)
         member.delay_revoke(undrained)
+        if gone := result.revoked | result.lost:
+            self._deletions.left(gone)
+            self._members[0].request_metadata()
+        if overdue and member.is_stable and not self._advised:  # fenced, it is out of the group
+            self._advised = True
+            advice = advice_on_overdue(overdue, self._commit_log is not None)
+            log.warning("group %s: %s", self._options.group_id, advice)
 
     def _move(self) -> None:
         """Put positions elsewhere, and forget the commits that were based on the old ones."""
@@ -558,6 +918,38 @@ class QueryMembership:
                     self._members[owned.member].forget_commits([partition])
                     self._assignment.move_to(partition, position)
 
+    def _find_deleted(self) -> None:
+        """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
+        if self._options.partitions is not None:
+            return  # the client of assign looks for itself
+        deletions = self._deletions
+        for member in self._members:
+            deletions.doubt(member.take_unknown())
+        if not deletions.is_due():
+            return
+        client = self._members[0]
+        with self._lock:
+            watched = deletions.watched(self._assignment.owned())
+        known = client.known_partitions(watched)
+        missing: frozenset[TopicPartition] = frozenset()
+        if suspects := deletions.suspects(watched - self._deleted, known):
+            try:
+                missing = ask_for_missing(client, suspects, "subscribe", _LOOKUP_TIMEOUT_MS)
+            except kafka_errors.KafkaError as error:
+                log.warning("not known whether %s still exist: %r", names_of(suspects), error)
+                return
+        deleted = deletions.answered(missing)
+        back = self._deleted & known
+        self._deleted = (self._deleted | deleted) - back
+        self._created_anew |= deleted
+        with self._lock:
+            self._deleted_untold |= self._assignment.delete(deleted)
+            self._assignment.start_anew(back)
+            self._changed_at = time.monotonic() if deleted or back else self._changed_at
+        for member in self._members if deleted else ():
+            member.forget_commits(deleted)
+            member.request_metadata()  # one of them may have to assign what is left
+
     def _find_starts(self) -> None:
         """Find out where newly assigned partitions start; a failed look-up is repeated."""
         with self._lock:
@@ -566,7 +958,12 @@ class QueryMembership:
             member = self._members[index]
             try:
                 committed = member.committed_offsets(partitions, _LOOKUP_TIMEOUT_MS)
-                unknown = [p for p in partitions if p not in committed]
+                if ahead := self._set_back(member, committed):
+                    # Their starts are asked for again when the group has them.
+                    partitions = [p for p in partitions if p not in ahead]
+                unknown = [
+                    p for p in partitions if p not in committed and not self._assignment.is_known(p)
+                ]
                 otherwise = self._configured_starts(member, unknown)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
@@ -576,20 +973,45 @@ class QueryMembership:
             with self._lock:
                 still = set(self._assignment.unpositioned().get(index, ()))
                 for partition in partitions:
-                    known = partition in committed or partition in otherwise
-                    if partition in still and known:
+                    if partition in still and (partition not in unknown or partition in otherwise):
                         self._assignment.start_at(
                             partition, committed.get(partition), otherwise.get(partition, -1)
                         )
+                        self._imported.discard(partition)
                 self._changed_at = time.monotonic()
+
+    def _set_back(
+        self, member: DeferredRevokeConsumer, committed: Mapping[TopicPartition, int]
+    ) -> set[TopicPartition]:
+        """Have the group begin where Spark's own source has ended, if it is ahead of that.
+
+        What is between was delivered by neither: that source shares its work with nobody.
+        """
+        with self._lock:
+            known = self._assignment.positions()
+            back = {
+                p: known[p] for p in committed if p in self._imported and committed[p] > known[p]
+            }
+        for partition in back.keys() - self._told_of:
+            log.warning(
+                "group %s: its offset %d of %s-%d is set back to %d, where the checkpoint of "
+                "Spark's own source ends",
+                *(self._options.group_id, committed[partition], *partition, back[partition]),
+            )
+        self._told_of |= back.keys()
+        try:
+            member.commit_processed(back)
+        except PartitionsLostError as error:
+            log.info("not committed: %s", error)  # the next poll_membership tells of the loss
+        return set(back)
 
     def _configured_starts(
         self, member: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Where partitions start for which the group has no committed offset.
 
-        Those that were created while the query ran, or between two runs, start with their first
-        record, as with Spark's own source: nobody else has read them.
+        Those that were created while the query ran, between two runs, or after the group began to
+        read their topic, start with their first record: nobody else has read them.
 
         Raises
         ------
@@ -620,7 +1042,11 @@ class QueryMembership:
         return starts
 
     def _start_of(self, partition: TopicPartition) -> Start:
-        created_since = partition not in self._starting_as_told()
+        created_since = (
+            partition not in self._starting_as_told()
+            or partition in self._new_to_group
+            or partition in self._created_anew
+        )
         if created_since and partition not in self._options.starting_offsets.named:
             return "earliest"
         return self._options.start_of(partition)
@@ -632,18 +1058,31 @@ class QueryMembership:
     def _probe_commit_log(self) -> None:
         """While a revoke waits for its batch, look for the batch in the query's commit log."""
         with self._lock:
-            offset = self._open.last_end if self._assignment.waits_for_proof() else None
+            wanted = self._stands_aside or self._assignment.waits_for_proof()
+        if wanted:
+            self._probe()
+
+    def _probe(self, wait_s: float | None = None) -> None:
+        """Look whether the batch planned last is in the commit log, which proves it."""
+        with self._lock:
+            offset = self._open.last_end
         if self._commit_log is None or offset is None:
             return
-        if self._commit_log.is_committed(offset):
+        if (
+            self._commit_log.is_committed(offset)
+            if wait_s is None
+            else self._commit_log.wait_for_answer(offset, wait_s)
+        ):
             with self._lock:
                 self._prove(self._open.prove(offset))
 
     def _commit(self) -> bool:
         """Commit what is proven and note what is acknowledged; whether something is still open."""
+        doubtful = self._deletions.in_doubt
         with self._lock:
             commits = self._assignment.commits()
-        for index, offsets in commits.items():
+        for index, behind in commits.items():
+            offsets = {p: offset for p, offset in behind.items() if p not in doubtful}
             member = self._members[index]
             try:
                 member.commit_processed(offsets)
@@ -657,25 +1096,42 @@ class QueryMembership:
                         self._assignment.acknowledge(partition, acknowledged)
         return bool(commits)
 
-    def _forget_lost(self) -> None:
-        """Drop positions of lost partitions once the group is past them."""
-        now = time.monotonic()
-        if now - self._lost_checked_at < _LOST_CHECK_S:
+    def _look_at_others(self) -> None:
+        """Find out how far others are with what a batch waits for."""
+        now, awaited = time.monotonic(), self._awaited
+        if not awaited or now - self._looked_at < _AWAITED_CHECK_S:
             return
-        self._lost_checked_at = now
-        with self._lock:
-            owned = self._assignment.owned().keys()
-            lost = [p for p in self._assignment.unacknowledged() if p not in owned]
-        if not lost:
-            return
+        self._looked_at = now
         try:
-            committed = self._members[0].committed_offsets(lost, _LOOKUP_TIMEOUT_MS)
+            committed = self._members[0].committed_offsets(sorted(awaited), _LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
-            log.info("committed offsets of lost partitions not known: %r", error)
+            log.info("committed offsets of what a batch waits for not known: %r", error)
             return
         with self._lock:
             for partition, offset in committed.items():
                 self._assignment.acknowledge(partition, offset)
+
+    def _forget_deleted(self) -> None:
+        """Drop the positions of topics that exist no more, or the offsets would grow for ever."""
+        now = time.monotonic()
+        if now - self._forgot_at < _FORGET_EVERY_S:
+            return
+        self._forgot_at = now
+        client = self._members[0]
+        with self._lock:
+            elsewhere = self._assignment.positions().keys() - self._assignment.owned().keys()
+        suspects = {p.topic for p in elsewhere}
+        suspects = {topic for topic in suspects if not client.partitions_for_topic(topic)}
+        if not suspects:
+            return
+        try:
+            suspects -= client.existing_topics(_LOOKUP_TIMEOUT_MS)
+            suspects -= client.hidden_topics(suspects, _LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            log.info("not known whether topics still exist: %r", error)
+            return
+        with self._lock:
+            self._assignment.forget([p for p in elsewhere if p.topic in suspects])
 
     def _commit_the_rest(self) -> None:
         """What stop() can still do: the last batch if the commit log has it, then drain."""

@@ -1,13 +1,14 @@
 """StreamOffset: the source's offset in Spark's log, from which a batch can be read again.
 
 An offset says more than how far the stream has come. It names the ranges that the batch ending in
-it reads, so that planning needs neither the offset before nor the group, and what the group said of
-them, so that a replay gives the same rows. Every number that ends something is the *next* offset::
+it reads, so that planning needs neither the offset before nor the group; what the group said of
+them, so that a replay gives the same rows; and where all other partitions stand, so that a restart
+needs no group. Every number that ends something is the *next* offset::
 
-    {"version": 1,
+    {"version": 2,
      "ranges": {"orders": {"0": [100, 250]}},
      "pending": {"orders": {"0": [50, 100]}},
-     "unacknowledged": {"orders": {"3": 17}},
+     "positions": {"orders": {"3": 17}},
      "state": {"members": [{"generation": 41, "partitions": {"orders": [0]}}],
                "revoking": {"orders": [0]}, "lost": {"orders": [4]},
                "events": [["revoke_requested", "orders", 0, 41]],
@@ -16,6 +17,11 @@ them, so that a replay gives the same rows. Every number that ends something is 
 Spark compares offsets as text and runs a batch when it differs: there is one order of the keys, the
 one above, with topics by name, partitions by number, and without ``pending`` and the parts of
 ``state`` that are empty.
+
+Spark's own Kafka source logs positions alone, ``{"orders": {"3": 17}}``. Such an offset is read as
+well, and stands for what it says: a checkpoint of that source is gone on from.
+
+Version 1 had, as ``unacknowledged``, only those positions that the group had not confirmed.
 """
 
 from __future__ import annotations
@@ -23,7 +29,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 from kafka.structs import TopicPartition
@@ -32,7 +37,13 @@ from ..errors import OffsetFormatError
 from ..fetch.offset_range import OffsetRange
 from .values import INT_MAX, LONG_MAX
 
-VERSION = 1
+VERSION = 2
+
+#: What the positions were called, and some of them, in the versions that are still read.
+_POSITIONS = {1: "unacknowledged", 2: "positions"}
+
+
+_STATE = ("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +75,9 @@ class StreamOffset:
     pending : Mapping[TopicPartition, OffsetRange]
         What batches before this one read that are not proven: Spark may have forgotten them after
         a kill (async progress tracking) and then runs this batch from an offset before them.
-    unacknowledged : Mapping[TopicPartition, int]
-        Next offsets of partitions without a range here whose batch Spark has committed, but whose
-        commit the group has not acknowledged yet; a kill would forget them otherwise.
+    others : Mapping[TopicPartition, int]
+        Next offsets of the partitions that neither ``ranges`` nor ``pending`` has: of all that the
+        query has owned, up to where Spark has committed them.
     members : tuple of MemberState
         The query's members, in reader order.
     revoking, lost : frozenset of TopicPartition
@@ -82,11 +93,16 @@ class StreamOffset:
         Of a batch without ranges: the partitions that start as ``startingOffsets`` says, being
         those that the query found when it first began, as long as it has read nothing. All others
         are new since. None with ranges: then all that Spark and the group do not know is new.
+    imported : frozenset of TopicPartition
+        Whose positions are still those of Spark's own source, which knows of no group: what this
+        group has committed for them does not count.
+    built_in : bool
+        Whether the offset itself is one of Spark's own source.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
     pending: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
-    unacknowledged: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    others: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
     members: tuple[MemberState, ...] = ()
     revoking: frozenset[TopicPartition] = frozenset()
     lost: frozenset[TopicPartition] = frozenset()
@@ -94,11 +110,13 @@ class StreamOffset:
     run: str | None = None
     warm_up: int | None = None
     initial: frozenset[TopicPartition] | None = None
+    imported: frozenset[TopicPartition] = frozenset()
+    built_in: bool = False
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offset of every partition that this offset knows of."""
         return {
-            **self.unacknowledged,
+            **self.others,
             **{p: r.end for p, r in self.pending.items()},
             **{p: r.end for p, r in self.ranges.items()},
         }
@@ -109,6 +127,8 @@ class StreamOffset:
         The ranges alone, unless ``start`` lies before batches that are pending here. What is
         pending and does not go on into the range was given up (``failOnDataLoss=false``).
         """
+        if self.built_in:
+            return self._after_built_in(start)
         if not self.pending:
             return self.ranges
         known, ranges = start.positions(), dict(self.ranges)
@@ -119,8 +139,19 @@ class StreamOffset:
                 ranges[partition] = replace(pending, start=begin, end=(own or pending).end)
         return ranges
 
+    def _after_built_in(self, start: StreamOffset) -> dict[TopicPartition, OffsetRange]:
+        """As Spark's own source does: what ``start`` does not have is new, and read as a whole."""
+        known = start.positions()
+        return {
+            p: OffsetRange(p.topic, p.partition, begin, end)
+            for p, end in self.others.items()
+            if (begin := known.get(p, 0)) < end
+        }
+
     def to_json_dict(self) -> dict[str, Any]:
         """Return the offset as nested JSON values, built in the one order of keys."""
+        if self.built_in:
+            return _by_topic(self.others)
         state: dict[str, Any] = {}
         if self.members:
             state["members"] = [
@@ -139,16 +170,13 @@ class StreamOffset:
             state["warm_up"] = self.warm_up
         if self.initial is not None:
             state["initial"] = _numbers(self.initial)
+        if self.imported:
+            state["imported"] = _numbers(self.imported)
         return {
             "version": VERSION,
             "ranges": _bounds(self.ranges),
             **({"pending": _bounds(self.pending)} if self.pending else {}),
-            "unacknowledged": {
-                topic: {str(p.partition): position for p, position in items}
-                for topic, items in groupby(
-                    sorted(self.unacknowledged.items()), lambda item: item[0].topic
-                )
-            },
+            "positions": _by_topic(self.others),
             "state": state,
         }
 
@@ -161,20 +189,21 @@ class StreamOffset:
         OffsetFormatError
             Naming the field that is not as it should be, or the version.
         """
+        if (of_built_in := parse_built_in(value)) is not None:
+            return cls(others=of_built_in, imported=frozenset(of_built_in), built_in=True)
         _require(isinstance(value, dict) and "version" in value, "version", value)
         version = value["version"]
         _require(_is_number(version) and version >= 1, "version", version)
-        if version != VERSION:
+        if version not in _POSITIONS:
             raise OffsetFormatError(
                 f"the checkpoint's offset has version {version}; this release of "
-                f"pyspark-kafka-rebalance reads version {VERSION}, a newer one wrote it"
+                f"pyspark-kafka-rebalance reads versions up to {VERSION}, a newer one wrote it"
             )
-        _known(value, ("version", "ranges", "pending", "unacknowledged", "state"), "offset")
+        positions = _POSITIONS[version]
+        _known(value, ("version", "ranges", "pending", positions, "state"), "offset")
         state = value.get("state")
         _require(isinstance(state, dict), "state", state)
-        _known(
-            state, ("members", "revoking", "lost", "events", "run", "warm_up", "initial"), "state"
-        )
+        _known(state, _STATE, "state")
         members = state.get("members", [])
         _require(isinstance(members, list), "state.members", members)
         events = state.get("events", [])
@@ -187,7 +216,7 @@ class StreamOffset:
         offset = cls(
             ranges=_ranges(value, "ranges"),
             pending=_ranges(value, "pending") if "pending" in value else {},
-            unacknowledged=dict(_positions(value)),
+            others=dict(_positions(value, positions)),
             members=tuple(_member(member) for member in members),
             revoking=_partitions(state.get("revoking", {}), "state.revoking"),
             lost=_partitions(state.get("lost", {}), "state.lost"),
@@ -195,13 +224,14 @@ class StreamOffset:
             run=run,
             warm_up=warm_up,
             initial=None if initial is None else _partitions(initial, "state.initial"),
+            imported=_partitions(state.get("imported", {}), "state.imported"),
         )
+        both = (offset.ranges.keys() | offset.pending.keys()) & offset.others.keys()
+        _require(not both, positions, sorted(both))
         offset._check()
         return offset
 
     def _check(self) -> None:
-        both = (self.ranges.keys() | self.pending.keys()) & self.unacknowledged.keys()
-        _require(not both, "unacknowledged", sorted(both))
         _require(self.warm_up is None or not self.ranges, "state.warm_up", self.warm_up)
         _require(self.initial is None or not self.ranges, "state.initial", self.initial)
 
@@ -211,11 +241,30 @@ class StreamOffset:
 INITIAL_OFFSET = StreamOffset()
 
 
+def is_own(value: Any) -> bool:
+    """Whether an offset, of whatever source, is one that this source has made."""
+    return isinstance(value, dict) and type(value.get("version")) is int and "ranges" in value
+
+
+def parse_built_in(value: Any) -> dict[TopicPartition, int] | None:
+    """The positions in an offset of Spark's own Kafka source; None if it is not of this form."""
+    if not isinstance(value, dict) or not all(isinstance(v, dict) and v for v in value.values()):
+        return None
+    try:
+        return dict(_positions({"positions": value}, "positions")) or None
+    except OffsetFormatError:
+        return None
+
+
 def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
-    return {
-        topic: {str(p.partition): [r.start, r.end] for p, r in items}
-        for topic, items in groupby(sorted(ranges.items()), lambda item: item[0].topic)
-    }
+    return _by_topic({p: [r.start, r.end] for p, r in ranges.items()})
+
+
+def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    by_topic: dict[str, dict[str, Any]] = {}
+    for partition in sorted(values):
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]
+    return by_topic
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -260,9 +309,9 @@ def _ranges(value: Mapping[str, Any], name: str) -> dict[TopicPartition, OffsetR
     return ranges
 
 
-def _positions(value: Mapping[str, Any]) -> Iterable[tuple[TopicPartition, int]]:
-    for partition, position in _by_partition(value, "unacknowledged"):
-        _require(_is_number(position), f"unacknowledged.{partition.topic}", position)
+def _positions(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, int]]:
+    for partition, position in _by_partition(value, name):
+        _require(_is_number(position), f"{name}.{partition.topic}", position)
         yield partition, position
 
 

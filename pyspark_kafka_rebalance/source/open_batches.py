@@ -78,6 +78,10 @@ class OpenBatches:
         """Spark is given the end of the next batch."""
         self._open.append(OpenBatch(self._start, end, number, logged=self._synchronous))
 
+    def resume(self, end: dict[str, Any], number: int) -> None:
+        """Spark runs a batch of its log again; this process has planned none so far."""
+        self._open.append(OpenBatch(None, end, number, logged=True))
+
     def prove(self, end: dict[str, Any]) -> int | None:
         """The batch that ends here is proven, and all before it.
 

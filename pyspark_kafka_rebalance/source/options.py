@@ -47,6 +47,7 @@ _OF_MEMBERS = (
     "kafka.group.instance.id",
     "kafka.group.protocol",
     "kafka.group.remote.assignor",
+    "maxBatchDurationMs",
     "revokeTimeoutMs",
 )
 
@@ -70,6 +71,7 @@ _OWN_OPTIONS = (
     "failOnDataLoss",
     "readers",
     "revokeTimeoutMs",
+    "maxBatchDurationMs",
     "includeRebalanceEvents",
     "checkpointLocation",
 )
@@ -139,6 +141,8 @@ class SourceOptions:
         Whether records that are gone from Kafka fail the query.
     revoke_timeout_ms : int or None
         How long a revoke may wait for its batch; None: ``kafka.max.poll.interval.ms``.
+    max_batch_duration_ms : int or None
+        How long a batch may take before the members leave the group; None: as long as it takes.
     checkpoint_location : str or None
         The query's checkpoint: an absolute local path, or a URI for pyarrow, maybe with keys.
     given : frozenset of str
@@ -169,6 +173,7 @@ class SourceOptions:
     include_rebalance_events: bool
     fail_on_data_loss: bool
     revoke_timeout_ms: int | None
+    max_batch_duration_ms: int | None
     checkpoint_location: str | None = field(repr=False)
     given: frozenset[str]
 
@@ -242,6 +247,7 @@ class SourceOptions:
             include_rebalance_events=value("includeRebalanceEvents", BOOLEAN, False),
             fail_on_data_loss=value("failOnDataLoss", BOOLEAN, True),
             revoke_timeout_ms=value("revokeTimeoutMs", timeout),
+            max_batch_duration_ms=value("maxBatchDurationMs", integer(1, LONG_MAX)),
             checkpoint_location=parse_location(checkpoint) if checkpoint is not None else None,
             given=frozenset(given),
         )

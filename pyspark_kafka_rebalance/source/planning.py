@@ -117,12 +117,24 @@ def find_data_loss(
 
 @dataclass(frozen=True, slots=True)
 class TaskRange:
-    """A range and what its rows say of the group; the generation is None when nobody owns it."""
+    """A range and what its rows say of the group.
+
+    Attributes
+    ----------
+    range : OffsetRange
+        What to read.
+    generation : int or None
+        None when nobody owns it.
+    revoking : bool
+        Whether its revoke was requested.
+    lost_below : int
+        Rows below this offset are marked ``lost``; none by default.
+    """
 
     range: OffsetRange
     generation: int | None
     revoking: bool
-    lost: bool
+    lost_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,7 @@ def group_into_tasks(
     readers: int,
     min_partitions: int | None = None,
     max_records: int | None = None,
+    lost_below: Mapping[TopicPartition, int] | None = None,
 ) -> list[ReadTask]:
     """Group the ranges of the batch that ends at an offset into tasks.
 
@@ -155,6 +168,8 @@ def group_into_tasks(
         At most so many tasks,
     min_partitions, max_records : int or None
         unless :func:`split_tasks` makes more of them.
+    lost_below : Mapping[TopicPartition, int], optional
+        Below which offset a partition's rows are marked ``lost``, where any are.
 
     Returns
     -------
@@ -166,12 +181,18 @@ def group_into_tasks(
         return [
             ReadTask(events=offset.events if i == 0 else (), warm_up=True) for i in range(readers)
         ]
+
+    def task_range(partition: TopicPartition, generation: int | None) -> TaskRange:
+        revoking = partition in offset.revoking
+        below = (lost_below or {}).get(partition, 0)
+        return TaskRange(offset.ranges[partition], generation, revoking, below)
+
     tasks: list[list[TaskRange]] = [[] for _ in range(readers)]
     ownerless = dict(offset.ranges)
     crowded: list[list[TaskRange]] = []
     for index, member in enumerate(offset.members):
         owned = [p for p in sorted(member.partitions) if ownerless.pop(p, None) is not None]
-        ranges = [_task_range(offset, p, member.generation) for p in owned]
+        ranges = [task_range(p, member.generation) for p in owned]
         if member.generation == DEFAULT_GENERATION_ID:
             crowded += [[one] for one in ranges]
         elif index < readers and len(offset.members) <= readers:
@@ -179,7 +200,7 @@ def group_into_tasks(
         else:
             crowded.append(ranges)
     # The largest first, so that the small ones even the tasks out.
-    crowded += [[_task_range(offset, p, None)] for p in sorted(ownerless)]
+    crowded += [[task_range(p, None)] for p in sorted(ownerless)]
     crowded.sort(key=_size, reverse=True)
     loads = [(_size(ranges), index) for index, ranges in enumerate(tasks)]
     heapq.heapify(loads)
@@ -254,17 +275,6 @@ def _cut(task: ReadTask, parts: int) -> Iterator[ReadTask]:
                 break
             first += 1
         yield ReadTask(tuple(pieces))
-
-
-def _task_range(
-    offset: StreamOffset, partition: TopicPartition, generation: int | None
-) -> TaskRange:
-    return TaskRange(
-        offset.ranges[partition],
-        generation,
-        partition in offset.revoking,
-        partition in offset.lost,
-    )
 
 
 def _size(ranges: Sequence[TaskRange]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from .offsets import StreamOffset
+from .offsets import StreamOffset, is_own, parse_built_in
 from .progress_table import (
     ASSIGNED,
     LOST,
@@ -93,11 +93,12 @@ class _Story:
     def add(self, source: Mapping[str, Any]) -> None:
         """Go on with the next progress of the source."""
         start, end = plain_offset(source.get("startOffset")), plain_offset(source.get("endOffset"))
-        if not _is_ours(end):
+        if not is_ours(source):
             self.is_foreign = end is not None
             return
+        self.is_foreign = False
         is_first, self._is_first = self._is_first, False
-        if is_first and _is_ours(start):
+        if is_first and (is_own(start) or parse_built_in(start)):
             self._positions = StreamOffset.parse(start).positions()
         # An idle trigger's progress repeats the offset of the batch before.
         is_idle = end == start
@@ -106,7 +107,7 @@ class _Story:
             self._read(batch)
         ends = plain_offset(source.get("latestOffset"))
         # Spark 4.0 and 4.1 have the end of the batch there, and know no end offsets.
-        if isinstance(ends, dict) and not _is_ours(ends):
+        if isinstance(ends, dict) and not is_own(ends):
             self._own(
                 {
                     TopicPartition(topic, int(number)): offset
@@ -195,5 +196,12 @@ def plain_offset(offset: Any) -> Any:
         return None if offset == "None" else offset
 
 
-def _is_ours(offset: Any) -> bool:
-    return isinstance(offset, dict) and offset.keys() >= {"version", "ranges", "unacknowledged"}
+def is_ours(source: Mapping[str, Any]) -> bool:
+    """Whether a source in a progress is of this format.
+
+    By the offset that it has made. Only a batch that Spark's own source has left in the checkpoint
+    ends with one of that source; then by the description.
+    """
+    end = plain_offset(source.get("endOffset"))
+    is_of_kafka = str(source.get("description")).startswith("Kafka")
+    return is_own(end) or (parse_built_in(end) is not None and not is_of_kafka)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from ..fetch.fetcher import RangeFetcher
@@ -76,7 +77,7 @@ def _spare_collections() -> None:
 
 
 class ConstantColumns:
-    """The columns that are the same for every row of a range.
+    """The columns that are the same for every row of a range, nearly always.
 
     Parameters
     ----------
@@ -92,10 +93,12 @@ class ConstantColumns:
             "topic": task_range.range.topic,
             "partition": task_range.range.partition,
             "revoking": task_range.revoking,
-            "lost": task_range.lost,
+            "lost": task_range.lost_below >= task_range.range.end,
             "generation": task_range.generation,
             "event": None,
         }
+        inside = task_range.range.start < task_range.lost_below < task_range.range.end
+        self._lost_below = task_range.lost_below if inside else None
         self._rows = -1
         self._columns: dict[str, pa.Array] = {}
 
@@ -115,6 +118,9 @@ class ConstantColumns:
             else records.column(field.name)
             for field in self._schema
         ]
+        if self._lost_below is not None:
+            lost = pc.less(records.column("offset"), self._lost_below)
+            arrays[self._schema.get_field_index("lost")] = lost
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

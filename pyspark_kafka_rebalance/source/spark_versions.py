@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..errors import KafkaRebalanceError
+from .shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
     from .options import SourceOptions
@@ -88,6 +89,7 @@ def reader_for_this_spark(
     return StreamReaderOfSpark40(make(options, trigger_is_told=False))
 
 
+@shows_our_errors
 class StreamReaderOfSpark40(DataSourceStreamReader):
     """Calls a reader of Spark 4.2 as Spark 4.2 would; for 4.0 and 4.1.
 

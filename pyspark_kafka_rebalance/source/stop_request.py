@@ -5,8 +5,9 @@ carries the message. Its name is that of the run, which stands in every offset a
 query's progress: whoever sees the progress can ask, and a later run is never meant by mistake.
 
 The planner makes the file, empty and for its own user only. Who asks appends lines: the first says
-"plan nothing more"; each has an offset whose batch Spark has committed, or null. The planner
-removes the file when it has left the group.
+"plan nothing more"; each has an offset whose batch Spark has committed, or null, and within what
+time the query will be stopped. If that passes, whoever asked is gone, and the query is to go on.
+The planner removes the file when it has left the group.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import json
 import logging
 import os
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +32,45 @@ class StopRequest:
     ----------
     run : str
         The run that this planner works for; unique.
+    clock : callable
+        Seconds, monotonic.
     """
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = _path(run)
+        self._clock = clock
+        self._size = 0  # of what is known of the file
+        self._stop_by = 0.0
         self._failed = False
         self._create()
 
     def is_made(self) -> bool:
         """Whether somebody asked; for every trigger."""
         try:
-            return self._path.stat().st_size > 0
+            size = self._path.stat().st_size
         except FileNotFoundError:
             self._create()  # what cleans up /tmp takes files that nobody touched for days
             return False
+        if size > self._size and (lines := self._lines()):
+            # From now on, so never before whoever asked would give up.
+            self._size = size
+            self._stop_by = self._clock() + max(line["stop_within_s"] for line in lines)
+        return self._size > 0
+
+    def is_abandoned(self) -> bool:
+        """Whether somebody asked, and has not stopped the query in the time that was named."""
+        return self.is_made() and self._clock() >= self._stop_by
 
     def proven(self) -> list[dict[str, Any]]:
         """Ends of batches that Spark has committed, as who asked knows from the progress."""
+        return [line["proven"] for line in self._lines() if line["proven"] is not None]
+
+    def _lines(self) -> list[dict[str, Any]]:
         try:
-            lines = self._path.read_text("utf-8").splitlines()
+            text = self._path.read_text("utf-8")
         except FileNotFoundError:
             return []
-        return [offset for line in lines if (offset := json.loads(line)) is not None]
+        return [json.loads(line) for line in text.split("\n")[:-1]]  # one may be half written
 
     def remove(self) -> None:
         """The planner has left the group; idempotent."""
@@ -65,7 +85,7 @@ class StopRequest:
             self._failed = True
 
 
-def ask_to_stop(run: str, proven: dict[str, Any] | None) -> bool:
+def ask_to_stop(run: str, proven: dict[str, Any] | None, stop_within_s: float) -> bool:
     """Ask the planner of this run, on this host.
 
     Parameters
@@ -74,6 +94,8 @@ def ask_to_stop(run: str, proven: dict[str, Any] | None) -> bool:
         From an offset of the query.
     proven : dict or None
         The end of a batch that Spark has committed, as far as it is known.
+    stop_within_s : float
+        Once this has passed, the query goes on unless it is stopped.
 
     Returns
     -------
@@ -86,7 +108,8 @@ def ask_to_stop(run: str, proven: dict[str, Any] | None) -> bool:
     except FileNotFoundError:
         return False
     try:
-        os.write(file, f"{json.dumps(proven)}\n".encode())
+        line = {"proven": proven, "stop_within_s": stop_within_s}
+        os.write(file, f"{json.dumps(line)}\n".encode())
     finally:
         os.close(file)
     return True

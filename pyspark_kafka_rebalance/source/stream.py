@@ -20,16 +20,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..errors import DataLossError, KafkaRebalanceError, OptionError, names_of
 from .available_now import AvailableNowRun
-from .membership import QueryMembership
+from .built_in_start import start_of_first_batch
+from .driver_sources import DriverSources
+from .membership import COVERAGE_TICK_S, QueryMembership
 from .offsets import Event, MemberState, StreamOffset
-from .planning import BeyondEnd, backlog, find_data_loss, group_into_tasks, plan_batch
+from .planning import BeyondEnd, ReadTask, backlog, find_data_loss, group_into_tasks, plan_batch
 from .reading import TaskPartition, read_task
-from .replay import moved_on
+from .shown_errors import shows_our_errors
 from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from .stop_request import StopRequest
 
@@ -44,10 +47,19 @@ log = logging.getLogger(__name__)
 #: asks with ReadAllAvailable whatever our default is.
 _NO_LIMIT = 2**63 - 1
 
+#: In a group without other members, the first trigger waits so long for ours to join: that takes
+#: the broker's ``group.initial.rebalance.delay.ms``, 3 s by default.
+_FIRST_JOIN_S = 10.0
+
 #: A run with an end waits so long for brokers that restart, and for a rebalance.
 _POSTPONED_AT_MOST_S = 60.0
 
+#: Where Spark does not tell the trigger: for how long nothing must have changed in the group before
+#: the first batch, which may be the only one.
+_SETTLED_FOR_S = 1.0
 
+
+@shows_our_errors
 class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream of one query. Pure and picklable until the planner process first calls it.
 
@@ -66,12 +78,16 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._membership: QueryMembership | None = None
         self._run = ""  # client id prefix of this run
         self._stop_request: StopRequest | None = None
+        self._beside: DriverSources | None = None
         self._available_now: AvailableNowRun | None = None
         self._postponed: Collection[TopicPartition] = ()  # to be read, but not in this trigger
         self._begun = False  # the first latestOffset of this process is behind us
         self._replayed = False
+        self._warms_up = True
         #: As Spark has it, and what it stands for: it is not parsed again.
         self._planned: tuple[dict[str, Any], StreamOffset] | None = None
+        #: The batch that tasks were made for last, by its end: its rows are marked once.
+        self._tasks: tuple[dict[str, Any], list[ReadTask]] | None = None
         self._read_at: float | None = None  # when a batch with records was planned last
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,48 +112,88 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing for one."""
+        if self._stop_request is not None and self._stop_request.is_abandoned():
+            self._begin_again()
         membership = self._started()
         membership.raise_failure()
         if not self._begun:
             self._begun = True
             begin = StreamOffset.parse(start)
-            membership.restore(begin.positions(), begin.initial)
+            membership.restore(begin.positions(), begin.initial, begin.imported)
             if self._has_end(limit):
                 membership.progress_is_synchronous()
-            if self._has_end(limit) or not self._trigger_is_told:
+            if not (self._has_end(limit) or self._trigger_is_told):
+                # Maybe a run with an end, and maybe not: then a query must not wait for long.
                 membership.join()
-                membership.wait_until_settled()
+                membership.wait_until_positioned(
+                    self._is_asked_to_stop, _POSTPONED_AT_MOST_S, _SETTLED_FOR_S
+                )
+            elif self._has_end(limit):
+                membership.join()
+                ends = None if self._available_now is None else self._available_now.ends
+                membership.wait_until_covered(ends, until=self._is_asked_to_stop)
             elif not self._replayed:
-                return self._empty_batch(membership, _number_after(start))
+                if membership.has_others():
+                    return self._empty_batch(membership, _number_after(start))
+                self._warms_up = False  # nobody waits for what our members own meanwhile
+                membership.join()
+                membership.wait_until_positioned(self._is_asked_to_stop, _FIRST_JOIN_S)
         membership.begin_trigger(start)
-        if self._stop_request is not None and self._stop_request.is_made():
+        if self._is_asked_to_stop():
+            if self._beside is not None:
+                self._beside.leave()
             membership.leave()
             return start
         membership.join()
-        deadline = time.monotonic() + _POSTPONED_AT_MOST_S
-        # A trigger without a batch would end a run that has an end, with these unread.
-        while (planned := self._plan(membership, limit)) is None and self._has_end(limit):
-            if not self._postponed:
-                break
-            if time.monotonic() >= deadline:
-                raise KafkaRebalanceError(
-                    f"not read to the end within {_POSTPONED_AT_MOST_S:g} s, since their brokers "
-                    f"or the group's coordinator do not answer: {names_of(self._postponed)}"
-                )
-            membership.wait_for_change()
+        planned = self._plan(membership, limit)
+        if planned is None and self._has_end(limit):
+            planned = self._plan_to_the_end(membership, limit)
         return planned or self._without_ranges(membership, start, limit)
+
+    def _plan_to_the_end(
+        self, membership: QueryMembership, limit: ReadLimit
+    ) -> dict[str, Any] | None:
+        """Wait for what is unread: a trigger without a batch would end a run that has an end."""
+        began_at = answered_at = time.monotonic()
+        while not self._is_asked_to_stop():
+            now = time.monotonic()
+            if self._postponed:
+                if now - answered_at >= _POSTPONED_AT_MOST_S:
+                    raise KafkaRebalanceError(
+                        f"not read to the end within {_POSTPONED_AT_MOST_S:g} s, since their "
+                        "brokers or the group's coordinator do not answer: "
+                        f"{names_of(self._postponed)}"
+                    )
+                membership.wait_for_change()
+            elif uncovered := self._uncovered(membership):
+                if now - began_at >= membership.covered_within_s:
+                    raise membership.not_covered(uncovered)
+                membership.wait_for_change(COVERAGE_TICK_S)
+                answered_at = now
+            else:
+                return None
+            if (planned := self._plan(membership, limit)) is not None:
+                return planned
+        return None
+
+    def _is_asked_to_stop(self) -> bool:
+        return self._stop_request is not None and self._stop_request.is_made()
 
     def _without_ranges(
         self, membership: QueryMembership, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """The end of a batch that has no records and says something, or ``start``: no batch."""
-        if self._planned is None and (self._replayed or not self._trigger_is_told):
+        if self._planned is None and (
+            self._replayed or not self._trigger_is_told or not self._warms_up
+        ):
             # Without a warm-up Spark shows the last offset, and so a run that is gone, or none;
             # whoever wants to ask this one to stop must learn of it.
             return self._empty_batch(membership, None)
         # At the initial offset, a run with an end found nothing: the next must know what was there.
         if start == self.initialOffset() or membership.wants_commit():
             return self._empty_batch(membership, _number_after(start))
+        if membership.wants_log(at_once=self._has_end(limit) or not self._trigger_is_told):
+            return self._empty_batch(membership, None)
         if self._has_end(limit):
             membership.wait_until_acknowledged()
         return start
@@ -152,24 +208,12 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return ends
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch that ends at ``end``."""
+        """The tasks of the batch that ends at ``end``; the same however often Spark asks."""
         if start == end:
             return []
-        if self._membership is not None and self._planned is not None and end == self._planned[0]:
-            offset = self._with_flags_of_now(self._planned[1], self._membership)
-        else:
-            self._replayed = True
-            offset = StreamOffset.parse(end)
-            offset = replace(offset, ranges=offset.ranges_after(StreamOffset.parse(start)))
-            ranges = list(offset.ranges.values())
-            lost = moved_on(self._options, ranges, offset.run) if ranges else frozenset()
-            warm_up = None if ranges else offset.warm_up
-            offset = replace(offset, revoking=frozenset(), lost=lost, warm_up=warm_up)
-        options = self._options
-        tasks = group_into_tasks(
-            offset, options.readers, options.min_partitions, options.max_records_per_partition
-        )
-        return [TaskPartition(task) for task in tasks]
+        if self._tasks is None or self._tasks[0] != end:
+            self._tasks = end, self._make_tasks(start, end)
+        return [TaskPartition(task) for task in self._tasks[1]]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Proves the batch that ends here, and says more: ``open_batches``."""
@@ -179,11 +223,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def stop(self) -> None:
         """Commit what is proven, leave the group; at most 3 s, idempotent."""
         _ignore_sigterm()
-        if self._membership is not None and self._stop_request is not None:
-            for offset in self._stop_request.proven():
-                self._membership.done(offset)
-            self._membership.stop()
-            self._stop_request.remove()
+        self._leave()
 
     # -- executors --------------------------------------------------------------------------------
 
@@ -199,27 +239,64 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._run = f"{prefix}-{secrets.token_hex(4)}"
             self._membership = QueryMembership(self._options, self._run)
             self._stop_request = StopRequest(self._run)
+            if self._options.partitions is None:
+                self._beside = DriverSources(self._options, self._run)
+                self._beside.enter()
             _stop_on_sigterm()
             self._membership.start()
         return self._membership
 
+    def _begin_again(self) -> None:
+        """Who asked to stop is gone: go on as a run that starts where Spark stands.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            With async progress tracking, where Spark stands is not proven.
+        """
+        log.warning(
+            "group %s: asked to stop by stop_gracefully(), and not stopped: reading on",
+            self._options.group_id,
+        )
+        if self._membership is not None and self._membership.progress_is_asynchronous:
+            raise KafkaRebalanceError(
+                "stop_gracefully() asked the query to stop and was ended before it did: start the "
+                "query again"
+            )
+        self._leave()
+        self._membership = self._stop_request = self._planned = None
+        self._begun = self._replayed = False
+
+    def _leave(self) -> None:
+        if self._beside is not None:
+            self._beside.leave()
+        if self._membership is not None and self._stop_request is not None:
+            for offset in self._stop_request.proven():
+                self._membership.done(offset)
+            self._membership.stop()
+            self._stop_request.remove()
+
     def _empty_batch(self, membership: QueryMembership, warm_up: int | None) -> dict[str, Any]:
         """A batch that reads nothing.
 
-        The first one warms up: the JVM and the Python workers take 4 to 8 s to start, during which
-        a member would hold partitions without reading them. Others make Spark call ``commit``.
+        In a group with other members the first one warms up: the JVM and the Python workers take 4
+        to 8 s to start, during which a member would hold partitions without reading them. Others
+        make Spark call ``commit``.
         """
         state = membership.state_without_ranges()
         offset = StreamOffset(
             pending=state.pending,
-            unacknowledged=state.unacknowledged,
+            others=state.positions,
             run=self._run,
             warm_up=warm_up,
             initial=membership.initial_partitions(),
+            imported=state.imported,
         )
         return self._hand_to_spark(membership, offset)
 
     def _plan(self, membership: QueryMembership, limit: ReadLimit) -> dict[str, Any] | None:
+        if deleted := membership.take_deleted():
+            self._deleted(deleted)
         positions = membership.plannable()
         ends = membership.end_offsets(positions) if positions else {}
         self._postponed = positions.keys() - ends.keys()
@@ -232,6 +309,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             run.reach(positions)
             self._postponed = self._postponed & set(run.unread(positions))
             self._check_ends(run, run.shortened(positions, ends))
+        elif isinstance(limit, ReadAllAvailable):
+            # Once has no second batch for what is not known yet.
+            self._postponed = self._postponed or membership.unpositioned()
+            if self._postponed:
+                return None
         max_bytes = self._options.max_bytes_per_trigger
         sizes: Mapping[TopicPartition, float] = {}
         if max_bytes is not None and not isinstance(limit, ReadAllAvailable):
@@ -248,8 +330,6 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         handed_out = membership.hand_out(planned)
         if handed_out is None:
             self._postponed = self._postponed or planned.keys() or membership.unpositioned()
-            if run is not None and not self._postponed:
-                self._check_left_behind(membership, run, run.left_behind(positions))
             return None
         ranges, events, state = handed_out
         if ranges:
@@ -262,7 +342,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         offset = StreamOffset(
             ranges=ranges,
             pending=state.pending,
-            unacknowledged=state.unacknowledged,
+            others=state.positions,
             members=tuple(
                 MemberState(generation, tuple(sorted(partitions)))
                 for generation, partitions in zip(state.generations, owned_by, strict=True)
@@ -275,6 +355,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             ),
             run=self._run,
             initial=None if ranges else membership.initial_partitions(),
+            imported=state.imported,
         )
         return self._hand_to_spark(membership, offset)
 
@@ -303,14 +384,48 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         membership.planned(told)
         return told
 
-    def _with_flags_of_now(self, offset: StreamOffset, membership: QueryMembership) -> StreamOffset:
-        """``revoking`` and ``lost`` of the batch's own partitions, as they are at this moment."""
-        state = membership.state_of(offset.ranges)
-        return replace(
-            offset,
-            revoking=state.revoking & offset.ranges.keys(),
-            lost=frozenset(offset.ranges.keys() - state.member_of.keys()),
+    def _make_tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
+        """The tasks, with the rows' marks as they are at this moment (``marking``)."""
+        if self._planned is not None and end == self._planned[0]:
+            offset = self._planned[1]
+        else:
+            offset = self._replay(start, end)
+        lost_below: Mapping[TopicPartition, int] = {}
+        revoking: frozenset[TopicPartition] = frozenset()
+        # What is assigned by hand nobody else takes over.
+        if offset.ranges and self._options.partitions is None:
+            if not offset.built_in:  # that source shares its work with nobody
+                lost_below = self._started().lost_below(offset.ranges)
+            revoking = self._started().state_of(offset.ranges).revoking
+        return group_into_tasks(
+            replace(offset, revoking=revoking),
+            self._options.readers,
+            self._options.min_partitions,
+            self._options.max_records_per_partition,
+            lost_below,
         )
+
+    def _replay(self, start: dict[str, Any], end: dict[str, Any]) -> StreamOffset:
+        """A batch of Spark's log that a process before this one planned.
+
+        The members join before it is read: what of it they get is the query's own until the batch
+        is done, however long that takes.
+        """
+        self._replayed = True
+        begin, offset = StreamOffset.parse(start), StreamOffset.parse(end)
+        if offset.built_in and start == self.initialOffset():
+            location = self._options.checkpoint_location
+            begin = StreamOffset(others=start_of_first_batch(location, offset.others))
+        ranges = offset.ranges_after(begin)
+        if not ranges:
+            return offset
+        if self._options.partitions is None:
+            membership = self._started()
+            others = {p: at for p, at in offset.others.items() if p not in ranges}
+            proven = {**begin.positions(), **others}
+            membership.resume(proven, ranges, end, offset.imported)
+            membership.join()
+        return replace(offset, ranges=ranges, warm_up=None)
 
     def _data_loss(
         self, membership: QueryMembership, lost: Sequence[tuple[TopicPartition, int, int]]
@@ -328,6 +443,29 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
         membership.move_to({p: end for p, _, end in lost})
 
+    def _deleted(self, deleted: Mapping[TopicPartition, int | None]) -> None:
+        """Deleted while the query runs; if it has an end, what was read to it is not missed."""
+        run = self._available_now
+        missed = {p: at or 0 for p, at in deleted.items()}
+        if run is not None:
+            missed = {p: missed[p] for p in run.unread(missed)}
+        if not missed:
+            return
+        text = ", ".join(
+            f"{p.topic}-{p.partition}: {f'read to {at}' if at else 'not read'}, deleted"
+            for p, at in sorted(missed.items())
+        )
+        if run is not None:
+            self._gone(text)
+            run.forget(missed)
+        elif self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"records may be gone from Kafka ({text}); to go on without these partitions, "
+                "set failOnDataLoss=false"
+            )
+        else:
+            log.warning("records may be gone from Kafka, going on without them: %s", text)
+
     def _check_ends(self, run: AvailableNowRun, shortened: Sequence[BeyondEnd]) -> None:
         """What was there when the run began, and is not any more."""
         if shortened:
@@ -335,29 +473,40 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 f"{p.topic}-{p.partition}: read to {at}, end offset {end}"
                 for p, at, end in shortened
             )
-            self._gone(run, gone, {p: end for p, _, end in shortened})
+            self._gone(gone)
+            run.give_up({p: end for p, _, end in shortened})
 
-    def _check_left_behind(
-        self,
-        membership: QueryMembership,
-        run: AvailableNowRun,
-        left_behind: Mapping[TopicPartition, int],
-    ) -> None:
-        """What was owned in this run, and is not read to its end: it has moved, or is gone."""
-        if left_behind and (deleted := membership.deleted(left_behind)):
-            gone = ", ".join(
-                f"{p.topic}-{p.partition}: read to {left_behind[p]}, deleted" for p in deleted
+    def _uncovered(self, membership: QueryMembership) -> list[TopicPartition]:
+        """What this run would leave unread, although no other live member has it."""
+        run = self._available_now
+        if run is None:
+            return []
+        uncovered = membership.uncovered(run.ends)
+        left_behind = run.left_behind(membership.plannable())
+        if not (asked := {*uncovered, *left_behind}):
+            return []
+        try:
+            deleted = membership.deleted(asked)
+        except kafka_errors.KafkaTimeoutError:
+            return sorted(asked)
+        if missed := [p for p in deleted if (run.reached(p) or 0) < run.ends[p]]:
+            self._gone(
+                ", ".join(
+                    f"{p.topic}-{p.partition}: read to {run.reached(p) or 0}, deleted"
+                    for p in missed
+                )
             )
-            self._gone(run, gone, {p: left_behind[p] for p in deleted})
+        run.forget(deleted)
+        return [p for p in uncovered if p in run.ends]
 
-    def _gone(self, run: AvailableNowRun, gone: str, ends: Mapping[TopicPartition, int]) -> None:
+    def _gone(self, gone: str) -> None:
         text = f"records are gone from Kafka that this run was to read ({gone})"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}; to go on without them, set failOnDataLoss=false")
         log.warning("%s", text)
-        run.give_up(ends)
 
 
+@shows_our_errors
 class RefusedStreamReader(DataSourceStreamReader):
     """What a stream gets whose options are those of a batch: the error, at Spark's first call.
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of group membership: ``protocol``, ``consumers``, ``network``."""
+"""Fixtures of the tests of group membership: members, three brokers, a network that breaks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from flaky_network import FlakyNetwork
-from group_members import PROTOCOLS, MakeMember, members_of
+from group_members import PROTOCOLS, MakeMember, elected_preferred, members_of, wait_until
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
@@ -33,6 +33,23 @@ def consumers(
 ) -> Iterator[MakeMember]:
     """Make members of one group; closed at the end."""
     with members_of(kafka, group_id, protocol, session_timeout_ms) as make:
+        yield make
+
+
+@pytest.fixture
+def quorum(kafka3: LocalKafka) -> Iterator[LocalKafka]:
+    """Three brokers; afterwards all run again, and coordinate what they preferably do."""
+    yield kafka3
+    for broker_id in set(kafka3.broker_ids) - set(kafka3.running):
+        kafka3.restart(broker_id)
+    wait_until(lambda: elected_preferred(kafka3), "the preferred leaders")
+
+
+@pytest.fixture
+def quorum_members(
+    quorum: LocalKafka, group_id: str, protocol: str, session_timeout_ms: int
+) -> Iterator[MakeMember]:
+    with members_of(quorum, group_id, protocol, session_timeout_ms) as make:
         yield make
 
 

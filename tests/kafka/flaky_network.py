@@ -1,4 +1,4 @@
-"""FlakyNetwork: a way to the brokers that a test can stall or cut for one client alone."""
+"""FlakyNetwork: a way to the brokers that a test can stall or cut for some clients alone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class FlakyNetwork:
         self._flows = threading.Event()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
+        self._forgotten: set[socket.socket] = set()
+        self._stop_at: tuple[int, bool, threading.Event] | None = None
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self.mend()
@@ -43,6 +45,24 @@ class FlakyNetwork:
             for connection in self._sockets:
                 _shut(connection)
 
+    def stop_at(self, request_type: type, *, answer: bool = False) -> threading.Event:
+        """Stall at the next request of a kind, or at the answer to one, which is held back too.
+
+        The event says that it has come so far.
+        """
+        stopped = threading.Event()
+        with self._lock:
+            self._stop_at = (request_type.API_KEY, answer, stopped)
+        return stopped
+
+    def forget(self) -> None:
+        """As a host that vanishes: what is connected stays so, and nothing gets through for ever.
+
+        New connections work.
+        """
+        with self._lock:
+            self._forgotten |= self._sockets
+
     def mend(self) -> None:
         """Let everything through again; what a stall held back included."""
         with self._lock:
@@ -62,7 +82,7 @@ class FlakyNetwork:
             thread.join()
         self._port.release()
 
-    def _start(self, run: Callable[..., None], *arguments: socket.socket) -> threading.Thread:
+    def _start(self, run: Callable[..., None], *arguments: object) -> threading.Thread:
         thread = threading.Thread(target=run, args=arguments)
         self._threads.append(thread)
         thread.start()
@@ -85,8 +105,9 @@ class FlakyNetwork:
             host, port = head.split()[1].decode().rsplit(":", 1)
             with self._kept(socket.create_connection((host, int(port)))) as broker:
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                back = self._start(self._copy, broker, client)
-                self._copy(client, broker)
+                asked: dict[bytes, int] = {}  # by correlation id
+                back = self._start(self._copy, broker, client, asked, True)
+                self._copy(client, broker, asked, False)
                 back.join()
 
     @contextlib.contextmanager
@@ -103,13 +124,32 @@ class FlakyNetwork:
                 with self._lock:
                     self._sockets.discard(connection)
 
-    def _copy(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
+    def _copy(
+        self, source: socket.socket, target: socket.socket, asked: dict[bytes, int], back: bool
+    ) -> None:
+        """Pass requests, or what comes ``back``, on; the frames of Kafka's protocol, one by one."""
+        with contextlib.suppress(OSError), source.makefile("rb") as frames:
+            while size := frames.read(4):
+                frame = frames.read(int.from_bytes(size, "big"))
+                if back:
+                    api_key = asked.pop(frame[:4])
+                else:
+                    api_key = asked[frame[4:8]] = int.from_bytes(frame[:2], "big")
+                self._stop_if_awaited(api_key, back)
                 self._flows.wait()
-                target.sendall(data)
-        _shut(source)
-        _shut(target)
+                if source not in self._forgotten:
+                    target.sendall(size + frame)
+        if source not in self._forgotten:
+            _shut(source)
+            _shut(target)
+
+    def _stop_if_awaited(self, api_key: int, answer: bool) -> None:
+        with self._lock:
+            if self._stop_at is None or self._stop_at[:2] != (api_key, answer):
+                return
+            stopped, self._stop_at = self._stop_at[2], None
+            self._flows.clear()
+        stopped.set()
 
 
 def _shut(connection: socket.socket) -> None:

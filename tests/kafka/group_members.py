@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
@@ -136,6 +138,45 @@ def records(results: Iterable[PollResult]) -> list[tuple[TopicPartition, int]]:
         for partition, found in result.records.items()
         for record in found
     ]
+
+
+def elected_preferred(cluster: LocalKafka) -> bool:
+    """Elect the preferred coordinators; False as long as some are not back, or not in sync."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        admin.elect_leaders(0, {"__consumer_offsets": [0, 1, 2]})
+    except (
+        kafka_errors.RetriableError,
+        kafka_errors.UnknownBrokerIdError,  # of the controller, which has not registered again
+    ):
+        return False
+    finally:
+        admin.close()
+    return True
+
+
+def move_coordinators(cluster: LocalKafka) -> None:
+    """Have other brokers coordinate all groups; those that did so go on running."""
+    topic = "__consumer_offsets"
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+
+    def leaders() -> dict[int, int]:
+        (found,) = admin.describe_topics([topic])
+        return {p["partition_index"]: p["leader_id"] for p in found["partitions"]}
+
+    try:
+        (before,) = admin.describe_topics([topic])
+        preferring = {}
+        for partition in before["partitions"]:
+            first, *others = partition["replica_nodes"]
+            preferring[TopicPartition(topic, partition["partition_index"])] = [*others, first]
+        assert set(admin.alter_partition_reassignments(preferring).values()) == {None}
+        wanted = {p.partition: replicas[0] for p, replicas in preferring.items()}
+        wait_until(
+            lambda: elected_preferred(cluster) and leaders() == wanted, "the other coordinators"
+        )
+    finally:
+        admin.close()
 
 
 @contextmanager

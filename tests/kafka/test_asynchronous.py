@@ -19,6 +19,7 @@ from pyspark_kafka_rebalance import (
     OptionError,
     PartitionsLostError,
     PollResult,
+    RecordDeserializationError,
 )
 from pyspark_kafka_rebalance.testing import LocalKafka
 
@@ -350,9 +351,8 @@ async def test_a_failure_is_raised_where_it_is_awaited(kafka, topic, make):
 
     async with make(topic.topic, value_deserializer=Picky()) as member:
         await poll_until(owns(member, 1), member)
-        kafka.produce(topic.topic, [b"bad"])
-        kafka.produce(topic.topic, [b"good"])  # kafka-python cannot seek past a part of a batch
-        with pytest.raises(ValueError, match="not ours"):
+        kafka.produce(topic.topic, [b"bad", b"good"])
+        with pytest.raises(RecordDeserializationError, match=r"at offset 0.*not ours"):
             await member.poll(timeout_ms=FOR_EVER_MS)
         await member.seek(topic, 1)
         assert values(await member.poll(timeout_ms=FOR_EVER_MS)) == [b"good"]
@@ -413,6 +413,20 @@ async def test_close_ends_a_poll_and_an_iteration(topic, make):
         member.commit_processed({})
     with pytest.raises(IllegalStateError, match="before"):
         await member.start()
+
+
+@in_an_event_loop
+async def test_subscribe_and_close_end_a_poll_of_what_is_not_subscribed(topic, make):
+    """They waited for it, however long it took."""
+    async with make() as member:
+        polling = asyncio.create_task(member.poll(timeout_ms=FOR_EVER_MS))
+        await asyncio.sleep(0)
+        await member.subscribe([topic.topic])
+        assert await polling == {}
+        await member.unsubscribe()
+        polling = asyncio.create_task(member.poll(timeout_ms=FOR_EVER_MS))
+        await asyncio.sleep(0)
+    assert await polling == {}
 
 
 @in_an_event_loop
@@ -505,6 +519,29 @@ async def test_what_a_seek_skipped_holds_nothing_up(kafka, topic, make):
         assert values(await member.poll(timeout_ms=FOR_EVER_MS)) == [b"c", b"d", b"e"]
         member.processed(topic, 2, 3, 4)
         assert member.unprocessed() == frozenset()
+
+
+@in_an_event_loop
+async def test_a_loss_of_what_a_seek_skipped_does_not_drop_the_records_of_others(
+    kafka, topic_name, make
+):
+    """The poll raised PartitionsLostError, and what it had taken out of the buffer was gone."""
+    kafka.create_topic(topic_name, partitions=2)
+    sought, other = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
+    async with make(topic_name) as member:
+        await poll_until(owns(member, 2), member)
+        for partition in (sought, other):
+            kafka.produce(topic_name, [b"a", b"b", b"c"], partition=partition.partition)
+        async for _ in member:
+            rest = {(record.partition, record.offset) for record in member._records}
+            if {partition for partition, _ in rest} == {0, 1}:
+                break
+            for partition in (sought, other):  # they did not come in one poll
+                await member.seek(partition, 0)
+        await member.seek(sought, 3)
+        member._consumer._membership._lose("test", keep_member_id=True)
+        records = await member.poll()
+        assert {(1, r.offset) for r in records[other]} == {one for one in rest if one[0] == 1}
 
 
 @in_an_event_loop

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from group_members import PATIENCE_S, owns, poll_until
-from kafka import KafkaAdminClient, KafkaConsumer
+from group_members import records as records_of
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer
+from kafka.serializer import Deserializer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import (
@@ -22,6 +24,7 @@ from pyspark_kafka_rebalance import (
     MembershipError,
     OptionError,
     PartitionsLostError,
+    RecordDeserializationError,
 )
 from pyspark_kafka_rebalance.testing import LocalKafka
 
@@ -392,6 +395,54 @@ def test_a_commit_that_waits_when_the_membership_is_lost_is_never_sent(
     assert kafka.committed(group_id).get(TopicPartition(topic_name, 0), 0) <= 1
 
 
+def test_what_a_poll_that_raised_had_learned_is_told_by_the_next(kafka, topic_name, consumers):
+    """What it had completed or been assigned appeared in no result."""
+
+    class Strict(Deserializer):
+        def deserialize(self, topic, headers, data):
+            if data == b"bad":
+                raise ValueError("bad")
+            return data
+
+    kafka.create_topic(topic_name, partitions=2)
+    moving, kept = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
+    kafka.produce(topic_name, [b"bad"], partition=1)
+    member = consumers(topic_name, value_deserializer=Strict())
+    with pytest.raises(RecordDeserializationError):
+        member.poll_with_rebalance(timeout_ms=PATIENCE_S * 1000)
+    assert member.poll_with_rebalance().assigned == {moving, kept}
+    member.seek(kept, 1)
+    kafka.produce(topic_name, [b"bad"], partition=1)
+    member._revocations.request([moving])
+    with pytest.raises(RecordDeserializationError):
+        member.poll_with_rebalance(timeout_ms=PATIENCE_S * 1000)
+    result = member.poll_with_rebalance(timeout_ms=PATIENCE_S * 1000)
+    assert result.revoked == {moving}
+    assert result.records == {}
+    member.seek(kept, 2)
+    kafka.produce(topic_name, [b"good"], partition=1)
+    found = poll_until(lambda: member._io.position(kept) == 3, member)[member]
+    assert not any(result.revoked for result in found)
+
+
+def test_a_client_that_is_closed_while_a_commit_is_under_way_logs_no_failure(
+    kafka, topic_name, consumers, caplog
+):
+    """The commit's answer was that the connection is closed; the wait after it said so again."""
+    kafka.create_topic(topic_name)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    kafka.suspend()
+    try:
+        member.commit_processed({TopicPartition(topic_name, 0): 1})
+        member.poll(timeout_ms=100)
+        member.close(timeout_ms=200)
+    finally:
+        kafka.resume()
+    assert "loop failed" not in caplog.text
+    assert "NetworkSelector" not in caplog.text
+
+
 @only_classic
 def test_members_hurry_after_a_generation_change(kafka, topic_name, consumers):
     """The others learn of the next rebalance at their next heartbeat: it must come soon."""
@@ -490,6 +541,26 @@ def test_a_wakeup_ends_one_poll(kafka, topic_name, consumers):
     assert member.poll(timeout_ms=600_000), "a wakeup ends one poll only"
 
 
+@only_classic
+@pytest.mark.parametrize("how", ["assigned by hand", "not subscribed"])
+def test_a_wakeup_ends_one_poll_outside_of_the_group(kafka, topic_name, consumers, how):
+    """The library's poll went on to its end, and so did the next one."""
+    kafka.create_topic(topic_name)
+    member = consumers()
+    if how == "assigned by hand":
+        member.assign([TopicPartition(topic_name, 0)])
+    poll = threading.Thread(target=member.poll_with_rebalance, args=(600_000,))
+    poll.start()
+    member.wakeup()
+    poll.join(PATIENCE_S)
+    assert not poll.is_alive()
+    member.wakeup()  # none is under way: the next
+    assert member.poll(timeout_ms=600_000) == {}
+    if how == "assigned by hand":
+        kafka.produce(topic_name, [b"x"])
+        assert member.poll(timeout_ms=600_000), "a wakeup ends one poll only"
+
+
 @pytest.mark.parametrize("session_timeout_ms", [2_000])
 def test_heartbeats_go_on_between_rare_polls(kafka, topic_name, group_id, consumers):
     kafka.create_topic(topic_name, partitions=2)
@@ -552,8 +623,6 @@ def test_a_static_member_comes_back_without_a_rebalance(
 
 def test_a_listener_may_commit(kafka, topic_name, group_id, consumers):
     """Trap: a synchronous rebalance listener ran on the I/O loop and could not commit."""
-    from kafka import ConsumerRebalanceListener
-
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"x"] * 20)
     calls = []
@@ -574,6 +643,63 @@ def test_a_listener_may_commit(kafka, topic_name, group_id, consumers):
     poll_until(owns(second, 1), first, second)
     assert calls == [("assigned", 2), ("revoked", 1)]
     assert list(kafka.committed(group_id).values()) == [4]
+
+
+@pytest.mark.parametrize("method", ["on_partitions_revoked", "on_partitions_lost"])
+def test_a_listener_that_fails_holds_no_partition_back(kafka, topic_name, consumers, method):
+    """The partition was neither read nor released until revoke_timeout_ms, 300 s by default."""
+    kafka.create_topic(topic_name, partitions=2)
+    failures = []
+
+    class Failing(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, assigned):
+            pass
+
+        def on_partitions_revoked(self, revoked):
+            if method == "on_partitions_revoked":
+                raise ValueError(f"not today: {sorted(revoked)}")
+
+        def on_partitions_lost(self, lost):
+            raise ValueError(f"not today: {sorted(lost)}")
+
+    is_lost = method == "on_partitions_lost"
+    first = consumers(**({"revoke_timeout_ms": 500} if is_lost else {}))
+    first.subscribe([topic_name], listener=Failing())
+    poll_until(owns(first, 2), first)
+    second = consumers(topic_name)
+
+    def polled() -> bool:
+        try:
+            first.poll_with_rebalance(timeout_ms=20)
+        except ValueError as error:
+            failures.append(str(error))
+        if is_lost:
+            first.delay_revoke(first.get_to_be_revoked_partitions())
+        return owns(second, 1)() and owns(first, 1)()
+
+    poll_until(polled, second)
+    assert failures == [f"not today: {sorted(second.assignment())}"]
+
+
+def test_a_listener_that_fails_at_an_assignment_has_it_all_the_same(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 10)
+
+    class Failing(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, assigned):
+            if assigned:  # the consumer protocol may begin with nothing
+                raise ValueError("not today")
+
+        def on_partitions_revoked(self, revoked):
+            pass
+
+    member = consumers()
+    member.subscribe([topic_name], listener=Failing())
+    with pytest.raises(ValueError, match="not today"):
+        poll_until(lambda: False, member)
+    polled = {}
+    poll_until(lambda: len(records_of(polled[member])) == 10, member, results=polled)
+    assert len(member.assignment()) == 2
 
 
 def test_a_pattern_finds_a_new_topic_and_new_partitions(kafka, topic_name, consumers):

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.protocol.consumer import FetchRequest
+from kafka.record import MemoryRecords
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.errors import CorruptRecordError, DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch import connections
 from pyspark_kafka_rebalance.fetch.connections import ClusterConnections
@@ -400,6 +402,94 @@ def test_a_compacted_topic(
     }
     assert rows_of(reader, OffsetRange(topic_name, 0, 3, 7)) == []
     assert offsets(rows_of(reader, OffsetRange(topic_name, 0, 600, 1_452)))[-2:] == [1_450, 1_451]
+
+
+def test_markers_that_compaction_has_emptied(
+    own_kafka: LocalKafka,
+    fetcher: Callable[..., RangeFetcher],
+    topic_name: str,
+    group_id: str,
+) -> None:
+    """The last marker of a producer stays, with no record in its batch: it was called corrupt."""
+    own_kafka.create_topic(
+        topic_name,
+        config={
+            "cleanup.policy": "compact",
+            "segment.ms": 100,
+            "min.cleanable.dirty.ratio": 0.001,
+            "delete.retention.ms": 0,
+        },
+    )
+    partition = TopicPartition(topic_name, 0)
+    # The marker that ends a transaction for its fenced producer is of a new epoch, of which the log
+    # has nothing else. (With transactions v2 every marker is such a one.)
+    for transactional_id in (f"{topic_name}-0", f"{topic_name}-1"):
+        fenced, fencing = (
+            KafkaProducer(
+                bootstrap_servers=own_kafka.bootstrap_servers, transactional_id=transactional_id
+            )
+            for _ in range(2)
+        )
+        fenced.init_transactions()
+        fenced.begin_transaction()
+        fenced.send(topic_name, b"old", key=b"k", partition=0)
+        fenced.flush()
+        fencing.init_transactions()
+        for producer in (fencing, fenced):
+            producer.close(timeout=1)
+    emptied: set[int] = set()
+
+    def cleaned() -> bool:
+        own_kafka.produce(topic_name, [b"new"], keys=[b"k"], partition=0)  # rolls the segment
+        try:
+            segments = [
+                path.read_bytes() for path in own_kafka.folder.rglob(f"{topic_name}-0/*.log")
+            ]
+        except FileNotFoundError:  # being swapped
+            return False
+        emptied.update(
+            batch.base_offset
+            for segment in segments
+            for batch in MemoryRecords(segment)
+            if batch.is_control_batch and not batch.records_count
+        )
+        return len(emptied) == 2
+
+    wait_until(cleaned)
+    producer = KafkaProducer(
+        bootstrap_servers=own_kafka.bootstrap_servers, transactional_id=f"{topic_name}-last"
+    )
+    producer.init_transactions()
+    produce_transactions(producer, topic_name, "a")  # without it markers need not be looked at
+    producer.close()
+    own_kafka.produce(topic_name, [b"the end"], keys=[b"end"], partition=0)
+    for level in ("read_committed", "read_uncommitted"):
+        consumer = DeferredRevokeConsumer(
+            bootstrap_servers=own_kafka.bootstrap_servers,
+            group_id=group_id,
+            auto_offset_reset="earliest",
+            isolation_level=level,
+        )
+        try:
+            consumer.assign([partition])
+            (end,) = consumer.end_offsets([partition]).values()
+            reader = fetcher(own_kafka.bootstrap_servers, isolation_level=level)
+            assert rows_of(reader, OffsetRange(topic_name, 0, 0, end))[-1]["value"] == b"the end"
+
+            def objects(consumer: DeferredRevokeConsumer = consumer) -> list[bytes]:
+                return [r.value for found in consumer.poll(100).values() for r in found]
+
+            def arrow(consumer: DeferredRevokeConsumer = consumer) -> list[bytes]:
+                found = consumer.poll_arrow(100).records.values()
+                return [
+                    v for batches in found for b in batches for v in b.column("value").to_pylist()
+                ]
+
+            for poll in (objects, arrow):
+                consumer.seek_to_beginning(partition)
+                wait_until(lambda poll=poll: b"the end" in poll())
+        finally:
+            consumer.close()
 
 
 def delete_before(kafka: LocalKafka, topic: str, offset: int) -> None:

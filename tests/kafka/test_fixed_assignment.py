@@ -15,6 +15,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, MembershipError
+from pyspark_kafka_rebalance.source import fixed_assignment
 from pyspark_kafka_rebalance.source.fixed_assignment import FixedAssignment
 from pyspark_kafka_rebalance.testing import LocalKafka
 
@@ -76,6 +77,34 @@ def test_all_is_assigned_at_once_and_committed_without_a_member(
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     assert describe_group(admin, group_id).members == ()
     admin.close()
+
+
+def test_the_group_does_not_forget_partitions_that_are_quiet(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    client_of: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The offset of one was there before this client, the other's is its own."""
+    kafka.create_topic(topic_name, partitions=3)
+    before, own, never = (TopicPartition(topic_name, n) for n in range(3))
+    client = client_of(before)
+    client.commit_processed({before: 7})
+    assert client.drain(60_000)
+    client = client_of(before, own, never)
+    assert client.committed_offsets([before, own], 60_000) == {before: 7}
+    client.commit_processed({own: 9})
+    assert client.drain(60_000)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.delete_groups([group_id])  # as the broker does after a week without a commit
+    admin.close()
+    assert kafka.committed(group_id) == {}
+    monkeypatch.setattr(fixed_assignment, "_COMMIT_ANEW_S", 0.0)
+    client._commit_anew_at = 0.0
+    polls_until(client, lambda: kafka.committed(group_id) == {before: 7, own: 9})
+    client.commit_processed({own: 12})
+    polls_until(client, lambda: kafka.committed(group_id) == {before: 7, own: 12})
 
 
 def test_a_group_with_members_takes_no_commits(
@@ -148,6 +177,24 @@ def test_a_commit_of_a_deleted_partition_has_it_looked_for(
     client.commit_processed({TopicPartition(topic_name, 0): 5})
     with pytest.raises(DataLossError, match=f"{topic_name}-0 deleted"):
         polls_until(client, lambda: False)
+
+
+def test_one_answer_that_does_not_know_a_partition_is_no_deletion(
+    kafka: LocalKafka,
+    topic_name: str,
+    client_of: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that has just started may not know it yet."""
+    kafka.create_topic(topic_name, partitions=1)
+    partition = TopicPartition(topic_name, 0)
+    client = client_of(partition)
+    answers = [frozenset({partition}), frozenset[TopicPartition]()]
+    assert client.poll_membership().assigned == {partition}
+    monkeypatch.setattr(client, "_ask_for_missing", lambda timeout_ms: answers.pop(0))
+    client._in_doubt = True
+    while answers:
+        assert client.poll_membership().lost == set()
 
 
 def test_commits_go_on_when_the_coordinator_is_there_again(

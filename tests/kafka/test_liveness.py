@@ -7,23 +7,24 @@ broker.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from flaky_network import FlakyNetwork
 from group_members import (
     PATIENCE_S,
-    MakeMember,
+    counted,
+    elected_preferred,
+    held,
     lost,
-    members_of,
     owns,
     poll_until,
     records,
     share,
     wait_until,
 )
-from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
+from kafka.protocol.consumer import JoinGroupRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
@@ -33,38 +34,6 @@ classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
 #: Longer than a broker's end is noticed and its partitions have another leader.
 outlive_brokers = pytest.mark.parametrize("session_timeout_ms", [25_000])
-
-
-@pytest.fixture
-def quorum(kafka3: LocalKafka) -> Iterator[LocalKafka]:
-    """Three brokers; afterwards all run again, and coordinate what they preferably do."""
-    yield kafka3
-    for broker_id in set(kafka3.broker_ids) - set(kafka3.running):
-        kafka3.restart(broker_id)
-    wait_until(lambda: elected_preferred(kafka3), "the preferred leaders")
-
-
-@pytest.fixture
-def quorum_members(
-    quorum: LocalKafka, group_id: str, protocol: str, session_timeout_ms: int
-) -> Iterator[MakeMember]:
-    with members_of(quorum, group_id, protocol, session_timeout_ms) as make:
-        yield make
-
-
-def elected_preferred(cluster: LocalKafka) -> bool:
-    """Elect the preferred coordinators; False as long as some are not back, or not in sync."""
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
-    try:
-        admin.elect_leaders(0, {"__consumer_offsets": [0, 1, 2]})
-    except (
-        kafka_errors.RetriableError,
-        kafka_errors.UnknownBrokerIdError,  # of the controller, which has not registered again
-    ):
-        return False
-    finally:
-        admin.close()
-    return True
 
 
 def coordinator_of(member: DeferredRevokeConsumer) -> int | None:
@@ -101,6 +70,22 @@ def test_polls_rarer_than_the_session_timeout_through_rebalances(kafka, topic_na
     assert lost(polled[slow]) == frozenset()
 
 
+@pytest.mark.parametrize("iterate", [False, True], ids=["a poll", "iteration"])
+def test_waiting_long_in_one_poll_is_being_alive(kafka, topic_name, consumers, iterate):
+    """It counted as not polling, and after max_poll_interval_ms everything was lost."""
+    kafka.create_topic(topic_name, partitions=2)
+    member = consumers(topic_name, max_poll_interval_ms=1_000, consumer_timeout_ms=3_000)
+    poll_until(owns(member, 2), member)
+    generation = member.generation
+    if iterate:
+        assert list(member) == []
+    else:
+        result = member.poll_with_rebalance(timeout_ms=3_000)
+        assert (result.records, result.lost) == ({}, frozenset())
+    assert len(member.assignment()) == 2
+    assert (member.is_stable, member.generation) == (True, generation)
+
+
 @classic_only
 def test_a_join_that_is_held_longer_than_the_session_timeout(kafka, topic_name, consumers, network):
     """Another member is silent: heartbeats, and the records of what stays, go on meanwhile."""
@@ -122,6 +107,54 @@ def test_a_join_that_is_held_longer_than_the_session_timeout(kafka, topic_name, 
     assert lost(polled[first]) == frozenset()
     network.mend()
     poll_until(share(first, silent, third, partitions=4), first, silent, third, results=polled)
+    assert not any(map(lost, polled.values()))
+
+
+@classic_only
+@pytest.mark.parametrize("session_timeout_ms", [2_000])
+def test_a_newcomer_whose_first_join_is_held_longer_than_the_session_timeout(
+    kafka, topic_name, consumers
+):
+    """Its lease began before the join: it threw itself out at once, and the group joined again."""
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name)
+    poll_until(owns(first, 4), first)
+    with held(first, JoinGroupRequest, answer=False) as joining:
+        newcomer = consumers(topic_name)
+        poll_until(joining.is_set, first, newcomer)
+        held_until = time.monotonic() + 3
+        poll_until(lambda: time.monotonic() > held_until, first, newcomer)
+        assert newcomer.generation == -1, "the join was not held, so this proves nothing"
+    poll_until(share(first, newcomer, partitions=4), first, newcomer)
+    assert newcomer._membership._losses == 0
+
+
+@classic_only
+@pytest.mark.parametrize("newcomer", [True, False], ids=["newcomer", "member"])
+def test_the_coordinator_vanishes_without_a_word_while_it_holds_a_join(
+    kafka, topic_name, consumers, network, newcomer
+):
+    """The join was waited for until the rebalance timeout had passed, 305 s."""
+    kafka.create_topic(topic_name, partitions=6)
+    first = consumers(topic_name)
+    poll_until(owns(first, 6), first)
+    severed = consumers(topic_name, proxy_url=network.url, request_timeout_ms=2_000)
+    members = (first, severed)
+    if not newcomer:
+        poll_until(share(*members, partitions=6), *members)
+    polled = {}
+    with held(first, JoinGroupRequest, answer=False):
+        if not newcomer:
+            members = (*members, consumers(topic_name))
+        poll_until(
+            lambda: severed._membership._joining and severed._membership.member_id,
+            *members,
+            results=polled,
+        )
+        with counted(severed, JoinGroupRequest) as again:
+            network.forget()
+            poll_until(lambda: bool(again), *members, results=polled)
+    poll_until(share(*members, partitions=6), *members, results=polled)
     assert not any(map(lost, polled.values()))
 
 

@@ -287,6 +287,26 @@ def test_a_pattern_that_the_broker_cannot_read_is_matched_here(kafka, topic_name
     assert member.assignment() == partitions(f"{topic_name}.a", 0)
 
 
+def test_a_pattern_leaves_internal_topics_out(kafka, topic_name, group_id, consumers):
+    """The broker matches them like any others; ``exclude_internal_topics`` was ignored."""
+    kafka.create_topic(f"{topic_name}.a")
+    kafka.produce(f"{topic_name}.a", [b"x"])
+    pattern = f"{topic_name}|__consumer_offsets"
+    member = consumers(metadata_max_age_ms=300)
+    member.subscribe(pattern=pattern)
+    poll_until(owns(member, 1), member)
+    kafka.create_topic(f"{topic_name}.b")
+    poll_until(owns(member, 2), member)
+    assert member.assignment() == partitions(f"{topic_name}.a", 0) | partitions(
+        f"{topic_name}.b", 0
+    )
+    member.close()
+    wanting = consumers(exclude_internal_topics=False)
+    wanting.subscribe(pattern=pattern)
+    poll_until(lambda: len({p.topic for p in wanting.assignment()}) == 3, wanting)
+    assert "__consumer_offsets" in {p.topic for p in wanting.assignment()}
+
+
 def test_a_topic_created_again_is_revoked_and_assigned_anew(kafka, topic_name, consumers):
     """Same name, another topic id: its first record is read, although more had been before."""
     kafka.create_topic(topic_name)

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from group_members import (
     PATIENCE_S,
+    counted,
     held,
     lost,
     owns,
@@ -24,6 +25,11 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
 )
 from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.consumer import join
+from pyspark_kafka_rebalance.consumer.group_description import describe_group
+from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
 
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
@@ -44,6 +50,50 @@ def test_lost_while_a_rebalance_is_under_way(kafka, topic_name, consumers, held_
     assert len(result.lost) == 2
     assert first.assignment() == result.assigned == result.revoked == frozenset()
     poll_until(share(first, second, partitions=2), first, second)
+
+
+def members_in(kafka, group_id):
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        return len(describe_group(admin, group_id).members)
+    finally:
+        admin.close()
+
+
+@pytest.mark.parametrize("session_timeout_ms", [45_000])
+def test_closed_during_the_first_join(kafka, topic_name, group_id, protocol, consumers):
+    """The coordinator kept a member that nobody was, with its share, until its session ended."""
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name)
+    poll_until(owns(first, 4), first)
+    newcomer = consumers(topic_name)
+    # The newcomer's join is held by the coordinator, or its answer by the network.
+    slow, request, answer = {
+        "classic": (first, JoinGroupRequest, False),
+        "consumer": (newcomer, ConsumerGroupHeartbeatRequest, True),
+    }[protocol]
+    with held(slow, request, answer=answer) as holding:
+        poll_until(lambda: holding.is_set() and members_in(kafka, group_id) == 2, first, newcomer)
+        newcomer.close(timeout_ms=2_000)
+        assert members_in(kafka, group_id) == 1
+    poll_until(owns(first, 4), first)
+
+
+@classic_only
+def test_closed_before_its_member_id_has_come(kafka, topic_name, consumers):
+    """The coordinator waits for one to whom it gave an id: nobody else's join was answered."""
+    kafka.create_topic(topic_name, partitions=4)
+    first = consumers(topic_name)
+    poll_until(owns(first, 4), first)
+    newcomer = consumers(topic_name, session_timeout_ms=180_000)
+    with held(newcomer, JoinGroupRequest, answer=True) as naming:
+        poll_until(naming.is_set, first, newcomer)
+        closing = threading.Thread(target=newcomer.close)
+        closing.start()
+        wait_until(lambda: newcomer._membership._closed, "the close to begin")
+    closing.join()
+    second = consumers(topic_name)
+    poll_until(share(first, second, partitions=4), first, second)
 
 
 def test_lost_in_a_deferral(kafka, topic_name, consumers):
@@ -250,3 +300,76 @@ def test_a_topic_deleted_with_commits_outstanding(kafka, topic_name, consumers):
     first.commit_processed({partition: 1})
     assert first.drain(PATIENCE_S * 1000)
     assert first.acknowledged(partition) == 1
+
+
+@classic_only
+@pytest.mark.parametrize("session_timeout_ms", [45_000])
+@pytest.mark.parametrize("join_version", [join._JOIN_VERSION, 7])
+@pytest.mark.parametrize("grown", ["before", "after"])
+def test_a_topic_grows_when_all_static_members_are_restarted(
+    kafka, topic_name, consumers, monkeypatch, join_version, grown
+):
+    """Its new partitions were nobody's: the leader that came back did not know that it leads."""
+    monkeypatch.setattr(join, "_JOIN_VERSION", join_version)
+    kafka.create_topic(topic_name, partitions=3)
+
+    def started() -> list[DeferredRevokeConsumer]:
+        return [
+            consumers(topic_name, metadata_max_age_ms=300, group_instance_id=f"static-{n}")
+            for n in range(3)
+        ]
+
+    def grow() -> None:
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+        try:
+            admin.create_partitions({topic_name: {"count": 6, "assignments": [[1]] * 3}})
+        finally:
+            admin.close()
+
+    members = started()
+    poll_until(share(*members, partitions=3), *members)
+    for member in members:
+        member.close()
+    if grown == "before":
+        grow()
+    members = started()
+    if grown == "after":
+        poll_until(share(*members, partitions=3), *members)
+        grow()
+    polled = poll_until(share(*members, partitions=6), *members)
+    assert not any(map(lost, polled.values()))
+
+
+@classic_only
+@pytest.mark.parametrize("session_timeout_ms", [45_000])
+def test_a_static_member_returns_with_one_more_topic(kafka, topic_name, consumers):
+    """It never got it: a static member that comes back does not make the group rebalance."""
+    topics = [f"{topic_name}.{name}" for name in "ab"]
+    for topic in topics:
+        kafka.create_topic(topic, partitions=2)
+    other = consumers(topics[0], group_instance_id="other")
+    poll_until(owns(other, 2), other)
+    returning = consumers(topics[0], group_instance_id="returning")
+    poll_until(share(other, returning, partitions=2), other, returning)
+    kept = returning.assignment()
+    returning.close()
+    returning = consumers(*topics, group_instance_id="returning")
+    poll_until(owns(returning, 3), other, returning)
+    assert kept <= returning.assignment()
+
+
+@classic_only
+@pytest.mark.parametrize("session_timeout_ms", [45_000])
+def test_a_static_member_that_returns_as_it_was_makes_nobody_join(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name, partitions=4)
+    leader = consumers(topic_name, group_instance_id="leader")
+    poll_until(owns(leader, 4), leader)
+    other = consumers(topic_name, group_instance_id="other")
+    poll_until(share(leader, other, partitions=4), leader, other)
+    generation = other.generation
+    with counted(other, JoinGroupRequest) as joins:
+        leader.close()
+        leader = consumers(topic_name, group_instance_id="leader")
+        poll_until(share(leader, other, partitions=4), leader, other)
+        assert leader.generation == other.generation == generation
+        assert joins == []

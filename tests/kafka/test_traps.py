@@ -21,6 +21,8 @@ from group_members import (
 from kafka.protocol.consumer import JoinGroupRequest, OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from pyspark_kafka_rebalance.consumer import classic
+
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
 
@@ -37,6 +39,19 @@ def test_a_topic_that_appears_during_a_join_is_joined_next(kafka, topic_name, co
         kafka.create_topic(f"{topic_name}.c", partitions=1)
         wait_until(lambda: f"{topic_name}.c" in member._io.topics, "the new topic's metadata")
     poll_until(owns(member, 3), member)
+
+
+@classic_only
+def test_fewer_topics_are_joined_with_at_once(kafka, topic_name, consumers, monkeypatch):
+    """Nothing told the membership, which looked for itself every five seconds."""
+    monkeypatch.setattr(classic, "IDLE_S", 600.0)
+    topics = [f"{topic_name}.{name}" for name in "ab"]
+    for topic in topics:
+        kafka.create_topic(topic, partitions=1)
+    member = consumers(*topics)
+    poll_until(owns(member, 2), member)
+    member.subscribe(topics[:1])
+    poll_until(owns(member, 1), member)
 
 
 def test_commit_async_without_a_coordinator_does_not_report_a_success_that_was_none(

@@ -61,13 +61,10 @@ class DyingReader(KafkaDeferredStreamReader):
     def _death(self) -> Death:
         return Death(self._options.checkpoint_location)
 
-    def _is_open(self, membership):
-        return bool(membership.state_without_ranges().unacknowledged)
-
     def _settle(self):
         """Let the group have what is proven, so that a death is at this batch's point alone."""
         membership = self._membership
-        while self._death.is_armed and membership and self._is_open(membership):
+        while self._death.is_armed and membership and membership.has_open_commits():
             membership.raise_failure()
             time.sleep(0.005)
 

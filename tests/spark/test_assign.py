@@ -204,6 +204,37 @@ def test_a_topic_is_deleted_while_it_is_read(
         wait_for_rows(query, 10)
 
 
+def test_a_topic_that_was_deleted_and_created_anew_is_read_from_its_first_record(
+    kafka: LocalKafka, topic_name: str, assigned: Callable[..., Stream]
+) -> None:
+    """Its old position stayed in the checkpoint, so a restart skipped what lies before."""
+    gone = f"{topic_name}.gone"
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.create_topic(gone, partitions=1)
+    partitions = json.dumps({topic_name: [0], gone: [0]})
+    query = assigned(
+        assign=partitions,
+        failOnDataLoss="false",
+        includeRebalanceEvents="true",
+        kafka__metadata__max__age__ms="300",
+    )
+    running = query.start(processingTime="200 milliseconds")
+    kafka.produce(gone, [b"old"] * 5)
+
+    def told() -> list[str | None]:
+        assert running.isActive, running.exception()
+        return query.rows()["event"].to_pylist() if query.batches else []
+
+    wait_until(lambda: told().count(None) == 5, "all is read")
+    kafka.delete_topic(gone)
+    wait_until(lambda: "lost" in told(), "the deletion is noticed")
+    assert stop_gracefully(running)
+    kafka.create_topic(gone, partitions=1)
+    kafka.produce(gone, [b"new"] * 10)  # past where the old one was read to
+    rows = [row for row in query.run().to_pylist() if row["event"] is None]
+    assert [(row["offset"], row["value"]) for row in rows] == [(o, b"new") for o in range(10)]
+
+
 def test_a_missing_partition_is_named(
     kafka: LocalKafka, topic_name: str, assigned: Callable[..., Stream]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,13 +18,16 @@ from types import SimpleNamespace
 import pyarrow.dataset as ds
 import pyspark
 import pytest
+from kafka import KafkaAdminClient
 
+from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.testing import SecuredKafka
 
 from . import waiting
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 120.0
+TOTAL = "partition INT, customer STRING, orders BIGINT, amount DOUBLE"
 
 wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
 
@@ -123,6 +127,121 @@ def test_a_submitted_job_is_stopped_amid_its_batches_and_submitted_again(
     found = [{name: r[name] for name in ("id", "customer", "amount")} for r in every]
     assert sorted((r for r in found if r["id"] is not None), key=lambda r: r["id"]) == given
     assert [r["text"] for r in every if r["id"] is None] == ["no order"] * 2
+
+
+class Totals:
+    """Queries of totals_by_customer.py, in the test's own session."""
+
+    def __init__(self, spark, kafka, topic, group_id, folder):
+        self._spark = spark
+        self._folder = folder
+        self._options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": group_id,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "includeRebalanceEvents": "true",
+            "readers": "1",
+        }
+        # Not imported by a name, which Spark's workers do not know.
+        self._totals_of = runpy.run_path(str(EXAMPLES / "totals_by_customer.py"))["totals_of"]
+        self._queries = {}
+
+    def start(self, name, flush_seconds):
+        checkpoint = str(self._folder / name)
+        own = {"kafka.client.id": name, "checkpointLocation": checkpoint}
+        records = self._spark.readStream.format("kafka_deferred").options(**self._options, **own)
+        self._queries[name] = (
+            self._totals_of(records.load(), flush_seconds)
+            .writeStream.format("parquet")
+            .option("path", f"{checkpoint}.totals")
+            .option("checkpointLocation", checkpoint)
+            .trigger(processingTime="500 milliseconds")
+            .start()
+        )
+
+    def stop(self):
+        for query in self._queries.values():
+            query.stop()
+
+    def written(self, name):
+        """What Spark says is complete of a query's output."""
+        assert self._queries[name].exception() is None
+        path = self._folder / f"{name}.totals"
+        if not (path / "_spark_metadata").is_dir():
+            return []
+        return self._spark.read.schema(TOTAL).parquet(str(path)).toArrow().to_pylist()
+
+    def kept(self, name):
+        """What a query that has stopped keeps in its state."""
+        states = self._spark.read.format("statestore").load(str(self._folder / name))
+        totals = [row.value.groupState.totals for row in states.collect()]
+        return [
+            {"customer": customer, "orders": count, "amount": amount}
+            for total in totals
+            for customer, (count, amount) in json.loads(total).items()
+        ]
+
+
+@pytest.fixture
+def totals(spark, kafka, topic_name, group_id, tmp_path):
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    made = Totals(spark, kafka, topic_name, group_id, tmp_path)
+    yield made
+    made.stop()
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+def by_customer(rows):
+    """Orders and amounts of rows, which are totals or single orders."""
+    found = {}
+    for row in rows:
+        count, amount = found.get(row["customer"], (0, 0.0))
+        found[row["customer"]] = count + row.get("orders", 1), amount + row["amount"]
+    return found
+
+
+def test_totals_are_written_before_their_partition_moves_and_none_is_lost_or_counted_twice(
+    kafka, topic_name, group_id, committed, totals
+):
+    kafka.create_topic(topic_name, partitions=4)
+    given = orders(400)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+
+    def partitions_of(name):
+        members = describe_group(admin, group_id).members
+        return {p.partition for m in members if m.client_id.startswith(name) for p in m.assigned}
+
+    try:
+        totals.start("first", flush_seconds=3600)
+        kafka.produce(topic_name, as_json(given[:200]))
+        wait_until(lambda: sum(committed().values()) == 200, "the first has read all")
+        assert totals.written("first") == []
+        totals.start("second", flush_seconds=3600)
+        wait_until(lambda: len(partitions_of("second")) == 2, "the second has its part")
+        moved = partitions_of("second")
+    finally:
+        admin.close()
+    before = totals.written("first")
+    assert {row["partition"] for row in before} == moved
+    assert sum(row["orders"] for row in before) == 100, "all of what moved"
+    kafka.produce(topic_name, as_json(given[200:]))
+    wait_until(lambda: sum(committed().values()) == 400, "all is read")
+    totals.stop()
+    everything = [
+        row for name in ("first", "second") for row in totals.written(name) + totals.kept(name)
+    ]
+    assert by_customer(everything) == by_customer(given)
+
+
+def test_totals_are_written_when_it_is_time(kafka, topic_name, totals):
+    kafka.create_topic(topic_name, partitions=1)
+    given = orders(20)
+    totals.start("only", flush_seconds=1)
+    kafka.produce(topic_name, as_json(given[:10]))
+    wait_until(lambda: by_customer(totals.written("only")) == by_customer(given[:10]), "written")
+    kafka.produce(topic_name, as_json(given[10:]))
+    wait_until(lambda: by_customer(totals.written("only")) == by_customer(given), "written again")
 
 
 @pytest.fixture

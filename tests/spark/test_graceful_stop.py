@@ -128,6 +128,29 @@ def test_a_run_that_had_nothing_to_read_has_stopped(kafka, topic_name, stream):
     assert stop_gracefully(query.query)
 
 
+def test_who_asked_died_and_the_query_reads_on(
+    spark, kafka, topic_name, stream, members, committed
+):
+    """Another query of the group has the partitions meanwhile."""
+    kafka.create_topic(topic_name, partitions=4)
+    kafka.produce(topic_name, [b"x"] * 40)
+    first, second = stream("A"), stream("B")
+    running = first.start(processingTime="0 seconds")
+    wait_until(lambda: set(committed().values()) == {10}, "all is read")
+    (run,) = graceful_stop._ends(running)
+    second.start(processingTime="0 seconds")
+    wait_until(lambda: len(members()) == 4, "both are in the group")
+    assert graceful_stop._Planners(spark, stop_within_s=3.0).tell(run, None)
+    wait_until(lambda: len(members()) == 2, "the members of the one that was asked leave")
+    kafka.produce(topic_name, [b"y"] * 40)
+    wait_until(lambda: len(members()) == 4, "they are there again")
+    wait_until(lambda: [len(m.assigned) for m in members()] == [1] * 4, "they have partitions")
+    kafka.produce(topic_name, [b"z"] * 40)
+    wait_until(lambda: set(committed().values()) == {30}, "all is read")
+    assert delivered(first, second) == [(p, o) for p in range(4) for o in range(30)]
+    assert stop_gracefully(running, timeout_s=PATIENCE_S), "who asks now reaches it"
+
+
 def test_a_query_of_another_source(spark, tmp_path):
     frame = spark.readStream.format("rate").option("rowsPerSecond", "100").load()
     query = (

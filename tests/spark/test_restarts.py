@@ -11,24 +11,27 @@ end itself is in test_rebalance.py).
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer, stop_gracefully
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 
 from . import waiting
-from .conftest import SteadyProducer
+from .conftest import SteadyProducer, offsets_of
 from .dying_source import (
     BEFORE_COMMIT_LOG,
     BEFORE_GROUP,
     BEFORE_WAL,
+    IN_READ,
     POINTS,
     Death,
     DyingDataSource,
@@ -110,17 +113,26 @@ class Group:
 
     def has_others(self, run):
         """Whether there are members that are not of this run."""
-        return any(not name.startswith(run) for name in self._clients().values())
+        return any(not name.startswith(run) for name in self.clients().values())
+
+    def members_of(self, run):
+        """The ids of a run's members."""
+        return {member for member, name in self.clients().items() if name.startswith(run)}
 
     def remove(self, run):
         """Take the members of a run that is dead from the group, as the end of their session."""
-        clients = self._clients().items()
-        dead = [MemberToRemove(member_id=m) for m, name in clients if name.startswith(run)]
+        dead = self.members_of(run)
         assert dead, f"no member of {run}"
-        removed = self._admin.remove_group_members(self._id, dead)
+        self.remove_members(dead)
+
+    def remove_members(self, dead):
+        """The same with members' ids."""
+        members = [MemberToRemove(member_id=member) for member in sorted(dead)]
+        removed = self._admin.remove_group_members(self._id, members)
         assert set(removed.values()) == {kafka_errors.NoError}, removed
 
-    def _clients(self):
+    def clients(self):
+        """The client ids, by member."""
         members = self._admin.describe_groups([self._id])[self._id]["members"]
         return {member["member_id"]: member["client_id"] for member in members}
 
@@ -211,3 +223,326 @@ def test_a_query_dies_at_every_point_of_a_trigger_and_restarts(
     times = mine.times() + (others.times() if others is not None else Counter())
     assert sorted(times) == [(p.partition, o) for p in sorted(ends) for o in range(ends[p])]
     assert {o: n for o, n in times.items() if n > 1} == dict(expected_twice)
+
+
+def delete_group(admin, group_id):
+    """As an administrator does, and the broker at the end of ``offsets.retention.minutes``."""
+
+    def deleted():
+        answer = dict(admin.delete_groups([group_id]))[group_id]
+        # Its members may still be on their way out.
+        assert answer in ("OK", kafka_errors.NonEmptyGroupError.__name__)
+        return answer == "OK"
+
+    wait_until(deleted, "the group is deleted")
+
+
+@pytest.mark.parametrize(
+    ("starting", "then"),
+    [("latest", "the group is deleted"), ("earliest", "another group is named")],
+)
+def test_a_restart_needs_no_group(kafka, topic_name, group_id, stream, then, starting):
+    """Partition 2 is quiet from the beginning, 1 behind the first run."""
+    kafka.create_topic(topic_name, partitions=3)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    ends = dict.fromkeys(range(3), 0)
+
+    def produce(*partitions):
+        """A record to each; their (partition, offset)."""
+        for partition in partitions:
+            kafka.produce(topic_name, [b"x"], partition=partition)
+            ends[partition] += 1
+        return [(p, ends[p] - 1) for p in partitions]
+
+    def run():
+        nonlocal group_id
+        rows = offsets_of(stream(startingOffsets=starting, kafka__group__id=group_id).run())
+        if then == "the group is deleted":
+            delete_group(admin, group_id)
+        else:
+            group_id += "-another"
+        return rows
+
+    there = produce(0, 1, 2)
+    assert run() == (there if starting == "earliest" else [])
+    for partitions in ((0,), (2, 0, 1)):
+        new = produce(*partitions)
+        assert run() == sorted(new)
+    admin.close()
+
+
+class Unmarked:
+    """How often a query's sink completed a record that was not marked lost, and what it marked."""
+
+    def __init__(self, query, before=lambda rows: None):
+        self.times = Counter()
+        self.marked = set()
+        self._before = before
+        query.on_batch = self._keep
+
+    def _keep(self, batch_id, rows):
+        if rows.num_rows:
+            self._before(rows)
+            columns = (rows[name].to_pylist() for name in ("partition", "offset", "lost"))
+            for partition, offset, lost in zip(*columns, strict=True):
+                if lost:
+                    self.marked.add((partition, offset))
+                else:
+                    self.times[partition, offset] += 1
+
+
+def produce(kafka, topic_name, count, start=0):
+    """Records to two partitions in turn; each one's (partition, offset), once."""
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    numbers = range(start, start + count)
+    for number in numbers:
+        producer.send(topic_name, b"%d" % number, partition=number % 2)
+    producer.close()
+    return {(number % 2, number // 2): 1 for number in numbers}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_rows_marked_lost_may_be_dropped_though_their_next_owner_stopped_before_them(
+    kafka, topic_name, group_id, stream, protocol
+):
+    """The query went on behind a batch of which nobody had delivered the rest without the mark."""
+    kafka.create_topic(topic_name, partitions=2)
+    records = produce(kafka, topic_name, 2_000)
+    one = {"readers": "1", "kafka__group__protocol": protocol}
+
+    def fail(rows):
+        raise RuntimeError("the sink is away")
+
+    first = stream("first", **one)
+    Unmarked(first, before=fail)
+    first.start(**IDLING)
+    wait_until(lambda: not first.query.isActive, "its sink fails")
+    second = stream("second", maxOffsetsPerTrigger="40", **one)
+    taken = Unmarked(second)
+    second.start(**IDLING)
+    wait_while_active([second], lambda: len(taken.times) > 100, "the second takes over")
+    delivered = Unmarked(first)
+    first.start(**IDLING)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    group = Group(admin, group_id)
+    wait_while_active(
+        [first, second], lambda: group.owners() == [1, 1], "the first has one of the partitions"
+    )
+    admin.close()
+    assert stop_gracefully(second.query, timeout_s=PATIENCE_S)
+    assert len(taken.times) < len(records), "nothing is left to the first, so this shows nothing"
+
+    def unmarked():
+        return taken.times + delivered.times
+
+    wait_while_active([first], lambda: unmarked().keys() == records.keys(), "all is read")
+    assert delivered.marked <= taken.times.keys()
+    assert delivered.marked, "nothing was marked, so this shows nothing"
+    assert stop_gracefully(first.query, timeout_s=PATIENCE_S)
+    first.start(**IDLING)
+    more = produce(kafka, topic_name, 2)
+    wait_while_active([first], lambda: sum(unmarked().values()) >= 2_000 + len(more), "goes on")
+    assert set(unmarked().values()) == {1}
+
+
+@pytest.mark.parametrize("membership", ["static", "dynamic"])
+def test_a_replay_outlives_the_session_of_the_run_that_died(
+    spark, kafka, topic_name, group_id, stream, membership
+):
+    """Another query took its partitions over while it was read, and nothing of it was marked."""
+    kafka.create_topic(topic_name, partitions=2)
+    spark.dataSource.register(DyingDataSource)
+
+    def options(name):
+        given = {"readers": "1", "kafka__session__timeout__ms": SESSION_MS}
+        static = {"kafka__group__instance__id": name} if membership == "static" else {}
+        return given | static
+
+    victim = stream("victim", **options("victim"))
+    victim.source = DyingDataSource.name()
+    checkpoint = Path(victim.options["checkpointLocation"])
+    death = Death(str(checkpoint))
+    other = stream("other", **options("other"))
+    reading, may_end = threading.Event(), threading.Event()
+
+    def hold(rows):
+        reading.set()
+        may_end.wait(PATIENCE_S)
+
+    others, mine = Unmarked(other), Unmarked(victim)
+    records = produce(kafka, topic_name, 200)
+    other.start(**IDLING)
+    victim.start(**IDLING)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    group = Group(admin, group_id)
+    wait_while_active([victim, other], lambda: group.owners() == [1, 1], "they share")
+    wait_while_active(
+        [victim, other], lambda: (mine.times + others.times).keys() == records.keys(), "all is read"
+    )
+    death.arm(IN_READ)
+    produce(kafka, topic_name, 200)
+    records = {(p, o): 1 for p in range(2) for o in range(200)}
+    wait_until(lambda: not victim.query.isActive, "dies while it reads")
+    offset = logged(checkpoint, newest(checkpoint, "offsets"))
+    in_flight, run = set(records_of(offset, topic_name)), offset["state"]["run"]
+    already = mine.times.copy()
+    mine, dead = Unmarked(victim, before=hold), group.members_of(run)
+    victim.start(**IDLING)
+
+    def has_joined():
+        return membership == "dynamic" and len(group.clients()) == 3
+
+    wait_while_active([victim, other], lambda: reading.is_set() or has_joined(), "it replays")
+    if still := dead & group.clients().keys():  # a static member that came back has another id
+        group.remove_members(still)
+    wait_while_active(
+        [victim, other],
+        lambda: reading.is_set() and (in_flight <= others.times.keys() or group.owners() == [1, 1]),
+        "its partitions are somebody's",
+    )
+    may_end.set()
+    wait_while_active(
+        [victim, other],
+        lambda: (already + mine.times + others.times).keys() == records.keys(),
+        "all is read once more",
+    )
+    produce(kafka, topic_name, 2)
+    wait_while_active(
+        [victim, other],
+        lambda: len(already + mine.times + others.times) == len(records) + 2,
+        "it goes on",
+    )
+    admin.close()
+    twice = {o: n for o, n in (already + mine.times + others.times).items() if n > 1}
+    assert twice == {}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_hung_sink_does_not_keep_its_partitions(
+    kafka, topic_name, group_id, stream, committed, protocol
+):
+    """Other members stood idle beside it for ever."""
+    kafka.create_topic(topic_name, partitions=2)
+    one = {"readers": "1", "kafka__group__protocol": protocol}
+    may_end = threading.Event()
+    hung = stream("hung", maxBatchDurationMs="2000", **one)
+    mine = Unmarked(hung, before=lambda rows: may_end.wait(PATIENCE_S))
+    records = produce(kafka, topic_name, 200)
+    hung.start(**IDLING)
+    wait_while_active([hung], lambda: hung.batches, "it reads")
+    other = stream("other", **one)
+    others = Unmarked(other)
+    other.start(**IDLING)
+    try:
+        wait_while_active(
+            [hung, other], lambda: others.times == records, "the other has all partitions"
+        )
+        records |= produce(kafka, topic_name, 300, start=200)
+        wait_while_active([hung, other], lambda: others.times == records, "and goes on")
+        ends = {TopicPartition(topic_name, p): 150 + 100 for p in range(2)}
+        wait_while_active([hung, other], lambda: committed() == ends, "it commits")
+    finally:
+        may_end.set()
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    group = Group(admin, group_id)
+    wait_while_active([hung, other], lambda: group.owners() == [1, 1], "they share again")
+    admin.close()
+    assert committed() == ends, "what was lost was not committed"
+    records |= produce(kafka, topic_name, 100, start=500)
+    wait_while_active(
+        [hung, other],
+        lambda: (mine.times + others.times).keys() == records.keys(),
+        "both go on",
+    )
+    twice = {offset for offset, times in (mine.times + others.times).items() if times > 1}
+    assert twice == {(p, o) for p in range(2) for o in range(100)}, "the batch that hung"
+
+
+@pytest.mark.parametrize("before", ["a restart", "a replay"])
+def test_a_hand_over_waits_for_its_row_though_all_was_read_before(
+    kafka, topic_name, group_id, stream, before
+):
+    """Spark has kept the state of what was read, and it is to be flushed."""
+    kafka.create_topic(topic_name, partitions=2)
+    produce(kafka, topic_name, 20)
+    read = {TopicPartition(topic_name, p): 10 for p in range(2)}
+    query = stream(readers="1", includeRebalanceEvents="true")
+    told, flushed = threading.Event(), threading.Event()
+
+    def fail(batch_id, rows):
+        if None in rows["event"].to_pylist():  # a record
+            raise RuntimeError("the sink is away")
+
+    def flush(batch_id, rows):
+        if "revoke_requested" in rows["event"].to_pylist():
+            told.set()
+            assert flushed.wait(PATIENCE_S)
+
+    if before == "a replay":
+        query.on_batch = fail
+        query.start(**IDLING)
+        wait_until(lambda: not query.query.isActive, "its sink fails")
+    else:
+        query.start(**IDLING)
+        wait_while_active([query], lambda: kafka.committed(group_id) == read, "all is read")
+        assert stop_gracefully(query.query, timeout_s=PATIENCE_S)
+    query.on_batch = flush
+    query.start(**IDLING)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    group = Group(admin, group_id)
+    wait_while_active(
+        [query], lambda: kafka.committed(group_id) == read and group.owners() == [2], "it has both"
+    )
+    admin.close()
+    newcomer = DeferredRevokeConsumer(
+        topic_name, bootstrap_servers=kafka.bootstrap_servers, group_id=group_id
+    )
+
+    def assigned():
+        newcomer.poll(100)
+        return newcomer.assignment()
+
+    try:
+        wait_while_active([query], lambda: assigned() or told.is_set(), "the row is in the sink")
+        for _ in range(30):
+            assert not assigned(), "handed over before the batch with the row is committed"
+        flushed.set()
+        wait_while_active([query], assigned, "handed over")
+    finally:
+        flushed.set()
+        newcomer.close()
+
+
+@pytest.mark.parametrize("told", ["nothing", "checkpointLocation"])
+def test_a_trigger_interval_longer_than_the_revoke_timeout(
+    kafka, topic_name, group_id, stream, told
+):
+    """What Spark has committed comes again from its next owner, unless the source sees it."""
+    kafka.create_topic(topic_name, partitions=2)
+    rarely = {"revokeTimeoutMs": "2000", "kafka__heartbeat__interval__ms": "500", "readers": "1"}
+    if told == "nothing":
+        rarely["checkpointLocation"] = ""
+    query = stream(**rarely)
+    mine = Unmarked(query)
+    query.start(processingTime="15 seconds")
+    # Later batches begin with a multiple of the interval, so that the next trigger is that far.
+    wait_while_active([query], lambda: query.batches, "the first batch, without records")
+    records = produce(kafka, topic_name, 200)
+    wait_while_active([query], lambda: mine.times == records, "all is read")
+    newcomer = DeferredRevokeConsumer(
+        topic_name, bootstrap_servers=kafka.bootstrap_servers, group_id=group_id
+    )
+    delivered = set()
+
+    def poll(until):
+        polled = newcomer.poll_with_rebalance(100).records
+        delivered.update((p.partition, r.offset) for p, found in polled.items() for r in found)
+        return until()
+
+    try:
+        wait_while_active([query], lambda: poll(newcomer.assignment), "it has one of the two")
+        more = produce(kafka, topic_name, 20, start=200)
+        wait_while_active([query], lambda: poll(lambda: delivered & more.keys()), "it reads")
+    finally:
+        newcomer.close()
+    assert len(delivered & records.keys()) == (100 if told == "nothing" else 0)

@@ -313,10 +313,10 @@ def places(rows: Any) -> set[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("offset", "says"),
     [
-        ('{"version": 2, "ranges": []}', "has version 2; this release"),
-        ('{"TOPIC": {"0": 4, "1": 3}}', "malformed in 'version'"),
+        ('{"version": 3, "ranges": []}', "has version 3; this release"),
+        ('{"logOffset": 3}', "malformed in 'version'"),
     ],
-    ids=["future", "of Spark's own source"],
+    ids=["future", "of a source of files"],
 )
 def test_a_checkpoint_that_cannot_be_read_is_an_error_that_says_so(
     kafka: LocalKafka,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from kafka.structs import TopicPartition
 from pyspark.errors import StreamingQueryException
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 
 from .conftest import offsets_of
@@ -28,6 +31,77 @@ def test_a_run_that_ends_by_itself_reads_all_there_is_and_commits_it(
         ends = {TopicPartition(topic_name, p): 10 * run + 10 for p in range(3)}
         wait_until(lambda ends=ends: committed() == ends, "committed")
     assert query.run(**trigger).num_rows == 0
+
+
+trigger_is_told = pytest.mark.skipif(
+    not HAS_ADMISSION_CONTROL,
+    reason="before Spark 4.2 nobody tells the source that a run has an end",
+)
+
+
+@pytest.fixture
+def a_member(kafka, topic_name, group_id):
+    """Make a plain member of the group, in either protocol, that owns all four partitions."""
+    made = []
+
+    def make(protocol):
+        kafka.create_topic(topic_name, partitions=4)
+        kafka.produce(topic_name, [b"x"] * 40)
+        kafka.configure_group(group_id, {"consumer.session.timeout.ms": 10_000})
+        member = DeferredRevokeConsumer(
+            topic_name,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=group_id,
+            group_protocol=protocol,
+            session_timeout_ms=10_000,
+            auto_offset_reset="earliest",
+        )
+        made.append(member)
+        wait_until(lambda: len(member.poll_membership() and member.assignment()) == 4, "owns all")
+        return member
+
+    yield make
+    for member in made:
+        member.close(timeout_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "trigger"),
+    [
+        ("classic", {"availableNow": True}),
+        pytest.param("consumer", {"availableNow": True}, marks=trigger_is_told),
+        pytest.param("consumer", {"once": True}, marks=trigger_is_told),
+    ],
+)
+def test_a_run_with_an_end_waits_for_what_a_dead_member_owned(stream, a_member, protocol, trigger):
+    """It ended with nothing read and no error while the dead one's session went on."""
+    dead = a_member(protocol)
+    dead._membership._closed = True  # no heartbeat, no join, no leaving any more
+    dead._client.close()
+    query = stream(kafka__group__protocol=protocol, kafka__session__timeout__ms="10000")
+    assert offsets_of(query.run(**trigger)) == [(p, o) for p in range(4) for o in range(10)]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_run_with_an_end_leaves_to_a_live_member_what_that_owns(stream, a_member, protocol):
+    live = a_member(protocol)
+    ended = threading.Event()
+
+    def poll():
+        while not ended.wait(0.05):
+            live.poll_membership()
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    try:
+        query = stream(kafka__group__protocol=protocol, readers="1")
+        read = offsets_of(query.run())
+        mine = {partition for partition, _ in read}
+        assert read == [(p, o) for p in sorted(mine) for o in range(10)]
+        assert len(mine) == 2, "both have their share"
+    finally:
+        ended.set()
+        polling.join()
 
 
 @pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="from Spark 4.2 on AvailableNow has many batches")

@@ -99,6 +99,7 @@ BAD_OPTIONS: list[BadOptions] = [
     *_assigned("kafka.group.instance.id", "nothing with assign: the query joins no group", "a"),
     *_assigned("kafka.group.protocol", "nothing with assign: the query joins no group", "classic"),
     *_assigned("revokeTimeoutMs", "nothing is revoked", "1000"),
+    *_assigned("maxBatchDurationMs", "nothing is revoked", "1000"),
     *_assigned("startingOffsets", "partitions that assign names", '{"orders":{"1":5}}'),
     BadOptions("subscribe", _ONE_SUBSCRIPTION, {"assign": '{"orders":[0]}'}),
     *_batch("assign", "not JSON", "", "orders", "orders:0", '{"orders":[0,]}', "{orders:[0]}"),
@@ -194,6 +195,7 @@ BAD_OPTIONS: list[BadOptions] = [
     *_one("includeRebalanceEvents", "true or false", "y", ""),
     # Its own.
     *_one("revokeTimeoutMs", "kafka.max.poll.interval.ms", "0", "-1", "300001", "5s", ""),
+    *_one("maxBatchDurationMs", "a whole number", "0", "-1", "5m", ""),
     # Kafka's client.
     *_one("kafka.key.deserializer", "DataFrame operations", "x.Y"),
     *_one("kafka.value.deserializer", "DataFrame operations", "x.Y"),
@@ -244,34 +246,31 @@ class BadOffset(NamedTuple):
 
 
 def _offset(
-    ranges: str = "{}", unacknowledged: str = "{}", state: str = "{}", version: str = "1"
+    ranges: str = "{}", positions: str = "{}", state: str = "{}", version: str = "2"
 ) -> str:
-    return (
-        f'{{"version":{version},"ranges":{ranges},"unacknowledged":{unacknowledged},'
-        f'"state":{state}}}'
-    )
+    return f'{{"version":{version},"ranges":{ranges},"positions":{positions},"state":{state}}}'
 
 
 GOOD_OFFSET = _offset('{"orders":{"0":[5,7]}}', '{"orders":{"1":3}}', '{"warm_up":null}')
 
 BAD_OFFSETS: list[BadOffset] = [
-    # Of another source: Spark's own Kafka source, a rate source, a file source, none.
-    BadOffset("version", '{"orders":{"0":23,"1":42}}'),
+    # Of another source: a rate source, a file source, none. (That of Spark's own Kafka is good.)
+    BadOffset("version", '{"orders":{"0":-2}}'),
     BadOffset("version", "17"),
     BadOffset("version", '{"logOffset":3}'),
     *(BadOffset("version", line) for line in ("null", "[]", '"v1"', "{}", "true", "1.5")),
     # Of another version.
     *(
         BadOffset("version", _offset(version=version))
-        for version in ("2", "0", "-1", '"1"', "null", "true", "1.0", "[1]", "9" * 4_000)
+        for version in ("3", "0", "-1", '"1"', "null", "true", "1.0", "[1]", "9" * 4_000)
     ),
     # Cut off, or of the wrong kind.
-    BadOffset("state", '{"version":1}'),
-    BadOffset("state", '{"version":1,"ranges":{},"unacknowledged":{}}'),
-    BadOffset("unacknowledged", '{"version":1,"ranges":{},"state":{}}'),
-    BadOffset("colour", '{"version":1,"ranges":{},"unacknowledged":{},"state":{},"colour":1}'),
+    BadOffset("state", '{"version":2}'),
+    BadOffset("state", '{"version":2,"ranges":{},"positions":{}}'),
+    BadOffset("positions", '{"version":2,"ranges":{},"state":{}}'),
+    BadOffset("colour", '{"version":2,"ranges":{},"positions":{},"state":{},"colour":1}'),
     *(BadOffset("ranges", _offset(text)) for text in ("[]", "null", "1", '"x"')),
-    *(BadOffset("unacknowledged", _offset("{}", text)) for text in ("[]", "null", "1", '"x"')),
+    *(BadOffset("positions", _offset("{}", text)) for text in ("[]", "null", "1", '"x"')),
     *(BadOffset("state", _offset("{}", "{}", text)) for text in ("[]", "null", "1", '"x"')),
     # Ranges.
     *(
@@ -285,10 +284,10 @@ BAD_OFFSETS: list[BadOffset] = [
         )
     ),
     *(
-        BadOffset("unacknowledged.orders", _offset("{}", f'{{"orders":{text}}}'))
+        BadOffset("positions.orders", _offset("{}", f'{{"orders":{text}}}'))
         for text in ("[]", "7", '{"0":null}', '{"0":-1}', '{"0":"5"}', '{"0":[1,2]}', '{"x":5}')
     ),
-    BadOffset("unacknowledged", _offset('{"orders":{"0":[1,2]}}', '{"orders":{"0":2}}')),
+    BadOffset("positions", _offset('{"orders":{"0":[1,2]}}', '{"orders":{"0":2}}')),
     # What the group said.
     *(
         BadOffset(f"state.{part}", _offset("{}", "{}", f'{{"{part}":{text}}}'))
@@ -300,6 +299,7 @@ BAD_OFFSETS: list[BadOffset] = [
             "run": ("1", "[]", "true"),
             "warm_up": ("-1", '"1"', "1.5", "true"),
             "initial": ("[]", "1", '{"t":0}', '{"t":[-1]}'),
+            "imported": ("[]", "null", '{"t":0}'),
         }.items()
         for text in texts
     ),

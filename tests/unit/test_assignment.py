@@ -42,6 +42,11 @@ def rows(events: Iterable[RebalanceEvent]) -> list[Row]:
     return [(e.event, e.partition, e.generation) for e in events]
 
 
+def by_partition(rows: Iterable[Row]) -> list[Row]:
+    """Each partition's, in their order."""
+    return sorted(rows, key=lambda row: row[1])
+
+
 @dataclass
 class Mine:
     """What the query has been told of a partition that one of its members has."""
@@ -49,7 +54,7 @@ class Mine:
     member: int
     generation: int
     position: int | None = None
-    revoking: bool = False
+    revoking: int = 0  # the number of the request
     read: bool = False
 
 
@@ -78,6 +83,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         self.committed: dict[TopicPartition, int] = {}
         self.out: set[int] = set()  # members that are out of the group and do not know it yet
         self.generation = 0
+        self.requests = 0
         # Spark.
         self.batch: Batch | None = None
         self.logged: dict[TopicPartition, int] = {}  # positions in the newest logged offset
@@ -93,6 +99,8 @@ class AgainstAGroup(RuleBasedStateMachine):
         self.known: dict[TopicPartition, int] = {}  # what the query knows the group has
         self.rows: list[Row] = []
         self.lost: set[TopicPartition] = set()
+        self.unlogged = False  # the last offset lacks a position
+        self.unflushed: set[TopicPartition] = set()  # of which Spark has kept state in a restart
         # Commits on their way, and whether the broker has them already.
         self.sent: dict[int, dict[TopicPartition, int]] = {}
         self.arrived: set[int] = set()
@@ -111,7 +119,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         # Another of our members may have lost it without knowing.
         self.has[partition] = member
         self.generation += 1
-        self.mine[partition] = Mine(member, self.generation)
+        self.mine[partition] = Mine(member, self.generation, read=partition in self.unflushed)
         self.lost.discard(partition)
         self.record("assigned", partition, self.generation)
         self.query.assign(member, self.generation, [partition])
@@ -142,16 +150,17 @@ class AgainstAGroup(RuleBasedStateMachine):
     def request_revoke(self, partitions: set[TopicPartition]) -> None:
         for partition in [p for p in PARTITIONS if p in partitions and p in self.mine]:
             if not self.mine[partition].revoking:
-                self.mine[partition].revoking = True
+                self.requests += 1
+                self.mine[partition].revoking = self.requests
                 self.record("revoke_requested", partition, self.mine[partition].generation)
         self.query.request_revoke([p for p in PARTITIONS if p in partitions])
 
     @precondition(lambda self: self.query.revoking())
     @rule(member=a_member, still=st.sets(a_partition))
     def take_revokes_back(self, member: int, still: set[TopicPartition]) -> None:
-        for partition, mine in self.mine.items():
+        for partition, mine in sorted(self.mine.items(), key=lambda item: item[1].revoking):
             if mine.member == member and mine.revoking and partition not in still:
-                mine.revoking = False
+                mine.revoking = 0
                 self.record("assigned", partition, mine.generation)
         self.query.keep(member, still)
 
@@ -167,6 +176,7 @@ class AgainstAGroup(RuleBasedStateMachine):
             if mine.position is not None:
                 assert self.committed.get(partition) == mine.position, "not all is committed"
             del self.has[partition]
+            self.unflushed.discard(partition)
             self.record("revoked", partition, mine.generation)
         self.query.complete_revoke(member, drained)
 
@@ -191,6 +201,7 @@ class AgainstAGroup(RuleBasedStateMachine):
             if self.mine[partition].member == member:
                 mine = self.mine.pop(partition)
                 self.lost.add(partition)
+                self.unflushed.discard(partition)
                 self.record("lost", partition, mine.generation)
         # The consumer names all it had, also what another member of ours has by now.
         self.query.lose(member, PARTITIONS)
@@ -210,11 +221,13 @@ class AgainstAGroup(RuleBasedStateMachine):
         marks = [m for m in (committed, self.handed_out.get(partition)) if m is not None]
         start = max(marks, default=otherwise)
         assert self.query.start_at(partition, committed, otherwise) == start
+        self.unlogged |= self.handed_out.get(partition) != start
         mine.position = self.handed_out[partition] = start
         if committed is not None:
             self.known[partition] = committed
             self.proven[partition] = max(committed, self.proven.get(partition, committed))
         else:
+            self.known.pop(partition, None)
             self.proven.setdefault(partition, start)  # "latest" must be the same for the next
         if self.batch is not None and partition in self.batch.ranges:
             self.batch.restarted.add(partition)
@@ -266,14 +279,15 @@ class AgainstAGroup(RuleBasedStateMachine):
             self.given[partition] |= offsets
             self.mine[partition].position = self.handed_out[partition] = handed.end
             self.mine[partition].read = True
-        assert rows(self.query.take_events()) == self.rows
+        # In which order partitions were taken back together says nothing.
+        assert by_partition(rows(self.query.take_events())) == by_partition(self.rows)
         assert self.query.take_lost() == self.lost
-        unacknowledged = self.query.unacknowledged()
         self.batch = Batch(
             {p: (r.start, r.end) for p, r in ranges.items()},
             self.rows,
-            {**unacknowledged, **{p: r.end for p, r in ranges.items()}},
+            {**self.query.log_positions(), **{p: r.end for p, r in ranges.items()}},
         )
+        self.unlogged = False
         self.rows, self.lost = [], set()
         if logged:
             self.log_batch()
@@ -332,15 +346,6 @@ class AgainstAGroup(RuleBasedStateMachine):
                 self.known[partition] = max(offset, self.known.get(partition, offset))
                 self.query.acknowledge(partition, offset)
 
-    @precondition(lambda self: self.query.unacknowledged())
-    @rule()
-    def look_at_what_was_lost(self) -> None:
-        for partition in self.query.unacknowledged():
-            if partition not in self.mine and partition in self.committed:
-                offset = self.committed[partition]
-                self.known[partition] = max(offset, self.known.get(partition, offset))
-                self.query.acknowledge(partition, offset)
-
     # -- misfortune -------------------------------------------------------------------------------
 
     @precondition(lambda self: self.batch is None and self.query.plannable())
@@ -356,10 +361,17 @@ class AgainstAGroup(RuleBasedStateMachine):
             return
         self.given[partition] = {o for o in self.given[partition] if o < end}
         mine.position = self.handed_out[partition] = self.proven[partition] = end
+        self.unlogged = True
         self.known.pop(partition, None)
         self.delivered.pop(partition, None)
         self.committed.pop(partition, None)  # not another's to go by any more
         self.query.move_to(partition, end)
+
+    @precondition(lambda self: self.committed and not self.has and not self.mine)
+    @rule(partition=a_partition)
+    def the_group_forgets(self, partition: TopicPartition) -> None:
+        """It had no members for too long, or an administrator deleted it."""
+        self.committed.pop(partition, None)
 
     @rule()
     def kill(self) -> None:
@@ -370,10 +382,9 @@ class AgainstAGroup(RuleBasedStateMachine):
             for partition, (start, end) in self.batch.ranges.items():
                 self.given[partition] -= set(range(start, end))  # it never ran
         for partition, proven in self.delivered.items():
-            remembered = max(self.logged.get(partition, -1), self.committed.get(partition, -1))
-            assert remembered >= proven, "the kill forgot a position"
+            assert self.logged[partition] >= proven, "the checkpoint needs the group"
         self.handed_out, self.proven = dict(self.logged), dict(self.logged)
-        self.known = {}
+        self.known, self.unlogged, self.unflushed = {}, False, set(self.logged)
         self.mine, self.rows, self.lost = {}, [], set()
         self.has = {p: who for p, who in self.has.items() if who == "another"}
         self.out, self.sent, self.arrived = set(), {}, set()
@@ -412,12 +423,9 @@ class AgainstAGroup(RuleBasedStateMachine):
         }
 
     @invariant()
-    def unacknowledged_is_what_a_kill_would_forget(self) -> None:
-        unacknowledged = self.query.unacknowledged()
-        assert unacknowledged == self.ahead()
-        for partition, proven in self.proven.items():
-            if proven > self.committed.get(partition, -1):
-                assert unacknowledged[partition] == proven
+    def every_position_is_for_the_next_offset(self) -> None:
+        assert self.query.positions() == self.proven
+        assert self.query.has_unlogged_positions() == self.unlogged
 
     @invariant()
     def undrained_is_exact(self) -> None:
@@ -428,7 +436,7 @@ class AgainstAGroup(RuleBasedStateMachine):
             p
             for p in PARTITIONS
             if p in in_batch
-            or p in self.ahead()
+            or (p in self.ahead() and p in self.mine)
             or (p in requested and p in self.mine and self.mine[p].read)
         }
         assert self.query.undrained(PARTITIONS) == expected
@@ -505,7 +513,7 @@ def test_after_a_loss_the_next_owner_may_have_gone_further(query: QueryAssignmen
     assert query.start_at(P, 300, 0) == 300
     query.prove()
     assert query.commits() == {}, "150 would move the group's offset back"
-    assert query.unacknowledged() == {}
+    assert query.positions() == {P: 300}
 
 
 def test_a_late_loss_does_not_take_what_another_member_of_ours_has(query: QueryAssignment) -> None:
@@ -528,12 +536,12 @@ def test_a_kill_after_a_refused_commit_forgets_nothing(query: QueryAssignment) -
     query.lose(0, [P])
     assert query.commits() == {}, "what is lost is not committed"
     read(query, Q, 0, 10)
-    positions = {**query.unacknowledged(), Q: 10}
+    positions = {**query.positions(), Q: 10}
     assert positions == {P: 150, Q: 10}
 
     restarted = QueryAssignment()
     restarted.restore(positions)
-    assert restarted.unacknowledged() == positions, "the next offset carries them as well"
+    assert restarted.positions() == positions, "the next offset carries them as well"
     restarted.assign(0, 44, [P])
     assert restarted.start_at(P, 100, 0) == 150
     assert restarted.commits() == {0: {P: 150}}
@@ -544,6 +552,59 @@ def test_positions_of_the_checkpoint_do_not_move_the_group_back() -> None:
     restarted.restore({P: 150})
     restarted.assign(0, 44, [P])
     assert restarted.start_at(P, 400, 0) == 400
+    assert restarted.commits() == {}
+
+
+def test_what_a_replay_reads_is_not_committed_before_it_is_done() -> None:
+    """Another death would leave it to a replay that takes the commit for the next owner's."""
+    restarted = QueryAssignment()
+    restarted.restore({P: 100})
+    restarted.resume({P: a_range(P, 100, 150)})
+    restarted.assign(0, 44, [P])
+    assert restarted.start_at(P, 100, 0) == 150, "what the replay reads is not read again"
+    assert restarted.commits() == {}
+    restarted.request_revoke([P])
+    assert restarted.waits_for_proof()
+    assert restarted.undrained([P]) == {P}, "nor released, however long the replay takes"
+    restarted.prove()
+    assert restarted.commits() == {0: {P: 150}}
+
+
+def test_a_partition_whose_log_became_shorter_under_another_query_starts_where_that_one_is() -> (
+    None
+):
+    """Its own old position was committed again, beyond the end; what came meanwhile was skipped."""
+    query = QueryAssignment()
+    query.assign(0, 41, [P])
+    query.start_at(P, 100, 0)
+    read(query, P, 100, 150)
+    query.prove()
+    query.acknowledge(P, 150)
+    read(query, P, 150, 160)
+    query.lose(0, [P])
+    query.assign(0, 43, [P])
+    assert query.start_at(P, 40, 0) == 40
+    assert query.commits() == {}
+    query.prove()
+    assert query.commits() == {}, "160 is of the log before"
+    assert query.positions() == {P: 40}
+
+
+def test_a_replay_of_what_the_group_has_forgotten_commits_where_it_starts() -> None:
+    """Else the next owner would begin at "latest"."""
+    restarted = QueryAssignment()
+    restarted.resume({P: a_range(P, 100, 150)})
+    restarted.assign(0, 44, [P])
+    assert restarted.start_at(P, None, 900) == 150
+    assert restarted.commits() == {0: {P: 100}}
+
+
+def test_a_replay_of_what_another_has_gone_beyond_moves_nothing_back() -> None:
+    restarted = QueryAssignment()
+    restarted.resume({P: a_range(P, 100, 150)})
+    restarted.assign(0, 44, [P])
+    assert restarted.start_at(P, 170, 0) == 170
+    restarted.prove()
     assert restarted.commits() == {}
 
 
@@ -635,6 +696,31 @@ def test_no_row_holds_the_release_of_what_was_never_read(
     query_with_events.request_revoke([P])
     assert query_with_events.has_events()
     assert query_with_events.undrained([P]) == set()
+
+
+@pytest.mark.parametrize("before", ["restart", "replay"])
+def test_a_row_holds_the_release_of_what_was_read_before_a_restart(before: str) -> None:
+    """Spark has kept the state that is to be flushed."""
+    restarted = QueryAssignment(include_events=True)
+    if before == "replay":
+        restarted.resume({P: a_range(P, 100, 150)})
+    else:
+        restarted.restore({P: 150})
+    restarted.assign(0, 44, [P])
+    restarted.start_at(P, 150, 0)
+    restarted.prove()
+    restarted.request_revoke([P])
+    assert restarted.undrained([P]) == {P}
+    restarted.hand_out({}, lambda member: True)
+    restarted.take_events()
+    assert restarted.undrained([P]) == {P}
+    restarted.prove()
+    assert restarted.undrained([P]) == set()
+    restarted.complete_revoke(0, [P])
+    restarted.assign(0, 46, [P])
+    restarted.start_at(P, 200, 0)
+    restarted.request_revoke([P])
+    assert restarted.undrained([P]) == set(), "flushed when it was given up"
 
 
 def test_a_row_of_before_the_loss_holds_nothing_after_it(
@@ -752,7 +838,7 @@ def test_what_is_not_ours_is_not_moved(query: QueryAssignment) -> None:
     query.move_to(P, 40)
     assert query.plannable() == {}
     assert query.commits() == {}
-    assert query.unacknowledged() == {}
+    assert query.positions() == {P: 100}
 
 
 def test_an_older_acknowledgement_changes_nothing(query: QueryAssignment) -> None:
@@ -760,5 +846,48 @@ def test_an_older_acknowledgement_changes_nothing(query: QueryAssignment) -> Non
     query.prove()
     query.acknowledge(P, 150)
     query.acknowledge(P, 120)
-    assert query.unacknowledged() == {}
+    assert query.undrained([P]) == set()
     assert query.commits() == {}
+
+
+def test_a_checkpoint_needs_no_group() -> None:
+    restarted = QueryAssignment()
+    restarted.restore({P: 150})
+    restarted.assign(0, 44, [P])
+    assert restarted.start_at(P, None, 999) == 150, "the group was deleted"
+    assert restarted.commits() == {0: {P: 150}}, "and knows it again"
+    assert not restarted.has_unlogged_positions()
+
+
+def test_a_start_is_unlogged_until_an_offset_has_it(query: QueryAssignment) -> None:
+    assert query.has_unlogged_positions()
+    assert query.log_positions() == {P: 100}
+    assert not query.has_unlogged_positions()
+    query.lose(0, [P])
+    query.assign(1, 42, [P])
+    query.start_at(P, 100, 0)
+    assert not query.has_unlogged_positions(), "nothing is new"
+    query.move_to(P, 40)
+    assert query.has_unlogged_positions()
+
+
+def test_only_what_is_neither_owned_nor_in_flight_is_forgotten(query: QueryAssignment) -> None:
+    query.forget([P])
+    assert query.positions() == {P: 100}
+    read(query, P, 100, 150)
+    query.lose(0, [P])
+    query.forget([P])
+    assert query.positions() == {P: 100}
+    query.prove()
+    query.log_positions()
+    query.forget([P])
+    assert query.positions() == {}
+    assert not query.is_known(P)
+    assert query.has_unlogged_positions(), "a restart would go on in what has its name by then"
+
+
+def test_an_offset_without_what_was_deleted_is_due(query: QueryAssignment) -> None:
+    query.log_positions()
+    query.delete([P])
+    assert query.has_unlogged_positions()
+    assert query.log_positions() == {}

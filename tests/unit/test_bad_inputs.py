@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from bad_inputs import BAD_OFFSETS, BAD_OPTIONS, GOOD, GOOD_OFFSET, BadOffset, BadOptions
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, OffsetFormatError, OptionError
@@ -88,6 +88,7 @@ NAMES = st.sampled_from(sorted({name for bad in BAD_OPTIONS for name in bad.chan
 TEXTS = st.sampled_from([t for bad in BAD_OPTIONS for t in bad.changes.values() if t is not None])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES | st.text(max_size=30), TEXTS | st.text(max_size=30), max_size=5))
 def test_any_options_are_taken_or_refused_with_an_option_error(options: dict[str, str]) -> None:
     for given_options in (options, {**GOOD, **options}):
@@ -116,6 +117,7 @@ JSON_OPTIONS = [
 ]
 
 
+@settings(deadline=None)
 @given(JSON)
 def test_any_json_of_partitions_is_taken_or_refused_with_an_option_error(value: object) -> None:
     for text in (json.dumps(value), json.dumps({"orders": value}), json.dumps(value)[:-1]):
@@ -127,14 +129,17 @@ def test_any_json_of_partitions_is_taken_or_refused_with_an_option_error(value: 
                 clear(error)
 
 
-FIELDS = st.sampled_from(["version", "ranges", "unacknowledged", "state"])
+FIELDS = st.sampled_from(["version", "ranges", "positions", "state"])
 STATES = st.dictionaries(
-    st.sampled_from(["members", "revoking", "lost", "events", "run", "warm_up", "initial"]),
+    st.sampled_from(
+        ["members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"]
+    ),
     JSON,
     max_size=3,
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(FIELDS | st.text(max_size=3), JSON), STATES)
 def test_any_offset_is_taken_or_refused_with_an_offset_format_error(
     changes: dict[str, object], state: dict[str, object]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pyspark_kafka_rebalance.consumer.next_generation import broker_pattern
+from pyspark_kafka_rebalance.consumer.topic_patterns import broker_pattern, matches_internal_topics
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,21 @@ def test_broker_pattern(pattern: str, matched: str, not_matched: str) -> None:
 
 def test_an_escaped_backslash_before_a_z_stays() -> None:
     assert broker_pattern(r"a\\Z") == r"(?:a\\Z).*"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        (".*", True),
+        (r"(?:.*)\Z", True),  # as the source anchors it
+        ("orders|__cons", True),
+        (r"(?:__consumer_offsets)\Z", True),
+        ("[a-z].*", False),
+        (r"(?:_[a-z]+)\Z", False),
+        (r"(?:__new_[a-z]+)\Z", True),
+    ],
+)
+def test_patterns_that_match_internal_topics(pattern: str, matched: bool) -> None:
+    """Those that every Kafka has, and one that only the metadata name."""
+    assert matches_internal_topics(pattern, {"__new_state"}) == matched
+    assert matches_internal_topics(pattern, ()) == (matched and "new" not in pattern)

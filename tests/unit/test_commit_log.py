@@ -20,9 +20,9 @@ METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1760000000000,"conf":{"spar
 
 def offset(end: int) -> dict[str, Any]:
     return {
-        "version": 1,
+        "version": 2,
         "ranges": {"orders": {"0": [end - 10, end]}},
-        "unacknowledged": {},
+        "positions": {},
         "state": {},
     }
 
@@ -39,8 +39,8 @@ class Checkpoint:
         self._filesystem = filesystem
         self._root = root
 
-    def plan(self, batch: int, *sources: str) -> None:
-        self._write("offsets", batch, "\n".join(["v1", METADATA, *sources]))
+    def plan(self, batch: int, *sources: str, version: str = "v1") -> None:
+        self._write("offsets", batch, "\n".join([version, METADATA, *sources]))
 
     def commit(self, batch: int) -> None:
         self._write("commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
@@ -83,6 +83,21 @@ def test_committed_once_the_commit_file_is_there(checkpoint: Checkpoint) -> None
     checkpoint.commit(0)
     assert checkpoint.log.is_committed(offset(10))
     assert not checkpoint.log.is_committed(offset(20))
+
+
+def test_a_source_that_has_a_name(checkpoint: Checkpoint) -> None:
+    """Spark 4.2 and later, if told to, write version 2."""
+    checkpoint.plan(0, "rates:17", f"orders:{compact(offset(10))}", version="v2")
+    checkpoint.commit(0)
+    assert checkpoint.log.is_committed(offset(10))
+    assert not checkpoint.log.is_committed(offset(20))
+
+
+def test_an_unknown_version_is_not_passed_over_in_silence(checkpoint: Checkpoint) -> None:
+    checkpoint.plan(0, compact(offset(10)), version="v3")
+    checkpoint.commit(0)
+    with pytest.raises(ValueError, match="version 'v3'"):
+        checkpoint.log.is_committed(offset(10))
 
 
 def test_no_batch_yet(checkpoint: Checkpoint) -> None:

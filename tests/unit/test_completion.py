@@ -120,3 +120,61 @@ def test_assigned_again_a_partition_begins_anew() -> None:
     assert completion.pending() == frozenset()
     completion.hand_out(P, [6])
     assert completion.complete(P, [6]) == 7
+
+
+def test_records_from_where_a_log_was_truncated_are_forgotten() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 100))
+    completion.complete(P, [*range(10), 50, 60])
+    assert completion.truncated_at(P, 40)
+    completion.truncate(P, 40)
+    assert completion.complete(P, range(10, 39)) == 39
+    with pytest.raises(PartitionsLostError, match="truncated"):
+        completion.complete(P, [70])
+    completion.hand_out(P, range(40, 50))
+    assert completion.complete(P, [39]) == 40
+    assert completion.complete(P, range(40, 50)) == 50
+    assert completion.pending() == frozenset()
+
+
+def test_a_commit_of_records_that_a_truncation_took_does_not_hide_those_written_since() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 17))
+    completion.truncate(P, 0)
+    with pytest.raises(PartitionsLostError, match="at 17 is past 0"):
+        completion.refuse_truncated({P: 17})
+    completion.hand_out(P, range(0, 5))
+    completion.refuse_truncated({P: 5})
+    with pytest.raises(PartitionsLostError, match="at 17 is past 5"):
+        completion.refuse_truncated({P: 17})
+    completion.refuse_truncated({P: 18})  # nobody got so far before: the application's own choice
+    completion.hand_out(P, range(5, 17))
+    completion.refuse_truncated({P: 17})
+    completion.truncate(P, 0)
+    completion.sought([P])
+    completion.refuse_truncated({P: 17})
+
+
+def test_what_is_handed_out_again_after_a_seek_is_no_truncation() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 100))
+    completion.sought([P])
+    assert completion.was_sought(P)
+    assert not completion.truncated_at(P, 40)
+    completion.hand_out(P, range(40, 45))
+    assert not completion.was_sought(P)
+    assert not completion.truncated_at(P, 45), "it goes on where the last hand-out ended"
+    assert completion.truncated_at(P, 44)
+
+
+def test_the_leader_epoch_is_that_of_the_last_record_before_an_offset() -> None:
+    completion = Completion()
+    assert completion.leader_epoch(P, 0) == -1
+    completion.hand_out(P, range(0, 10), 3)
+    completion.hand_out(P, range(10, 20), 3)
+    completion.hand_out(P, range(25, 30), 5)
+    epochs = {offset: completion.leader_epoch(P, offset) for offset in (0, 1, 20, 25, 26, 99)}
+    assert epochs == {0: -1, 1: 3, 20: 3, 25: 3, 26: 5, 99: 5}
+    completion.truncate(P, 26)
+    completion.hand_out(P, range(26, 30), 6)
+    assert [completion.leader_epoch(P, offset) for offset in (26, 27)] == [5, 6]

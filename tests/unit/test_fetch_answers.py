@@ -91,6 +91,15 @@ def test_an_answer_counts_when_a_poll_collects_it(ends: EndOffsets) -> None:
     assert ends.latest(A) == EndOffset(9, 1)
 
 
+def test_answers_that_no_poll_collects_take_no_more_room(ends: EndOffsets) -> None:
+    """A poll that waits for hours is answered every half second."""
+    for end in range(10_000):
+        ends.answered(NODE, [A, B], response(answer(A, end), answer(B, 2)))
+    assert len(ends._arrived) == 2
+    ends.collect([A, B])
+    assert ends.latest(A) == EndOffset(9_999, 10_000)
+
+
 def test_an_empty_answer_is_news_of_all_that_was_asked(ends: EndOffsets) -> None:
     ends.answered(NODE, [A, B], response(answer(A, 9), answer(B, 2)))
     ends.collect([A, B])

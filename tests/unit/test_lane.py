@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kafka import errors as kafka_errors
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.lane import Lane, Member, Verdict, verdict_of
 
@@ -118,9 +118,9 @@ def test_a_commit_is_fenced_by_the_generation_and_answered_for_each_partition() 
     connection = Connection(answer)
     lane = Lane(connection, "g", "instance-1", 1_000, 8)  # type: ignore[arg-type]
     offsets = {
-        TopicPartition("a", 0): 10,
-        TopicPartition("b", 0): 30,
-        TopicPartition("a", 1): 20,
+        TopicPartition("a", 0): OffsetAndMetadata(10, "", -1),
+        TopicPartition("b", 0): OffsetAndMetadata(30, "mine", 3),
+        TopicPartition("a", 1): OffsetAndMetadata(20, "", 0),
     }
     errors = asyncio.run(lane.commit(Member(41, "member-1"), offsets))
     assert errors == {
@@ -134,7 +134,11 @@ def test_a_commit_is_fenced_by_the_generation_and_answered_for_each_partition() 
     assert request.member_id == "member-1"
     assert request.group_instance_id == "instance-1"
     sent = {
-        TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+        TopicPartition(topic.name, partition.partition_index): OffsetAndMetadata(
+            partition.committed_offset,
+            partition.committed_metadata,
+            partition.committed_leader_epoch,
+        )
         for topic in request.topics
         for partition in topic.partitions
     }
@@ -148,7 +152,8 @@ def test_a_partition_that_the_answer_leaves_out_is_not_taken_for_committed() -> 
     connection = Connection(SimpleNamespace(topics=[named]))
     lane = Lane(connection, "g", None, 1_000, 8)  # type: ignore[arg-type]
     first, second = TopicPartition("a", 0), TopicPartition("a", 1)
-    errors = asyncio.run(lane.commit(Member(41, "member-1"), {first: 10, second: 20}))
+    offsets = {first: OffsetAndMetadata(10, "", -1), second: OffsetAndMetadata(20, "", -1)}
+    errors = asyncio.run(lane.commit(Member(41, "member-1"), offsets))
     assert errors == {first: kafka_errors.NoError, second: kafka_errors.NetworkExceptionError}
 
 

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.errors import KafkaConnectionError
+from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.parser import KafkaProtocol
 
 from pyspark_kafka_rebalance.large_reads import _PIECE_BYTES, _WAITS_FOR_PIECES, _receive
@@ -131,3 +133,19 @@ def test_what_came_before_the_end_of_a_connection_is_not_lost(
     error = read_until(ours, parser, 2)
     assert parser.responses == [b"a refused login"]
     assert "disconnected" in str(error)
+
+
+def test_a_transport_that_was_closed_before_its_turn_is_at_its_end(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    """It was told of something to read, and closed by what ran before: no error of its own."""
+    ours, _ = sockets
+    transport = KafkaTCPTransport(SimpleNamespace(unregister_event=lambda *_: None), ours)
+    lost: list[Exception | None] = []
+    transport.set_protocol(SimpleNamespace(parser=Parser(), connection_lost=lost.append))
+    transport.close()
+    data, error = _receive(transport)
+    assert data == b""
+    assert isinstance(error, KafkaConnectionError)
+    transport.abort(error)  # as kafka-python does with it
+    assert lost == [None], "the connection learns of its end once"

@@ -8,221 +8,28 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from fake_members import PARTITIONS, PATIENCE_S, Group
 from kafka import errors as kafka_errors
-from kafka.structs import OffsetAndTimestamp, TopicPartition
+from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
-from pyspark_kafka_rebalance.consumer.progress import OffsetCommits
-from pyspark_kafka_rebalance.consumer.revocation import Revocations
-from pyspark_kafka_rebalance.errors import KafkaRebalanceError, PartitionsLostError
+from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import clients as clients_module
+from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
 from pyspark_kafka_rebalance.source import membership as membership_module
 from pyspark_kafka_rebalance.source.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
-PARTITIONS = [TopicPartition("t", n) for n in range(4)]
 P, Q, R, _ = PARTITIONS
-
-#: A wait that is this long has failed.
-_PATIENCE_S = 20
-
-
-class Group:
-    """What the members share: the broker's side, and the lock for all of it."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.members: list[FakeMember] = []
-        self.committed: dict[TopicPartition, int] = {}
-        self.ends: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 1_000)
-        self.topics = {"t"}
-        self.accepts_commits = True
-        self.build_error: Exception | None = None
-        self.lookup_error: Exception | None = None
-        self.lookups = 0
-
-    def build(self, **config: Any) -> FakeMember:
-        if self.build_error is not None:
-            raise self.build_error
-        member = FakeMember(self, config)
-        self.members.append(member)
-        return member
-
-
-class FakeMember:
-    """A DeferredRevokeConsumer whose group is a few dictionaries; its lists are the real ones."""
-
-    def __init__(self, group: Group, config: dict[str, Any]) -> None:
-        self.group = group
-        self.config = config
-        self.generation = -1
-        self.is_stable = True
-        self.lease_holds = True
-        self.owned: set[TopicPartition] = set()
-        self.revocations = Revocations()
-        self.commits = OffsetCommits()
-        self.delayed: set[TopicPartition] = set()  # in the last call
-        self.released: set[TopicPartition] = set()
-        self.polls = 0
-        self.poll_error: BaseException | None = None
-        self.while_planning: Callable[[], None] = lambda: None
-        self.closed = 0
-        self.drained = 0
-        self.may_poll = threading.Event()
-        self.may_poll.set()
-        self.hangs = threading.Event()
-        self._to_assign: list[tuple[int, set[TopicPartition]]] = []
-        self._to_revoke: set[TopicPartition] = set()
-        self._to_lose: set[TopicPartition] = set()
-        self._to_keep: set[TopicPartition] = set()
-
-    # What a test makes happen.
-
-    def assign(self, *partitions: TopicPartition, generation: int = 1) -> None:
-        with self.group.changed:
-            self._to_assign.append((generation, set(partitions)))
-
-    def revoke(self, *partitions: TopicPartition) -> None:
-        with self.group.changed:
-            self._to_revoke |= set(partitions)
-
-    def take_revoke_back(self, *partitions: TopicPartition) -> None:
-        with self.group.changed:
-            self._to_keep |= set(partitions)
-
-    def lose(self, *partitions: TopicPartition) -> None:
-        with self.group.changed:
-            self._to_lose |= set(partitions)
-
-    # What the membership calls.
-
-    def subscribe(self, topics: list[str], pattern: str | None) -> None:
-        self.subscribed = (topics, pattern)
-
-    def subscription(self) -> set[str]:
-        return {"t"}
-
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        return {p.partition for p in PARTITIONS}
-
-    def existing_topics(self, timeout_ms: float) -> set[str]:
-        return self.group.topics
-
-    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> set[str]:
-        return set()
-
-    def poll_membership(self) -> PollResult:
-        if not self.may_poll.is_set():
-            self.hangs.set()
-            self.may_poll.wait(_PATIENCE_S)
-        with self.group.changed:
-            self.polls += 1
-            self.group.changed.notify_all()
-            if self.poll_error is not None:
-                raise self.poll_error
-            lost = self._to_lose & self.owned
-            completed = self.revocations.begin_poll(lost)
-            self.owned -= lost | completed
-            self.commits.drop(lost | completed)
-            self.released |= completed
-            self.revocations.take_back(self._to_keep)
-            self.revocations.request((self._to_revoke & self.owned) - self.revocations.revoking)
-            assigned: set[TopicPartition] = set()
-            if not lost:  # as the real one: an assignment waits for the poll after a loss
-                for generation, partitions in self._to_assign:
-                    self.generation = generation
-                    assigned |= partitions - self.owned
-                self._to_assign = []
-                self.owned |= assigned
-            self._to_lose, self._to_revoke, self._to_keep = set(), set(), set()
-            if self.group.accepts_commits:
-                sent = self.commits.take()
-                self.group.committed |= sent
-                self.commits.acknowledge(sent)
-            return PollResult(
-                {}, self.revocations.to_be_revoked, frozenset(lost), frozenset(assigned), completed
-            )
-
-    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
-        with self.group.changed:
-            self.delayed = set(partitions)
-            self.revocations.delay(self.delayed)
-            return self.delayed <= self.owned
-
-    def may_hand_out(self) -> bool:
-        self.while_planning()
-        return self.lease_holds
-
-    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        with self.group.changed:
-            if offsets.keys() - self.owned:
-                raise PartitionsLostError(str(offsets))
-            self.commits.add(offsets)
-
-    def acknowledged(self, partition: TopicPartition) -> int | None:
-        with self.group.changed:
-            return self.commits.acknowledged(partition)
-
-    def committed_offsets(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, int]:
-        with self.group.changed:
-            self.group.lookups += 1
-            if self.group.lookup_error is not None:
-                raise self.group.lookup_error
-            return {p: self.group.committed[p] for p in partitions if p in self.group.committed}
-
-    def partitions_with_leader(
-        self, partitions: Collection[TopicPartition]
-    ) -> list[TopicPartition]:
-        return [p for p in partitions if p in self.group.ends]
-
-    def end_offsets(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, int]:
-        return {p: self.group.ends[p] for p in partitions}
-
-    def beginning_offsets(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
-
-    def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout_ms: float
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """A record a ms, from time 0 at offset 0."""
-        return {
-            p: OffsetAndTimestamp(at, at, 0) if at < self.group.ends[p] else None
-            for p, at in times.items()
-        }
-
-    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        with self.group.changed:
-            self.commits.drop(partitions)
-
-    def request_metadata(self) -> None:
-        pass
-
-    def drain(self, timeout_ms: float) -> bool:
-        with self.group.changed:
-            self.drained += 1
-            if self.group.accepts_commits:
-                while sent := self.commits.take():
-                    self.group.committed |= sent
-                    self.commits.acknowledge(sent)
-            return not self.commits.any_outstanding()
-
-    def close(self, timeout_ms: float) -> None:
-        with self.group.changed:
-            self.closed += 1
 
 
 class Query:
@@ -249,7 +56,7 @@ class Query:
 
             goal = max(0, polls()) + count + 1  # one may be under way; the last must have ended
             # Nobody tells when the pump has ended: looked at now and then.
-            patience = iter(range(_PATIENCE_S * 20))
+            patience = iter(range(PATIENCE_S * 20))
             while polls() < goal and pump.is_alive():
                 assert next(patience, None) is not None, "the pump does not go round"
                 self.group.changed.wait(0.05)
@@ -356,7 +163,7 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
     query.membership.start()
     query.membership.start()
     assert sorted(query.membership.end_offsets_of_topics()) == PARTITIONS  # once they are built
-    assert query.membership._built.wait(_PATIENCE_S)
+    assert query.membership._built.wait(PATIENCE_S)
     assert [m.polls for m in group.members] == [0, 0, 0], "joined before it was allowed"
     assert [m.config["client_id"] for m in group.members] == ["run-0", "run-1", "run-2"]
     instances = [m.config["group_instance_id"] for m in group.members]
@@ -398,7 +205,7 @@ def test_why_the_pump_ended_comes_before_what_that_did_to_a_look_up(
         query.rounds(1)
         raise RuntimeError("the connections are closed")
 
-    monkeypatch.setattr(member, "end_offsets", closed)
+    monkeypatch.setattr(member, "end_offsets_now", closed)
     with pytest.raises(KafkaRebalanceError, match="the reason"):
         query.membership.end_offsets([P])
 
@@ -423,7 +230,7 @@ def test_a_start_that_the_group_does_not_know_is_committed_at_once(
     query.rounds(3)
     assert query.membership.plannable() == {P: start}
     assert group.committed == {P: start}
-    assert query.membership.state_without_ranges().unacknowledged == {}
+    assert not query.membership.has_open_commits()
 
 
 @pytest.mark.parametrize("starting", ["latest", "group"])
@@ -448,6 +255,58 @@ def test_a_partition_created_between_two_runs_is_read_from_its_first_record(
     group.members[0].assign(P, Q)
     query.rounds(3)
     assert query.membership.plannable() == {P: 100, Q: 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        ({"startingOffsets": "latest"}, {P: 100, Q: 0}),
+        ({"startingOffsets": "group"}, {P: 100, Q: 0}),
+        ({"startingTimestamp": "5000"}, {P: 100, Q: 0}),
+        ({"startingOffsets": '{"t":{"0":-1,"1":-1}}'}, {P: 100, Q: 1_000}),
+    ],
+)
+def test_a_partition_that_is_new_to_the_group_is_read_from_its_first_record(
+    make: Callable[..., Query],
+    group: Group,
+    options: dict[str, str],
+    starts: dict[TopicPartition, int],
+) -> None:
+    """Nobody has read it, although it was there before this query began."""
+    group.committed[P] = 100
+    query = make(**options)
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    assert query.membership.plannable() == starts
+
+
+def test_a_partition_is_not_new_because_another_member_of_a_new_group_was_faster(
+    make: Callable[..., Query], group: Group
+) -> None:
+    query = make(startingOffsets="latest")
+    query.start()
+    group.committed[P] = 1_000  # by a member that joined in the same generation
+    group.members[0].assign(Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {Q: 1_000}
+
+
+def test_members_do_not_join_before_the_groups_offsets_are_known(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed[P] = 100
+    group.lookup_error = kafka_errors.KafkaTimeoutError()
+    query = make(startingOffsets="latest")
+    query.membership.start()
+    query.membership.join()
+    with group.changed:
+        assert group.changed.wait_for(lambda: group.lookups > 1, PATIENCE_S)
+        assert group.members[0].polls == 0
+        group.lookup_error = None
+    group.members[0].assign(Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {Q: 0}
 
 
 @pytest.mark.parametrize(
@@ -507,9 +366,9 @@ def test_a_failed_look_up_of_the_start_is_repeated(
     make: Callable[..., Query], group: Group
 ) -> None:
     group.committed[P] = 100
-    group.lookup_error = kafka_errors.KafkaTimeoutError()
     query = make()
     query.start()
+    group.lookup_error = kafka_errors.KafkaTimeoutError()
     group.members[0].assign(P)
     query.rounds()
     assert query.membership.plannable() == {}
@@ -530,26 +389,141 @@ def test_a_refused_look_up_of_the_start_ends_the_membership(
         query.membership.raise_failure()
 
 
-def test_settled_when_every_member_is_and_nothing_changes(
-    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("members", [(), (GroupMember("other"),)])
+def test_whether_others_are_in_the_group(
+    make: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, members: tuple[GroupMember, ...]
 ) -> None:
-    monkeypatch.setattr(membership_module, "_SETTLED_FOR_S", 0.0)
+    query = make()
+    query.membership.start()
+    described = GroupDescription("Stable", members)
+    monkeypatch.setattr(membership_module, "ask_cluster", lambda *asked: described)
+    assert query.membership.has_others() == bool(members)
+
+
+def test_a_group_that_nobody_describes_may_have_members(
+    make: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*asked: object) -> None:
+        raise KafkaRebalanceError("not allowed")
+
+    query = make()
+    query.membership.start()
+    monkeypatch.setattr(membership_module, "ask_cluster", refuse)
+    assert query.membership.has_others()
+
+
+def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than_it_may(
+    make: Callable[..., Query], group: Group
+) -> None:
+    query = make()
+    query.start()
+    group.lookup_error = kafka_errors.KafkaTimeoutError()
+    group.members[0].assign(P)
+    query.rounds()
+    query.membership.wait_until_positioned(lambda: False, timeout_s=0.0)
+    asked_to_stop = iter([False, True])
+    query.membership.wait_until_positioned(lambda: next(asked_to_stop), timeout_s=PATIENCE_S)
+    assert query.membership.unpositioned() == [P]
+    group.lookup_error = None
+    query.membership.wait_until_positioned(lambda: False, timeout_s=PATIENCE_S)
+    assert query.membership.plannable() == {P: 1_000}
+
+
+# -- a run with an end ----------------------------------------------------------------------------
+
+
+def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with_it(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed[P] = 150
+    query = make(includeRebalanceEvents="true")
+    query.membership.restore({P: 150})
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    group.members[0].revoke(P)
+    query.rounds()
+    assert group.members[0].released == set()
+    patience = iter(range(100))
+    query.membership.wait_until_positioned(
+        lambda: next(patience, None) is None, PATIENCE_S, unchanged_s=PATIENCE_S
+    )
+    assert next(patience, None) is not None, "it was waited for"
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[GroupMember]:
+    """What the coordinator says of the other members, and of the group's epoch: 5."""
+    others: list[GroupMember] = []
+
+    def ask(options: SourceOptions, what: str, ask: object) -> GroupDescription:
+        return GroupDescription("Stable", tuple(others), epoch=5)
+
+    monkeypatch.setattr(live_owner_watch_module, "ask_cluster", ask)
+    monkeypatch.setattr(live_owner_watch_module, "_LOOK_EVERY_S", 0.0)
+    return others
+
+
+def an_owner(partition: TopicPartition, epoch: int) -> GroupMember:
+    owned = frozenset({partition})
+    return GroupMember("other", owned, member_id="other", target=owned, epoch=epoch)
+
+
+def test_covered_when_every_member_has_joined_and_every_partition_is_ours(
+    make: Callable[..., Query], group: Group
+) -> None:
     query = make(readers="2")
     query.start()
+    group.members[0].assign(*PARTITIONS)
     group.members[1].is_stable = False
-    waited = threading.Thread(target=query.membership.wait_until_settled)
+    waited = threading.Thread(target=query.membership.wait_until_covered)
     waited.start()
     query.rounds(3)
     assert waited.is_alive(), "a member has not joined"
     group.members[1].is_stable = True
-    waited.join(_PATIENCE_S)
+    waited.join(PATIENCE_S)
     assert not waited.is_alive()
 
 
-def test_settling_is_given_up_in_the_end(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership_module, "_SETTLE_TIMEOUT_S", 0.05)
+def test_a_member_that_has_not_shown_itself_since_we_joined_covers_nothing(
+    query: Query, described: list[GroupMember]
+) -> None:
+    described += [an_owner(Q, epoch=5), an_owner(R, epoch=4)]
+    query.group.committed |= {R: 999, PARTITIONS[3]: 1_000}
+    assert query.membership.uncovered() == [R]
+    assert query.membership.uncovered({P: 1_000, Q: 1_000}) == []
+    assert query.membership.uncovered({R: 999}) == [], "it had come as far as that"
+    query.group.members[0].session_timeout_ms = 0
+    assert query.membership.uncovered() == [], "the broker would have put it out by now"
+
+
+def test_before_we_have_joined_nothing_of_others_is_covered(
+    query: Query, described: list[GroupMember]
+) -> None:
+    described += [an_owner(Q, epoch=5)]
     query.group.members[0].is_stable = False
-    query.membership.wait_until_settled()  # returns
+    assert query.membership.uncovered({P: 1_000, Q: 1_000}) == [Q]
+
+
+def test_a_partition_on_its_way_from_a_member_to_another_is_not_covered(
+    query: Query, described: list[GroupMember]
+) -> None:
+    leaves = GroupMember("other", frozenset({Q}), member_id="other", epoch=5)
+    comes = GroupMember("third", member_id="third", target=frozenset({Q}), epoch=5)
+    described += [leaves, comes]
+    assert query.membership.uncovered({Q: 1_000}) == [Q]
+
+
+def test_what_stays_uncovered_is_named(
+    make: Callable[..., Query], group: Group, described: list[GroupMember]
+) -> None:
+    query = make(**{"kafka.max.poll.interval.ms": "10001", "kafka.session.timeout.ms": "10000"})
+    query.start()
+    group.members[0].session_timeout_ms = -10_001
+    group.members[0].assign(P, Q, R)
+    query.rounds()
+    with pytest.raises(KafkaRebalanceError, match=r"not read to the end.*neither.*: t-3"):
+        query.membership.wait_until_covered()
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -569,7 +543,7 @@ def test_an_error_of_the_pump_is_raised_by_the_next_call(
     with pytest.raises(type(error)):
         query.membership.end_offsets([P, Q, R])
     with pytest.raises(type(error)):
-        query.membership.wait_until_settled()
+        query.membership.wait_until_covered()
     assert query.group.members[0].closed == 1, "a failed membership does not stay in the group"
 
 
@@ -644,7 +618,7 @@ def test_a_revoke_requested_while_ranges_are_recorded_waits_for_them(query: Quer
             seen = member.polls
             member._to_revoke.add(P)
             # The pump learns of it now, and may come as far as releasing it, were it let.
-            assert query.group.changed.wait_for(lambda: member.polls > seen, _PATIENCE_S)
+            assert query.group.changed.wait_for(lambda: member.polls > seen, PATIENCE_S)
             query.group.changed.wait_for(lambda: member.polls > seen + 2, 0.3)
 
     member.while_planning = request
@@ -757,7 +731,7 @@ def test_nothing_is_committed_before_its_proof(query: Query) -> None:
     query.rounds()
     assert query.group.committed == {P: 150}
     query.rounds()
-    assert query.membership.state_without_ranges().unacknowledged == {}
+    assert not query.membership.has_open_commits()
 
 
 def test_a_trigger_from_elsewhere_than_the_last_batch_is_refused(query: Query) -> None:
@@ -907,9 +881,8 @@ def test_a_loss_and_quick_rejoin(query: Query) -> None:
 
 
 def test_what_is_lost_is_not_committed_but_not_forgotten(
-    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Query], group: Group
 ) -> None:
-    monkeypatch.setattr(membership_module, "_LOST_CHECK_S", 0.0)
     group.committed = {P: 100, Q: 200}
     query = make()
     query.start()
@@ -923,17 +896,207 @@ def test_what_is_lost_is_not_committed_but_not_forgotten(
     assert group.committed[P] == 100
     handed_out = query.membership.hand_out({Q: a_range(Q, 200, 201)})
     assert handed_out is not None
-    assert handed_out[2].unacknowledged == {P: 150}
-    group.committed[P] = 160  # the next owner's
+    assert handed_out[2].positions == {P: 150}
+
+
+def test_where_partitions_start_is_logged_before_there_is_a_record(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = make(startingOffsets="latest")
+    query.start()
+    assert not query.membership.wants_log(at_once=True)
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    monkeypatch.setattr(membership_module, "_LOG_POSITIONS_AFTER_S", 1_000.0)
+    assert not query.membership.wants_log(at_once=False), "records may be about to come"
+    assert query.membership.wants_log(at_once=True)
+    monkeypatch.setattr(membership_module, "_LOG_POSITIONS_AFTER_S", 0.0)
+    assert query.membership.wants_log(at_once=False)
+    assert query.membership.state_without_ranges().positions == {P: 1_000, Q: 1_000}
+    assert not query.membership.wants_log(at_once=True)
+
+
+@pytest.mark.parametrize("starting", ["latest", '{"t":{"0":7}}', "earliest"])
+def test_a_checkpoint_needs_no_group(
+    make: Callable[..., Query], group: Group, starting: str
+) -> None:
+    query = make(startingOffsets=starting)
+    query.membership.restore({P: 150, Q: 10})
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 150}
+    assert group.committed == {P: 150}
+    assert query.membership.state_without_ranges().positions == {P: 150, Q: 10}
+
+
+def test_a_checkpoint_does_not_ask_for_a_record_at_the_starting_timestamp(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """There may be none, which is an error of a query that starts."""
+    query = make(startingTimestamp="5000")
+    query.membership.restore({P: 150})
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 150}
+
+
+def test_where_sparks_own_source_ended_counts_and_the_group_is_set_back(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Else what lies between is delivered by nobody: that source knows of no group."""
+    group.committed = {P: 900, Q: 5}
+    group.accepts_commits = False
+    query = make()
+    query.membership.restore({P: 150, Q: 10, R: 30}, None, [P, Q, R])
+    assert query.membership.state_without_ranges().imported == {P, Q, R}
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {Q: 10}, "the group is still ahead"
+    assert query.membership.state_without_ranges().imported == {P, R}, "for a restart now"
+    group.accepts_commits = True
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 150, Q: 10}
+    assert group.committed == {P: 150, Q: 10}
+    assert query.membership.state_without_ranges().imported == {R}
+    # From now on it is a partition like any other.
+    group.members[0].lose(P)
+    query.rounds(2)
+    group.committed[P] = 400
+    group.members[0].assign(P, generation=2)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 400, Q: 10}
+
+
+def test_positions_of_deleted_topics_do_not_pile_up(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "_FORGET_EVERY_S", 0.0)
+    gone, hidden, other = (TopicPartition(t, 0) for t in ("gone", "hidden", "other"))
+    group.topics = {"t", "other"}
+    group.hidden = {"hidden"}
+    query = make()
+    query.membership.restore({P: 150, gone: 3, hidden: 4, other: 5})
+    query.start()
+    query.rounds(3)
+    known = query.membership.state_without_ranges().positions
+    assert known == {P: 150, hidden: 4, other: 5}
+
+
+def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """A hung sink kept them for ever."""
+    group.committed = {P: 100}
+    query = make(maxBatchDurationMs="50")
+    query.start()
+    member = group.members[0]
+    member.assign(P)
     query.rounds()
-    assert query.membership.state_without_ranges().unacknowledged == {}
+    end = query.read(P, 100, 150)
+    with group.changed:
+        assert group.changed.wait_for(lambda: member.left, PATIENCE_S)
+    (reason,) = member.left
+    assert "maxBatchDurationMs=50" in reason
+    assert query.membership.plannable() == {}
+    assert query.membership.state_without_ranges().pending == {}
+    with group.changed:  # it stays out until the batch is done
+        polls = member.polls
+        group.committed[P] = 130  # the next owner's
+        assert not group.changed.wait_for(lambda: member.polls > polls, 0.3)
+    query.membership.committed(end)
+    query.rounds(3)
+    assert group.committed == {P: 130}, "it is not the query's to commit"
+    member.assign(P, generation=2)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 150}, "and is delivered by the batch"
+    assert len(member.left) == 1
+
+
+def test_a_batch_that_spark_has_committed_does_not_take_too_long(
+    make: Callable[..., Query], group: Group, checkpoint: Checkpoint
+) -> None:
+    """Spark waits for its next trigger then, which is no hung sink."""
+    group.committed = {P: 100}
+    query = make(maxBatchDurationMs="50", checkpointLocation=str(checkpoint.root))
+    query.start()
+    member = group.members[0]
+    member.assign(P)
+    query.rounds()
+    end = query.read(P, 100, 150)
+    checkpoint.write(end, committed=True)
+    with group.changed:
+        assert group.changed.wait_for(lambda: group.committed[P] == 150, PATIENCE_S)
+    query.rounds()
+    assert member.left == []
+
+
+@pytest.mark.parametrize("has_commit_log", [False, True])
+def test_what_would_help_is_said_once_when_a_revoke_waits_too_long(
+    make: Callable[..., Query],
+    group: Group,
+    checkpoint: Checkpoint,
+    caplog: pytest.LogCaptureFixture,
+    has_commit_log: bool,
+) -> None:
+    group.committed = {P: 100, Q: 100}
+    options = {"checkpointLocation": str(checkpoint.root)} if has_commit_log else {}
+    query = make(**options)
+    query.start()
+    member = group.members[0]
+    member.assign(P, Q)
+    query.rounds()
+    handed = {p: a_range(p, 100, 150) for p in (P, Q)}
+    assert query.membership.hand_out(handed) is not None
+    query.membership.planned({"ends": {"0": 150, "1": 150}})
+    for partition in (P, Q):
+        member.revoke(partition)
+        query.rounds()
+        member.lose(partition)  # as at the end of revokeTimeoutMs
+        query.rounds()
+    said = [r.getMessage() for r in caplog.records if "revokeTimeoutMs" in r.getMessage()]
+    assert len(said) == 1
+    assert "t-0" in said[0]
+    assert ("the option checkpointLocation" in said[0]) != has_commit_log
+
+
+def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "_AWAITED_CHECK_S", 0.0)
+    group.committed = {P: 100, Q: 200}
+    query = make()
+    membership = query.membership
+    ranges = {P: a_range(P, 100, 150), Q: a_range(Q, 200, 250)}
+    end = {"ends": {"0": 150, "1": 250}}
+    membership.resume({P: 100, Q: 200}, ranges, end)
+    query.start()
+    found: list[dict[TopicPartition, int]] = []
+    planner = threading.Thread(target=lambda: found.append(membership.lost_below(ranges)))
+    planner.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert planner.is_alive(), "another has one of them and has committed nothing of it"
+    group.members[0].revoke(P)
+    with group.changed:
+        group.committed[Q] = 260
+    planner.join(20)
+    assert found == [{Q: 250}]
+    query.rounds(3)
+    assert group.members[0].owned == {P}, "not handed over before Spark has committed the batch"
+    membership.begin_trigger(end)
+    query.rounds(4)
+    assert group.members[0].released == {P}
+    assert group.committed == {P: 150, Q: 260}
 
 
 def test_a_checkpoint_is_ahead_of_the_group(make: Callable[..., Query], group: Group) -> None:
     group.committed = {P: 100, Q: 200}
     query = make()
     query.membership.restore({P: 150, Q: 10})
-    assert query.membership.state_without_ranges().unacknowledged == {P: 150, Q: 10}
+    assert query.membership.state_without_ranges().positions == {P: 150, Q: 10}
     query.start()
     group.members[0].assign(P, Q)
     query.rounds(3)
@@ -963,10 +1126,10 @@ def test_available_now_does_not_go_on_without_its_end(
 
     def no_answer(partitions: object, timeout_ms: float) -> dict[TopicPartition, int]:
         asked.append(partitions)
-        raise kafka_errors.KafkaTimeoutError
+        return {}
 
     monkeypatch.setattr(membership_module, "_SETTLE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(query.group.members[0], "end_offsets", no_answer)
+    monkeypatch.setattr(query.group.members[0], "end_offsets_now", no_answer)
     with pytest.raises(KafkaRebalanceError, match="t-0"):
         query.membership.end_offsets_of_topics()
     assert len(asked) > 1, "tried again"
@@ -1088,7 +1251,7 @@ def test_stop_with_a_commit_that_is_never_acknowledged(query: Query) -> None:
 def test_stop_does_not_wait_for_a_pump_that_hangs(query: Query) -> None:
     member = query.group.members[0]
     member.may_poll.clear()
-    assert member.hangs.wait(_PATIENCE_S)
+    assert member.hangs.wait(PATIENCE_S)
     try:
         query.membership.stop(timeout_s=0.05)
         assert member.closed == 0, "it came back although the pump did not"

@@ -45,7 +45,7 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
     return StreamOffset(
         ranges=ranges,
         pending=pending,
-        unacknowledged={p: draw(NUMBERS) for p in partitions[cut:]},
+        others={p: draw(NUMBERS) for p in partitions[cut:]},
         members=tuple(
             MemberState(draw(st.integers(-1, 99)), tuple(sorted(with_range[i::shares])))
             for i in range(shares)
@@ -58,6 +58,7 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
         run=draw(st.none() | st.text(max_size=4)),
         warm_up=warm_up,
         initial=None if ranges else draw(st.none() | st.frozensets(PARTITIONS, max_size=3)),
+        imported=frozenset(p for p in partitions if draw(st.booleans())),
     )
 
 
@@ -87,7 +88,7 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
     again = StreamOffset(
         ranges=shuffled(offset.ranges),
         pending=shuffled(offset.pending),
-        unacknowledged=shuffled(offset.unacknowledged),
+        others=shuffled(offset.others),
         members=tuple(
             MemberState(m.generation, tuple(chance.sample(m.partitions, len(m.partitions))))
             for m in offset.members
@@ -98,6 +99,7 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
         run=offset.run,
         warm_up=offset.warm_up,
         initial=offset.initial,
+        imported=offset.imported,
     )
     assert json.dumps(again.to_json_dict()) == text
     assert json.dumps(StreamOffset.parse(reordered(json.loads(text))).to_json_dict()) == text
@@ -108,7 +110,7 @@ def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
     other = TopicPartition("a", 3)
     offset = StreamOffset(
         ranges={p: OffsetRange(p.topic, p.partition, 100, 250) for p in (p10, p2, other)},
-        unacknowledged={TopicPartition("c", 0): 17},
+        others={TopicPartition("c", 0): 17},
         members=(MemberState(41, (p10, p2)), MemberState(41)),
         revoking=frozenset({p10}),
         lost=frozenset({other}),
@@ -116,9 +118,9 @@ def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
         run="r",
     )
     assert json.dumps(offset.to_json_dict(), separators=(",", ":")) == (
-        '{"version":1,'
+        '{"version":2,'
         '"ranges":{"a":{"3":[100,250]},"b":{"2":[100,250],"10":[100,250]}},'
-        '"unacknowledged":{"c":{"0":17}},'
+        '"positions":{"c":{"0":17}},'
         '"state":{"members":[{"generation":41,"partitions":{"b":[2,10]}},'
         '{"generation":41,"partitions":{}}],'
         '"revoking":{"b":[10]},"lost":{"a":[3]},'
@@ -129,13 +131,21 @@ def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
 
 def test_the_initial_offset_is_a_constant() -> None:
     assert json.dumps(INITIAL_OFFSET.to_json_dict()) == (
-        '{"version": 1, "ranges": {}, "unacknowledged": {}, "state": {}}'
+        '{"version": 2, "ranges": {}, "positions": {}, "state": {}}'
     )
 
 
 def test_a_newer_version_is_refused_by_number() -> None:
-    with pytest.raises(OffsetFormatError, match=r"version 2.*reads version 1"):
-        StreamOffset.parse({"version": 2, "chapters": []})
+    with pytest.raises(OffsetFormatError, match=r"version 3.*reads versions up to 2"):
+        StreamOffset.parse({"version": 3, "chapters": []})
+
+
+def test_what_version_1_says_of_positions_is_still_read() -> None:
+    first = {"version": 1, "ranges": {"t": {"0": [0, 4]}}, "unacknowledged": {"t": {"1": 3}}}
+    offset = StreamOffset.parse({**first, "state": {}})
+    assert offset.positions() == {TopicPartition("t", 0): 4, TopicPartition("t", 1): 3}
+    with pytest.raises(OffsetFormatError, match="positions"):
+        StreamOffset.parse({**first, "positions": {}, "state": {}})
 
 
 def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
@@ -163,9 +173,9 @@ def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
         malformed("ranges.t", {"": [0, 1]}),
         malformed("pending", []),
         malformed("pending.t", {"0": [2, 1]}),
-        malformed("unacknowledged", 1),
-        malformed("unacknowledged.t", {"0": None}),
-        malformed("unacknowledged.t", {"0": 2**63}),
+        malformed("positions", 1),
+        malformed("positions.t", {"0": None}),
+        malformed("positions.t", {"0": 2**63}),
         malformed("state", []),
         malformed("state.members", {}),
         malformed("state.members", [{}]),
@@ -187,10 +197,10 @@ def test_what_is_malformed_is_named(field: str, value: Any) -> None:
         StreamOffset.parse(value)
 
 
-def test_a_partition_has_a_range_or_an_unacknowledged_position() -> None:
+def test_a_partition_has_a_range_or_a_position() -> None:
     value = INITIAL_OFFSET.to_json_dict()
-    value |= {"ranges": {"t": {"0": [0, 1]}}, "unacknowledged": {"t": {"0": 1}}}
-    with pytest.raises(OffsetFormatError, match="unacknowledged"):
+    value |= {"ranges": {"t": {"0": [0, 1]}}, "positions": {"t": {"0": 1}}}
+    with pytest.raises(OffsetFormatError, match="positions"):
         StreamOffset.parse(value)
 
 
@@ -231,3 +241,40 @@ def test_what_is_pending_and_was_moved_away_from_is_gone() -> None:
     """Records are gone from Kafka, the stream went on elsewhere."""
     end = StreamOffset(ranges={P: a_range(P, 4, 8)}, pending={P: a_range(P, 0, 10)})
     assert after(INITIAL_OFFSET, end) == {P: (4, 8)}
+
+
+def test_an_offset_of_sparks_own_source_is_where_each_partition_stands() -> None:
+    logged = {"t": {"0": 4, "1": 7}, "version": {"2": 1}}
+    offset = StreamOffset.parse(logged)
+    here = {P: 4, Q: 7, TopicPartition("version", 2): 1}
+    assert offset.built_in
+    assert offset.positions() == here
+    assert offset.imported == here.keys()
+    assert offset.to_json_dict() == logged
+    assert StreamOffset.parse(offset.to_json_dict()) == offset
+
+
+def test_a_batch_of_sparks_own_source_reads_from_the_offset_before() -> None:
+    """What that does not have is new, and is read from the beginning."""
+    start = StreamOffset.parse({"t": {"0": 4, "1": 7}})
+    assert after(start, StreamOffset.parse({"t": {"0": 9, "1": 7, "2": 3}})) == {
+        P: (4, 9),
+        TopicPartition("t", 2): (0, 3),
+    }
+    assert after(start, StreamOffset.parse({"t": {"0": 4, "1": 7}})) == {}
+
+
+def test_positions_of_sparks_own_source_are_known_as_such_until_they_are_started_from() -> None:
+    offset = StreamOffset(others={P: 4, Q: 7}, imported=frozenset({Q}))
+    told = offset.to_json_dict()
+    assert told["state"] == {"imported": {"t": [1]}}
+    assert StreamOffset.parse(told) == offset
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"t": {}}, {"t": {"0": -1}}, {"t": {"x": 1}}, {"t": {"0": 1.0}}, {"t": {"0": 1}, "u": 2}],
+)
+def test_what_is_only_like_an_offset_of_sparks_own_source(value: Any) -> None:
+    with pytest.raises(OffsetFormatError, match="version"):
+        StreamOffset.parse(value)

@@ -51,6 +51,7 @@ def test_defaults() -> None:
     assert options.isolation_level == "read_uncommitted"
     assert options.max_offsets_per_trigger is None
     assert options.revoke_timeout_ms is None
+    assert options.max_batch_duration_ms is None
     assert options.checkpoint_location is None
     assert options.fail_on_data_loss
     assert not options.include_headers
@@ -71,6 +72,7 @@ def test_every_option_arrives() -> None:
             "includeHeaders": "TRUE",
             "failOnDataLoss": "False",
             "revokeTimeoutMs": "300000",
+            "maxBatchDurationMs": "600000",
             "includeRebalanceEvents": "true",
             "checkpointLocation": "file:///data/check%20point",
         }
@@ -85,6 +87,7 @@ def test_every_option_arrives() -> None:
     assert options.include_headers
     assert not options.fail_on_data_loss
     assert options.revoke_timeout_ms == 300_000
+    assert options.max_batch_duration_ms == 600_000
     assert options.include_rebalance_events
     assert options.checkpoint_location == "/data/check%20point"
     assert pickle.loads(pickle.dumps(options)) == options
@@ -175,6 +178,7 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("kafka.group.instance.id", ASSIGNED | {"kafka.group.instance.id": "a"}),
     ("kafka.group.protocol", ASSIGNED | {"kafka.group.protocol": "consumer"}),
     ("revokeTimeoutMs", ASSIGNED | {"revokeTimeoutMs": "1000"}),
+    ("maxBatchDurationMs", ASSIGNED | {"maxBatchDurationMs": "1000"}),
     ("startingOffsets", ASSIGNED | {"startingOffsets": '{"orders":{"0":5,"1":5}}'}),
     (
         "startingOffsetsByTimestamp",
@@ -220,6 +224,7 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("failOnDataLoss", {"failOnDataLoss": "0"}),
     ("includeRebalanceEvents", {"includeRebalanceEvents": ""}),
     ("revokeTimeoutMs", {"revokeTimeoutMs": "0"}),
+    ("maxBatchDurationMs", {"maxBatchDurationMs": "0"}),
     ("revokeTimeoutMs", {"revokeTimeoutMs": "300001"}),
     ("revokeTimeoutMs", {"revokeTimeoutMs": "2000", "kafka.max.poll.interval.ms": "1000"}),
     ("checkpointLocation", {"checkpointLocation": "dbfs:/c"}),

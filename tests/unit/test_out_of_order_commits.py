@@ -160,7 +160,7 @@ class Asynchronous(RuleBasedStateMachine):
     @rule()
     def send(self) -> None:
         """Problem 5: "offsets should be aggregated before committing"; and one at a time."""
-        sent = self.commits.take()
+        sent = {p: entry.offset for p, entry in self.commits.take().items()}
         if self.in_flight:
             assert sent == {}, "two commits in flight"
             return
@@ -234,7 +234,7 @@ class Asynchronous(RuleBasedStateMachine):
             self.commits.acknowledge(self.in_flight.keys() - self.stale)
             self.broker |= {p: o for p, o in self.in_flight.items() if p not in self.stale}
             self.commits.retry()
-        self.broker |= self.commits.take()
+        self.broker |= {p: entry.offset for p, entry in self.commits.take().items()}
         for partition, mine in self.owned.items():
             if mine.processed and not mine.in_processing():
                 assert self.broker[partition] >= max(mine.handed_out) + 1

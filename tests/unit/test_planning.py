@@ -177,19 +177,18 @@ def test_a_task_has_one_members_ranges_with_their_flags() -> None:
         (),
         (1, 3),
         revoking=frozenset({tp(0), tp(9)}),
-        lost=frozenset({tp(3)}),
     )
-    assert group_into_tasks(offset, 3) == [
+    assert group_into_tasks(offset, 3, lost_below={tp(3): 4}) == [
         ReadTask(
             (
-                TaskRange(OffsetRange("t", 0, 0, 5), 40, True, False),
-                TaskRange(OffsetRange("t", 2, 0, 5), 40, False, False),
+                TaskRange(OffsetRange("t", 0, 0, 5), 40, True),
+                TaskRange(OffsetRange("t", 2, 0, 5), 40, False),
             )
         ),
         ReadTask(
             (
-                TaskRange(OffsetRange("t", 1, 0, 5), 42, False, False),
-                TaskRange(OffsetRange("t", 3, 0, 5), 42, False, True),
+                TaskRange(OffsetRange("t", 1, 0, 5), 42, False),
+                TaskRange(OffsetRange("t", 3, 0, 5), 42, False, 4),
             )
         ),
     ]
@@ -282,7 +281,7 @@ def tasks_of(sizes: list[list[int]]) -> list[ReadTask]:
     return [
         ReadTask(
             tuple(
-                TaskRange(OffsetRange("t", n := next(numbers), 7, 7 + size), n, n % 2 == 0, False)
+                TaskRange(OffsetRange("t", n := next(numbers), 7, 7 + size), n, n % 2 == 0)
                 for size in task
             )
         )

@@ -32,7 +32,7 @@ class AgainstABroker(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        taken = self.commits.take()
+        taken = {p: entry.offset for p, entry in self.commits.take().items()}
         assert not (taken and self.sent), "two commits in flight"
         if taken:
             self.sent = taken

@@ -169,7 +169,7 @@ def test_without_end_offsets_as_on_spark_4_1(latest: str) -> None:
 
 
 def test_the_warm_up_of_a_restart_keeps_the_positions_of_the_checkpoint() -> None:
-    warm_up = StreamOffset(unacknowledged={P: 150}, warm_up=1)
+    warm_up = StreamOffset(others={P: 150}, warm_up=1)
     story = [reported(FIRST, warm_up, {}), reported(warm_up, warm_up, {P: 155, Q: 20})]
     assert rows(*story) == [(0, 150, 155, 5, "assigned"), (1, 20, 20, 0, "assigned")]
 
@@ -228,8 +228,8 @@ def test_another_source_and_another_thing_are_refused() -> None:
     with pytest.raises(TypeError, match="neither a streaming query nor its progress: 3"):
         progress(3)
     newer = reported(None, FIRST, None)
-    newer["sources"][0]["endOffset"]["version"] = 2
-    with pytest.raises(OffsetFormatError, match="version 2"):
+    newer["sources"][0]["endOffset"]["version"] = 3
+    with pytest.raises(OffsetFormatError, match="version 3"):
         progress(newer)
 
 

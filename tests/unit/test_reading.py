@@ -6,11 +6,14 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import reading
 from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.planning import ReadTask
+from pyspark_kafka_rebalance.source.planning import ReadTask, TaskRange
+from pyspark_kafka_rebalance.source.schema import arrow_schema
 
 
 class NothingToRead:
@@ -45,3 +48,25 @@ def test_what_the_modules_have_left_is_walked_over_once(new_worker):
     assert frozen > len(gc.get_objects())
     list(reading.read_task(task, options))
     assert gc.get_freeze_count() <= frozen, "again with each task: garbage would stay for ever"
+
+
+@pytest.mark.parametrize(
+    ("lost_below", "marks"), [(0, "0000"), (10, "0000"), (12, "1100"), (14, "1111"), (99, "1111")]
+)
+def test_rows_are_marked_lost_up_to_an_offset(lost_below, marks):
+    """Another query has delivered the first of a range, and stopped."""
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.group.id": "g"},
+        default_readers=1,
+    )
+    schema = arrow_schema(options)
+    task_range = TaskRange(OffsetRange("t", 3, 10, 14), 41, False, lost_below)
+    columns = reading.ConstantColumns(task_range, schema)
+    offsets = [[10, 11, 12], [13]]
+    rows = []
+    for some in offsets:
+        records = pa.RecordBatch.from_pylist([{"offset": offset} for offset in some], schema)
+        beside = columns.beside(records)
+        assert beside.column("partition").to_pylist() == [3] * len(some)
+        rows += beside.column("lost").to_pylist()
+    assert rows == [mark == "1" for mark in marks]

@@ -15,6 +15,7 @@ from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from record_batches import (
     CODECS,
+    CONTROL,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -308,6 +309,26 @@ def test_a_transaction_that_began_before_the_fetch_is_still_aborted() -> None:
     log = simple(50, 55, flags=TRANSACTIONAL, producer_id=7) + control(55, 7, commit=False)
     rows = decode(log + simple(56, 58), aborted=[AbortedTransaction(3, 7)], read_committed=True)
     assert offsets(rows) == [56, 57]
+
+
+@pytest.mark.parametrize("read_committed", [True, False])
+def test_batches_that_compaction_has_emptied_are_passed_over(read_committed: bool) -> None:
+    """It keeps a producer's last batch, be it a marker or not, with no record in it."""
+    log = b"".join(
+        [
+            build([], flags=CONTROL | TRANSACTIONAL, producer_id=7, base_offset=0, last_offset=3),
+            build([], flags=TRANSACTIONAL, producer_id=7, base_offset=4, last_offset=5),
+            build([], producer_id=9, base_offset=6, last_offset=6),
+            simple(7, 9, flags=TRANSACTIONAL, producer_id=8),  # aborted
+            control(9, 8, commit=False),
+            simple(10, 12),
+        ]
+    )
+    rows = decode(log, aborted=[AbortedTransaction(7, 8)], read_committed=read_committed)
+    assert offsets(rows) == ([10, 11] if read_committed else [7, 8, 10, 11])
+    empty = log[:61]
+    assert decode(empty, aborted=[AbortedTransaction(7, 8)], read_committed=read_committed) == []
+    assert next_position(empty, 0, EVERYTHING) == 4
 
 
 @pytest.mark.parametrize("key", [b"", b"\x00\x00\x00"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError
+from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, names_of
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.assignment import RebalanceEvent
@@ -44,6 +44,7 @@ class FakeMembership:
         self.failure: Exception | None = None
         self.restored: dict[TopicPartition, int] = {}
         self.initial = frozenset({P, Q})
+        self.imported: frozenset[TopicPartition] = frozenset()
         self.last: dict[str, Any] | None = None
         self.proven: list[dict[str, Any]] = []
         self.moved: list[dict[TopicPartition, int]] = []
@@ -53,9 +54,19 @@ class FakeMembership:
         self.lost: set[TopicPartition] = set()
         self.pending: dict[TopicPartition, OffsetRange] = {}
         self.wants = False  # an empty batch
+        self.unlogged = False  # a position is in no offset,
+        self.quiet = True  # and nothing else happens
         self.starting: list[TopicPartition] = []  # assigned, and their start not known at once
         self.changes: list[Callable[[], None]] = []  # one for each wait
         self.gone: set[TopicPartition] = set()
+        self.progress_is_asynchronous = False
+        self.untold: dict[TopicPartition, int | None] = {}
+        self.delivered: dict[TopicPartition, int] = {}  # by others, below these offsets
+        self.resumed: list[tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetRange]]] = []
+        self.looks = 0
+        self.nobodys: set[TopicPartition] = set()  # neither this member's nor a live other's
+        self.covered_within_s = 60.0
+        self.others = True  # in the group
 
     def progress_is_synchronous(self) -> None:
         self.calls.append("synchronous")
@@ -69,6 +80,9 @@ class FakeMembership:
     def wants_commit(self) -> bool:
         return self.wants
 
+    def wants_log(self, at_once: bool) -> bool:
+        return self.unlogged and (at_once or self.quiet)
+
     def start(self) -> None:
         self.calls.append("start")
 
@@ -76,9 +90,29 @@ class FakeMembership:
         self.joined = True
         self.calls.append("join")
 
-    def wait_until_settled(self) -> None:
+    def has_others(self) -> bool:
+        assert not self.joined, "asks when its own members are in the group"
+        return self.others
+
+    def wait_until_positioned(
+        self, until: Callable[[], bool], timeout_s: float, unchanged_s: float = 0.0
+    ) -> None:
         assert self.joined, "waits for a group that it does not join"
+        assert not until()
+        self.calls.append("positioned")
+
+    def wait_until_covered(
+        self, ends: Mapping[TopicPartition, int] | None, until: Callable[[], bool]
+    ) -> None:
+        assert self.joined, "waits for a group that it does not join"
+        assert not until()
         self.calls.append("settle")
+
+    def uncovered(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        return sorted(self.nobodys)
+
+    def not_covered(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
+        return KafkaRebalanceError(f"nobody's: {names_of(uncovered)}")
 
     def wait_until_acknowledged(self) -> None:
         self.calls.append("acknowledged")
@@ -92,11 +126,29 @@ class FakeMembership:
         self,
         positions: Mapping[TopicPartition, int],
         initial: frozenset[TopicPartition] | None,
+        imported: Collection[TopicPartition],
     ) -> None:
         self.calls.append("restore")
         self.restored = dict(positions)
+        self.imported = frozenset(imported)
         if initial is not None:
             self.initial = initial
+
+    def resume(
+        self,
+        proven: Mapping[TopicPartition, int],
+        ranges: Mapping[TopicPartition, OffsetRange],
+        end: dict[str, Any],
+        imported: Collection[TopicPartition],
+    ) -> None:
+        assert not self.joined, "its members could have got what the batch reads"
+        self.resumed.append((dict(proven), dict(ranges)))
+        self.last = end
+
+    def lost_below(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, int]:
+        assert self.joined
+        self.looks += 1
+        return {p: offset for p, offset in self.delivered.items() if p in ranges}
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         return self.initial
@@ -127,12 +179,16 @@ class FakeMembership:
     def unpositioned(self) -> list[TopicPartition]:
         return [p for p in self.starting if p not in self.positions]
 
-    def wait_for_change(self) -> None:
+    def wait_for_change(self, seconds: float = 0.0) -> None:
         assert self.changes, "waits for what nobody will bring"
         self.changes.pop(0)()
 
     def deleted(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         return [p for p in partitions if p in self.gone]
+
+    def take_deleted(self) -> dict[TopicPartition, int | None]:
+        told, self.untold = self.untold, {}
+        return told
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         return dict(self.ends)
@@ -155,7 +211,8 @@ class FakeMembership:
             member_of={p: 0 for p in ranges if p in self.positions},
             revoking=frozenset(self.revoking),
             lost=frozenset(self.lost),
-            unacknowledged=dict(self.restored),
+            positions=dict(self.restored),
+            imported=self.imported,
             pending=dict(self.pending),
         )
 
@@ -243,7 +300,7 @@ def a_logged_batch() -> dict[str, Any]:
     """As it comes back from the checkpoint."""
     offset = StreamOffset(
         ranges={P: OffsetRange("t", 0, 100, 150)},
-        unacknowledged={R: 7},
+        others={R: 7},
         revoking=frozenset({P}),
         run="kafka_deferred-dead",
     ).to_json_dict()
@@ -277,13 +334,39 @@ def test_a_warm_up_comes_first_and_the_join_only_after_it(
     assert membership.calls.count("start") == 1
 
 
+def test_where_nobody_else_is_in_the_group_the_first_batch_has_what_there_is(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    """Nobody could read meanwhile what the members own while Spark warms up."""
+    reader = make()
+    reader._started()
+    (membership,) = memberships
+    membership.others = False
+    membership.positions, membership.ends = {P: 100}, {P: 150}
+    assert ends_of(reader.latestOffset(reader.initialOffset(), UNLIMITED)) == {P: 150}
+    assert membership.calls.index("positioned") < membership.calls.index("plan")
+
+
+def test_the_run_is_named_without_other_members_even_when_there_is_nothing_to_read(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    before = StreamOffset(run="before").to_json_dict()
+    reader = make()
+    reader._started()
+    (membership,) = memberships
+    membership.others = False
+    offset = reader.latestOffset(before, UNLIMITED)
+    assert StreamOffset.parse(offset).run == membership.client_id
+    assert reader.latestOffset(offset, UNLIMITED) is offset
+
+
 def test_the_warm_up_after_a_restart_is_another_batch_and_forgets_nothing(
     make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
-    start = StreamOffset(unacknowledged={R: 7}, warm_up=1).to_json_dict()
+    start = StreamOffset(others={R: 7}, warm_up=1).to_json_dict()
     first = make().latestOffset(start, UNLIMITED)
     assert first != start, "Spark would run no batch"
-    assert StreamOffset.parse(first).unacknowledged == {R: 7}
+    assert StreamOffset.parse(first).others == {R: 7}
     assert memberships[0].restored == {R: 7}
 
 
@@ -323,16 +406,74 @@ def test_a_run_that_ends_without_a_record_has_a_batch_once(
     assert make().latestOffset(first, ReadAllAvailable()) is first
 
 
-def test_no_warm_up_after_a_replay(
+def test_where_partitions_start_is_logged_by_a_batch_without_records(running: Running) -> None:
+    membership = running.membership
+    membership.ends = dict(membership.positions)
+    membership.unlogged, membership.quiet = True, False
+    assert running.trigger() == running.start, "there are records to come, perhaps"
+    membership.quiet, membership.restored = True, {P: 100, Q: 200}
+    end = running.trigger()
+    assert StreamOffset.parse(end).positions() == {P: 100, Q: 200}
+    assert running.reader.partitions(running.start, end) == []
+
+
+def test_a_run_that_ends_logs_where_partitions_start_at_once(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make()
+    first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    (membership,) = memberships
+    membership.unlogged, membership.quiet, membership.restored = True, False, {P: 100}
+    end = reader.latestOffset(first, ReadAllAvailable())
+    assert StreamOffset.parse(end).positions() == {P: 100}
+
+
+BUILT_IN = {"t": {"0": 150, "2": 7}}
+
+
+def test_a_checkpoint_of_sparks_own_source_is_gone_on_from(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    first = make().latestOffset(BUILT_IN, UNLIMITED)
+    (membership,) = memberships
+    assert membership.restored == {P: 150, R: 7}
+    logged = StreamOffset.parse(first)
+    assert (logged.positions(), logged.imported) == ({P: 150, R: 7}, {P, R})
+
+
+def test_a_batch_of_sparks_own_source_that_was_not_completed_is_read_again(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make()
+    tasks = reader.partitions({"t": {"0": 100, "2": 7}}, BUILT_IN)
+    assert {p: (r.range.start, r.range.end) for p, r in ranges_of(tasks).items()} == {P: (100, 150)}
+    assert memberships[0].resumed == [({P: 100, R: 7}, {P: OffsetRange("t", 0, 100, 150)})]
+    following = StreamOffset.parse(reader.latestOffset(BUILT_IN, UNLIMITED))
+    assert memberships[0].restored == {P: 150, R: 7}
+    assert following.imported == {P, R}
+
+
+def test_the_first_batch_of_sparks_own_source_starts_where_the_checkpoint_says(
     make: Callable[..., KafkaDeferredStreamReader],
     memberships: list[FakeMembership],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(stream_module, "moved_on", lambda *_: frozenset())
+    with pytest.raises(KafkaRebalanceError, match="checkpointLocation"):
+        make().partitions(make().initialOffset(), BUILT_IN)
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_text('\0v1\n{"t":{"0":90,"2":7}}')
+    reader = make(checkpointLocation=str(tmp_path))
+    tasks = reader.partitions(reader.initialOffset(), BUILT_IN)
+    assert {p: (r.range.start, r.range.end) for p, r in ranges_of(tasks).items()} == {P: (90, 150)}
+    assert memberships[-1].resumed == [({P: 90, R: 7}, {P: OffsetRange("t", 0, 90, 150)})]
+
+
+def test_no_warm_up_after_a_replay(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
     reader = make()
     logged = a_logged_batch()
     reader.partitions(reader.initialOffset(), logged)
-    assert memberships == [], "a replay needs no membership"
     end = reader.latestOffset(logged, UNLIMITED)
     assert StreamOffset.parse(end).warm_up is None
     (membership,) = memberships
@@ -480,6 +621,50 @@ def test_available_now_leaves_to_another_member_what_has_moved(
     del run.membership.positions[Q]
     assert run.next() == {P: 150}
     assert run.next() == {}
+
+
+def test_available_now_does_not_end_before_a_dead_members_partitions_are_its_own(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now()
+    membership = run.membership
+    del membership.positions[Q]
+    membership.nobodys = {Q}
+
+    def its_session_ends() -> None:
+        membership.nobodys.clear()
+        membership.positions[Q] = 200
+
+    assert run.next() == {P: 150}
+    membership.changes = [lambda: None, its_session_ends]
+    assert run.next() == {Q: 250}
+    assert run.next() == {}
+
+
+def test_available_now_names_what_nobody_has_read(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now()
+    del run.membership.positions[Q]
+    run.membership.nobodys = {Q}
+    run.membership.covered_within_s = 0.0
+    assert run.next() == {P: 150}
+    with pytest.raises(KafkaRebalanceError, match="nobody's: t-1"):
+        run.next()
+
+
+def test_once_waits_for_a_start_that_is_not_known(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    """It has no second batch that could read the partition."""
+    reader = make()
+    reader._started()
+    (membership,) = memberships
+    membership.positions, membership.ends = {P: 100}, {P: 150, Q: 250}
+    membership.starting = [Q]
+    membership.changes = [lambda: membership.positions.update({Q: 200})]
+    offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert ends_of(offset) == {P: 150, Q: 250}
 
 
 @pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
@@ -679,6 +864,26 @@ def test_data_loss_names_topic_partition_and_offsets(running: Running) -> None:
     assert "t-1" not in str(raised.value)
 
 
+def test_a_deleted_partition_is_data_loss(running: Running) -> None:
+    running.membership.untold = {P: 10, Q: None}
+    with pytest.raises(DataLossError, match=r"t-0: read to 10, deleted, t-1: not read, deleted"):
+        running.trigger()
+
+
+def test_without_failing_a_deleted_partition_is_told_once(
+    make: Callable[..., KafkaDeferredStreamReader],
+    memberships: list[FakeMembership],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    running = Running(make(failOnDataLoss="false"), memberships)
+    running.membership.untold = {P: 10}
+    running.trigger()
+    running.trigger()
+    assert [r.message for r in caplog.records if "gone" in r.message] == [
+        "records may be gone from Kafka, going on without them: t-0: read to 10, deleted"
+    ]
+
+
 def test_after_tolerated_data_loss_the_stream_goes_on_at_the_end(
     make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
@@ -697,9 +902,7 @@ def test_after_tolerated_data_loss_the_stream_goes_on_at_the_end(
 def test_partitions_depend_on_the_end_alone(
     running: Running,
     make: Callable[..., KafkaDeferredStreamReader],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_module, "moved_on", lambda *_: frozenset())
     end = running.trigger()
     starts = [running.start, running.reader.initialOffset(), a_logged_batch()]
     tasks = [[t.value for t in running.reader.partitions(start, end)] for start in starts]
@@ -717,39 +920,70 @@ def test_partitions_depend_on_the_end_alone(
 
 def test_rows_say_what_became_of_their_partition_since_planning(running: Running) -> None:
     end = running.trigger()
-    del running.membership.positions[P]
+    running.membership.delivered = {P: 150}
     running.membership.revoking = {Q, R}
     flags = ranges_of(running.reader.partitions(running.start, end))
-    assert (flags[P].lost, flags[P].revoking) == (True, False)
-    assert (flags[Q].lost, flags[Q].revoking) == (False, True)
+    assert (flags[P].lost_below, flags[P].revoking) == (150, False)
+    assert (flags[Q].lost_below, flags[Q].revoking) == (0, True)
 
 
-def test_a_replay_asks_what_has_moved_on(
-    make: Callable[..., KafkaDeferredStreamReader], monkeypatch: pytest.MonkeyPatch
+def test_a_second_action_on_a_batch_has_the_marks_of_the_first(running: Running) -> None:
+    """One that drops marked rows and one that keeps them lost rows, or had them twice."""
+    end = running.trigger()
+    first = ranges_of(running.reader.partitions(running.start, end))
+    running.membership.delivered, running.membership.revoking = {P: 150}, {Q}
+    assert ranges_of(running.reader.partitions(running.start, end)) == first
+    running.start = end
+    running.membership.ends = {P: 160, Q: 250}
+    later = ranges_of(running.reader.partitions(end, running.trigger()))
+    assert later[P].lost_below == 150, "and the next batch its own"
+
+
+def test_a_second_action_on_a_replay_has_the_marks_of_the_first(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
-    asked: list[Any] = []
+    reader, start = make(), make().initialOffset()
+    first = ranges_of(reader.partitions(start, a_logged_batch()))
+    memberships[0].delivered = {P: 150}
+    assert ranges_of(reader.partitions(start, a_logged_batch())) == first
+    assert memberships[0].looks == len(memberships[0].resumed) == 1
 
-    def moved_on(options: SourceOptions, ranges: Any, run: str | None) -> frozenset[TopicPartition]:
-        asked.append((list(ranges), run))
-        return frozenset({P})
 
-    monkeypatch.setattr(stream_module, "moved_on", moved_on)
+def test_the_members_join_before_a_replay_is_read(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    """Else another query takes its partitions over while it is read, and nobody says so."""
     reader = make()
+    before = StreamOffset(ranges={P: OffsetRange("t", 0, 90, 100), Q: OffsetRange("t", 1, 0, 9)})
+    tasks = ranges_of(reader.partitions(before.to_json_dict(), a_logged_batch()))
+    (membership,) = memberships
+    assert membership.calls == ["start", "join"]
+    assert membership.resumed == [({P: 100, Q: 9, R: 7}, {P: OffsetRange("t", 0, 100, 150)})]
+    assert not tasks[P].revoking, "nobody waits for the dead run's revoke"
+
+
+def test_nobody_takes_over_what_a_replay_reads_that_is_assigned_by_hand(
+    memberships: list[FakeMembership],
+) -> None:
+    assigned = SourceOptions.parse(
+        {
+            "assign": '{"t":[0]}',
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "kafka.group.id": "g",
+        },
+        default_readers=2,
+    )
+    reader = KafkaDeferredStreamReader(assigned)
     flags = ranges_of(reader.partitions(reader.initialOffset(), a_logged_batch()))
-    assert asked == [([OffsetRange("t", 0, 100, 150)], "kafka_deferred-dead")]
-    assert flags[P].lost
-    assert not flags[P].revoking, "nobody waits for the dead run's revoke"
+    assert (flags[P].lost_below, flags[P].revoking) == (0, False)
+    assert memberships == []
 
 
 def test_a_replay_from_before_what_is_pending_reads_that_as_well(
     running: Running,
     make: Callable[..., KafkaDeferredStreamReader],
-    monkeypatch: pytest.MonkeyPatch,
+    memberships: list[FakeMembership],
 ) -> None:
-    asked: list[OffsetRange] = []
-    monkeypatch.setattr(
-        stream_module, "moved_on", lambda _, ranges, run: asked.extend(ranges) or frozenset()
-    )
     running.membership.pending = {P: OffsetRange("t", 0, 40, 100), R: OffsetRange("t", 2, 0, 7)}
     end = running.trigger()
     ours = ranges_of(running.reader.partitions(running.start, end))
@@ -761,7 +995,8 @@ def test_a_replay_from_before_what_is_pending_reads_that_as_well(
     theirs = ranges_of(make().partitions(logged, json.loads(json.dumps(end))))
     read = {p: (r.range.start, r.range.end) for p, r in theirs.items()}
     assert read == {P: (60, 150), Q: (200, 250), R: (0, 7)}
-    assert set(asked) == {r.range for r in theirs.values()}
+    ((proven, resumed),) = memberships[1].resumed
+    assert (proven, set(resumed.values())) == ({P: 60}, {r.range for r in theirs.values()})
 
 
 def test_an_empty_batch_makes_spark_commit_what_is_not_proven(
@@ -781,12 +1016,12 @@ def test_an_empty_batch_makes_spark_commit_what_is_not_proven(
 
 
 def test_a_replay_without_ranges_asks_nobody(
-    make: Callable[..., KafkaDeferredStreamReader], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
-    monkeypatch.setattr(stream_module, "moved_on", None)
     reader = make(readers="2")
     end = StreamOffset(warm_up=1).to_json_dict()
     assert len(reader.partitions(reader.initialOffset(), end)) == 2
+    assert memberships == []
 
 
 # -- the rest -------------------------------------------------------------------------------------
@@ -868,7 +1103,7 @@ def run_of(offset: dict[str, Any]) -> str:
 
 def test_asked_to_stop_it_plans_nothing_more_and_leaves(running: Running) -> None:
     end = running.trigger()
-    assert ask_to_stop(run_of(end), None)
+    assert ask_to_stop(run_of(end), None, 60)
     running.start = end
     assert running.trigger() == end
     assert running.membership.proven[-1] == end, "the trigger after the batch proves it"
@@ -880,14 +1115,35 @@ def test_asked_to_stop_it_plans_nothing_more_and_leaves(running: Running) -> Non
 def test_stop_knows_what_the_one_who_asked_knows(running: Running) -> None:
     """A query that is idle until its next trigger has proven nothing of its last batch itself."""
     end = running.trigger()
-    assert ask_to_stop(run_of(end), None)
-    assert ask_to_stop(run_of(end), end)
+    assert ask_to_stop(run_of(end), None, 60)
+    assert ask_to_stop(run_of(end), end, 60)
     assert end not in running.membership.proven
     running.reader.stop()
     assert running.membership.proven[-1] == end
     assert running.membership.calls[-2:] == ["prove", "stop"]
     assert not is_planner_here(run_of(end))
-    assert not ask_to_stop(run_of(end), None), "it has left"
+    assert not ask_to_stop(run_of(end), None, 60), "it has left"
+
+
+def test_who_asked_to_stop_is_gone(
+    running: Running, memberships: list[FakeMembership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), None, 0)
+    warm_up = running.reader.latestOffset(end, UNLIMITED)
+    left, joined = memberships
+    assert left.calls[-1] == "stop"
+    assert not is_planner_here(run_of(end))
+    assert run_of(warm_up) == joined.client_id != left.client_id
+    assert joined.restored == ends_of(end)
+
+
+def test_who_asked_to_stop_is_gone_and_nothing_proves_where_spark_stands(running: Running) -> None:
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), None, 0)
+    running.membership.progress_is_asynchronous = True
+    with pytest.raises(KafkaRebalanceError, match="start the query again"):
+        running.trigger()
 
 
 def test_the_run_is_named_from_the_first_batch(running: Running) -> None:
@@ -895,11 +1151,8 @@ def test_the_run_is_named_from_the_first_batch(running: Running) -> None:
 
 
 def test_the_run_is_named_after_a_replay_even_when_there_is_nothing_to_read(
-    make: Callable[..., KafkaDeferredStreamReader],
-    memberships: list[FakeMembership],
-    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
-    monkeypatch.setattr(stream_module, "moved_on", lambda *_: frozenset())
     reader = make()
     replayed = a_logged_batch()
     reader.partitions(reader.initialOffset(), replayed)

@@ -1,0 +1,212 @@
+"""How long a query takes from its start to its first row, and a small AvailableNow run to its end.
+
+In one warm Spark session, beside Spark's built-in source, which take turns: for a group without
+members, and for one with a member that owns a share and goes on. Prints a table and one line of
+JSON; nothing is measured before each form has run once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kafka import KafkaProducer
+from pyspark.sql import DataFrame, SparkSession
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
+from pyspark_kafka_rebalance.testing.local_spark import local_spark
+
+from .machine import about_this_machine
+from .throughput.forms import BUILT_IN, OURS, RECOMMENDED
+
+#: ÷ the built-in source, beside one join (DESIGN, "What must be reached").
+GOAL = 1.3
+EMPTY, SHARED = "without members", "shared"
+FIRST_ROW, AVAILABLE_NOW = "start to first row", "AvailableNow"
+_TOPIC = "start"
+_PATIENCE_S = 120.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10, help="of each form")
+    parser.add_argument("--rows", type=int, default=12_000)
+    parser.add_argument("--bytes", type=int, default=100, help="of a record's value")
+    parser.add_argument("--partitions", type=int, default=12)
+    parser.add_argument("--protocol", default="classic", choices=["classic", "consumer"])
+    given = parser.parse_args()
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    console = Console(width=110)
+    jars = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
+    spark = local_spark("start", conf={**RECOMMENDED, "spark.jars": jars})
+    spark.sparkContext.setLogLevel("ERROR")
+    with LocalKafka() as kafka, tempfile.TemporaryDirectory() as folder:
+        fill(kafka, given.partitions, given.rows, given.bytes)
+        seconds = measure(
+            Queries(spark, kafka, Path(folder), given.protocol), given.rows, given.runs
+        )
+    spark.stop()
+    figures = figures_of(seconds)
+    console.print(table(figures, f"{given.rows} rows of {given.bytes} B, {given.protocol}"))
+    what = {"rows": given.rows, "bytes": given.bytes, "partitions": given.partitions}
+    what |= {"protocol": given.protocol, "runs": given.runs}
+    print(json.dumps({"benchmark": "start", **what, **about_this_machine(), "results": figures}))
+
+
+def fill(kafka: LocalKafka, partitions: int, rows: int, size: int) -> None:
+    kafka.create_topic(_TOPIC, partitions=partitions)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=20)
+    for n in range(rows):
+        producer.send(_TOPIC, bytes(size), partition=n % partitions)
+    producer.close()
+
+
+class Queries:
+    """Queries of one session, each with a new checkpoint."""
+
+    def __init__(self, spark: SparkSession, kafka: LocalKafka, work: Path, protocol: str) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._work = work
+        self._protocol = protocol
+
+    def start(self, form: str, group_id: str, keep: Callable[[int], None], **trigger: Any) -> Any:
+        options = {
+            "kafka.bootstrap.servers": self._kafka.bootstrap_servers,
+            "subscribe": _TOPIC,
+            "startingOffsets": "earliest",
+        }
+        if form == OURS:
+            options |= {"kafka.group.id": group_id, "kafka.group.protocol": self._protocol}
+        kind = "kafka_deferred" if form == OURS else "kafka"
+        frame = self._spark.readStream.format(kind).options(**options).load()
+
+        def count(batch: DataFrame, batch_id: int) -> None:
+            keep(batch.count())
+
+        writer = frame.writeStream.foreachBatch(count).trigger(**trigger)
+        return writer.option("checkpointLocation", str(self._work / uuid.uuid4().hex)).start()
+
+    @contextmanager
+    def member(self, group_id: str) -> Iterator[None]:
+        """A member of the group that owns its share and commits nothing, for as long."""
+        ended = threading.Event()
+        member = DeferredRevokeConsumer(
+            _TOPIC,
+            bootstrap_servers=self._kafka.bootstrap_servers,
+            group_id=group_id,
+            group_protocol=self._protocol,
+        )
+        owns = threading.Event()
+
+        def run() -> None:
+            while not ended.wait(0.02):
+                member.poll_membership()
+                if member.assignment():
+                    owns.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            assert owns.wait(_PATIENCE_S), "the member got nothing"
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            member.close(timeout_ms=1_000)
+
+    def first_row(self, form: str, group_id: str) -> float:
+        """Seconds until a batch has rows."""
+        has_rows = threading.Event()
+        began_at = time.monotonic()
+        query = self.start(
+            form, group_id, lambda rows: rows and has_rows.set(), processingTime="0 seconds"
+        )
+        assert has_rows.wait(_PATIENCE_S), f"{form} has read nothing: {query.exception()}"
+        took_s = time.monotonic() - began_at
+        query.stop()
+        return took_s
+
+    def available_now(self, form: str, group_id: str) -> tuple[float, int]:
+        """Seconds until the run is at its end, and its rows."""
+        counts: list[int] = []
+        began_at = time.monotonic()
+        query = self.start(form, group_id, counts.append, availableNow=True)
+        assert query.awaitTermination(_PATIENCE_S), f"{form} goes on"
+        return time.monotonic() - began_at, sum(counts)
+
+
+def measure(queries: Queries, rows: int, runs: int) -> dict[tuple[str, str, str], list[float]]:
+    """Seconds by what is measured, group and form; the first run of each is not counted."""
+    seconds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for _ in range(runs + 1):
+        for what in (FIRST_ROW, AVAILABLE_NOW):
+            for group, form in ((EMPTY, BUILT_IN), (EMPTY, OURS), (SHARED, OURS)):
+                group_id = f"start-{uuid.uuid4().hex[:8]}"
+                if group == SHARED:
+                    with queries.member(group_id):
+                        took_s = one(queries, what, form, group_id, None)
+                else:
+                    took_s = one(queries, what, form, group_id, rows)
+                seconds[what, group, form].append(took_s)
+    return {of: measured[1:] for of, measured in seconds.items()}
+
+
+def one(queries: Queries, what: str, form: str, group_id: str, rows: int | None) -> float:
+    if what == FIRST_ROW:
+        return queries.first_row(form, group_id)
+    took_s, read = queries.available_now(form, group_id)
+    assert read == rows if rows is not None else read, f"{form} has read {read} rows"
+    return took_s
+
+
+def figures_of(seconds: dict[tuple[str, str, str], list[float]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "what": what,
+            "group": group,
+            "form": form,
+            "median_s": round(median(measured), 2),
+            "longest_s": round(max(measured), 2),
+            "ratio": round(median(measured) / median(seconds[what, EMPTY, BUILT_IN]), 2),
+        }
+        for (what, group, form), measured in seconds.items()
+    ]
+
+
+def table(figures: list[dict[str, Any]], title: str) -> Table:
+    made = Table(title=title, box=SIMPLE_HEAD)
+    for column in ("what", "source", "group"):
+        made.add_column(column, no_wrap=True)
+    for column in ("median s", "longest s", "÷ built-in"):
+        made.add_column(column, justify="right")
+    for one in figures:
+        made.add_row(
+            one["what"],
+            one["form"],
+            "" if one["form"] == BUILT_IN else one["group"],
+            f"{one['median_s']:.2f}",
+            f"{one['longest_s']:.2f}",
+            f"{one['ratio']:.2f}",
+        )
+    return made
+
+
+if __name__ == "__main__":
+    main()

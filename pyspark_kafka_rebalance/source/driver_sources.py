@@ -1,0 +1,102 @@
+"""DriverSources: whether another source of this Spark driver is in the same group.
+
+Two queries share a topic so. Two ``load()``s of one query do so by mistake: each of them gets some
+of the partitions, and a join or a union of the two lacks the rest. A planner is not told of its
+query, and so cannot always tell the two cases apart; what it knows is that its parent, the JVM, is
+the same. Each planner has a file on the driver's host while it is in the group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+_ADVICE = "give every load() of a query a kafka.group.id of its own"
+
+
+class DriverSources:
+    """This planner's entry among those of its driver.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream that subscribes.
+    run : str
+        The run that this planner works for; unique.
+    """
+
+    def __init__(self, options: SourceOptions, run: str) -> None:
+        self._options = options
+        self._run = run
+        told = [options.client_config.get("bootstrap_servers"), options.group_id]
+        group = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        self._prefix = f"pyspark-kafka-rebalance-{os.getppid()}-{group}-"
+        name = hashlib.sha256(run.encode()).hexdigest()[:16]
+        self._path = Path(tempfile.gettempdir(), f"{self._prefix}{name}.source")
+
+    def enter(self) -> None:
+        """Enter this one, and log what is read beside it."""
+        for other in self._others():
+            if warning := self._warning(other):
+                log.warning("%s", warning)
+        entry = {
+            "pid": os.getpid(),
+            "run": self._run,
+            "topics": self._options.topics,
+            "checkpoint": self._options.checkpoint_location,
+        }
+        try:
+            file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except OSError as error:
+            log.info("other sources of this driver will not know of this one: %s", error)
+            return
+        with os.fdopen(file, "w", encoding="utf-8") as opened:
+            json.dump(entry, opened)
+
+    def leave(self) -> None:
+        """Before this one leaves the group; idempotent."""
+        self._path.unlink(missing_ok=True)
+
+    def _others(self) -> list[dict[str, Any]]:
+        found = []
+        for path in sorted(self._path.parent.glob(f"{self._prefix}*.source")):
+            try:
+                entry = json.loads(path.read_text("utf-8"))
+                os.kill(entry["pid"], 0)
+            except ProcessLookupError:
+                path.unlink(missing_ok=True)  # it was killed
+            except (OSError, ValueError, TypeError, KeyError):
+                continue  # another user's, or it is being written
+            else:
+                found.append(entry)
+        return found
+
+    def _warning(self, other: dict[str, Any]) -> str | None:
+        """What to say of another source in the group; None if the two do not meet."""
+        mine, others = self._options.topics, other["topics"]
+        if mine is not None and others is not None and not set(mine) & set(others):
+            return None
+        checkpoint = self._options.checkpoint_location
+        beside = f"group {self._options.group_id!r}:"
+        if checkpoint is None or other["checkpoint"] is None:
+            return (
+                f"{beside} another source of this Spark driver is in the group ({other['run']}). "
+                "Two queries share topics so. But if it is another load() of this query, as in a "
+                f"join or a union, each has only some of the partitions: {_ADVICE}"
+            )
+        if checkpoint != other["checkpoint"]:
+            return None
+        return (
+            f"{beside} another load() of this query is in the group ({other['run']}), and each has "
+            f"only some of the partitions: {_ADVICE}"
+        )

@@ -1,0 +1,94 @@
+"""Print where the queries of some checkpoints stand, as ``startingOffsets`` of Spark's own source.
+
+    python -m pyspark_kafka_rebalance.source.positions CHECKPOINT [CHECKPOINT ...]
+
+The way back to ``format("kafka")``: a new checkpoint, and these offsets to start it from. A
+checkpoint is a path or a URI, as in the option ``checkpointLocation``. Of several, which are those
+of the queries of a group, each partition's furthest position counts. Stop the queries first, best
+with ``stop_gracefully``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError
+from .checkpoint_files import CheckpointFiles, open_checkpoint, parse_location, redacted
+from .offset_log import parse_offset_log
+from .offsets import StreamOffset, is_own
+
+
+def positions_in(files: CheckpointFiles) -> tuple[dict[TopicPartition, int], list[int]]:
+    """Find where a query stands: at the end of the last batch that it has committed.
+
+    Returns
+    -------
+    tuple
+        The next offset of each partition that its sources ``kafka_deferred`` have read or owned,
+        and the batches that are planned and not committed, whose records come again.
+
+    Raises
+    ------
+    KafkaRebalanceError
+        No batch of such a source is committed.
+    OSError, ValueError
+        The checkpoint, or its offset log, cannot be read; whatever else pyarrow raises.
+    """
+    planned, committed = (
+        {int(name) for name in files.names(folder) if name.isdigit()}
+        for folder in ("offsets", "commits")
+    )
+    newest = max(planned & committed, default=None)
+    logged = [] if newest is None else parse_offset_log(files.read(f"offsets/{newest}"))
+    own = [StreamOffset.parse(offset) for _, offset in logged if is_own(offset)]
+    if newest is None or not own:
+        raise KafkaRebalanceError("no batch of a source kafka_deferred is committed there")
+    furthest = _furthest([offset.positions() for offset in own])
+    return furthest, sorted(number for number in planned if number > newest)
+
+
+def _furthest(found: Sequence[dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    furthest: dict[TopicPartition, int] = {}
+    for positions in found:
+        for partition, position in positions.items():
+            furthest[partition] = max(position, furthest.get(partition, position))
+    return furthest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the JSON, and on stderr what must be known of it; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pyspark_kafka_rebalance.source.positions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoint", nargs="+")
+    found = []
+    for text in parser.parse_args(arguments).checkpoint:
+        try:
+            location = parse_location(text)
+            positions, open_batches = positions_in(open_checkpoint(location))
+        except (KafkaRebalanceError, OSError, ValueError) as error:
+            print(f"{redacted(text)}: {error}", file=sys.stderr)
+            return 1
+        found.append(positions)
+        for batch in open_batches:
+            print(
+                f"{redacted(text)}: batch {batch} was planned and is not committed; "
+                "what the sink has of it comes again",
+                file=sys.stderr,
+            )
+    by_topic: dict[str, dict[str, int]] = {}
+    for partition, position in sorted(_furthest(found).items()):
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = position
+    print(json.dumps(by_topic, separators=(",", ":")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

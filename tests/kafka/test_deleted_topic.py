@@ -1,0 +1,123 @@
+"""A topic deleted under a query's members, with a batch of it that Spark commits afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from group_members import wait_until
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.membership import QueryMembership
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+
+@pytest.fixture
+def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMembership]]:
+    """Make the members of queries; stopped at the end."""
+    made: list[QueryMembership] = []
+
+    def make(**options: str) -> QueryMembership:
+        settings = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": group_id,
+            "startingOffsets": "earliest",
+            "includeRebalanceEvents": "false",
+            **{name.replace("__", "."): value for name, value in options.items()},
+        }
+        query = QueryMembership(SourceOptions.parse(settings, default_readers=2), group_id)
+        made.append(query)
+        query.start()
+        query.join()
+        return query
+
+    yield make
+    for query in made:
+        query.stop()
+
+
+def hand_out(query: QueryMembership, *partitions: TopicPartition) -> dict[str, Any]:
+    """Plan a batch of 5 records of each partition; what its offset might be."""
+    planned = {p: OffsetRange(p.topic, p.partition, 0, 5) for p in partitions}
+    handed_out = query.hand_out(planned)
+    assert handed_out is not None
+    assert handed_out[0] == planned
+    offset = {"batch": 1}
+    query.planned(offset)
+    return offset
+
+
+def test_one_deleted_partition_does_not_keep_the_others_from_being_read(
+    kafka: LocalKafka, topic_name: str, query_of: Callable[..., QueryMembership]
+) -> None:
+    gone, kept = TopicPartition(f"{topic_name}.gone", 0), TopicPartition(f"{topic_name}.kept", 0)
+    for partition in (gone, kept):
+        kafka.create_topic(partition.topic, partitions=1)
+        kafka.produce(partition.topic, [b"x"] * 5)
+    query = query_of(subscribe=f"{gone.topic},{kept.topic}")
+    wait_until(lambda: query.end_offsets([gone, kept]) == {gone: 5, kept: 5}, "both are told")
+    kafka.delete_topic(gone.topic)
+    kafka.produce(kept.topic, [b"x"])
+    wait_until(lambda: query.end_offsets([gone, kept]) == {kept: 6}, "the other's end is told")
+
+
+def test_a_leader_that_is_away_does_not_keep_the_others_from_being_read(
+    kafka3: LocalKafka, topic_name: str, query_of: Callable[..., QueryMembership]
+) -> None:
+    """And those of its partitions that have other replicas are read when these lead them."""
+    kafka3.create_topic(topic_name, partitions=3, replication_factor=1)
+    kafka3.create_topic(f"{topic_name}.safe", partitions=3, replication_factor=3)
+    alone = {TopicPartition(topic_name, n) for n in range(3)}
+    safe = {TopicPartition(f"{topic_name}.safe", n) for n in range(3)}
+    topics = f"{topic_name},{topic_name}.safe"
+    query = query_of(subscribe=topics, kafka__bootstrap__servers=kafka3.bootstrap_servers)
+
+    def told() -> set[TopicPartition]:
+        return set(query.end_offsets(alone | safe))
+
+    wait_until(lambda: told() == alone | safe, "all are told")
+    away = kafka3.broker_ids[-1]
+    kafka3.kill(away)
+    try:
+        wait_until(lambda: told() >= safe and len(told()) == 5, "all but the one without leader")
+    finally:
+        kafka3.restart(away)
+    wait_until(lambda: told() == alone | safe, "all are told")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("by", ["subscribe", "subscribePattern"])
+def test_a_commit_that_can_never_be_acknowledged_is_given_up(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    query_of: Callable[..., QueryMembership],
+    protocol: str,
+    by: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone, kept = TopicPartition(f"{topic_name}.gone", 0), TopicPartition(f"{topic_name}.kept", 0)
+    for partition in (gone, kept):
+        kafka.create_topic(partition.topic, partitions=1)
+        kafka.produce(partition.topic, [b"x"] * 5)
+    topics = {"subscribe": f"{gone.topic},{kept.topic}", "subscribePattern": f"{topic_name}.*"}
+    query = query_of(**{by: topics[by]}, kafka__group__protocol=protocol)
+    wait_until(lambda: query.plannable().keys() == {gone, kept}, "both are assigned")
+    offset = hand_out(query, gone, kept)
+    kafka.delete_topic(gone.topic)
+    query.committed(offset)
+    told: dict[TopicPartition, int | None] = {}
+    wait_until(lambda: bool(told.update(query.take_deleted()) or told), "it is found deleted")
+    assert told == {gone: 5}
+    wait_until(lambda: kafka.committed(group_id) == {kept: 5}, "the other's commit goes on")
+    query.raise_failure()
+    assert query.state_without_ranges().positions.keys() == {kept}
+    wait_until(lambda: query.state_of([gone, kept]).member_of.keys() == {kept}, "it is released")
+    refused = [r for r in caplog.records if "cannot be committed" in r.message]
+    assert len(refused) <= 3
+    kafka.create_topic(gone.topic, partitions=1)
+    wait_until(lambda: query.plannable().get(gone) == 0, "what is created anew is read")
+    assert query.take_deleted() == {}

@@ -1,0 +1,237 @@
+"""FakeMember: what QueryMembership asks of a member, with a group that is a few dictionaries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from kafka.structs import OffsetAndTimestamp, TopicPartition
+
+from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.progress import OffsetCommits
+from pyspark_kafka_rebalance.consumer.revocation import Revocations
+from pyspark_kafka_rebalance.errors import PartitionsLostError
+
+PARTITIONS = [TopicPartition("t", n) for n in range(4)]
+
+#: A wait that is this long has failed.
+PATIENCE_S = 20
+
+
+class Group:
+    """What the members share: the broker's side, and the lock for all of it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.members: list[FakeMember] = []
+        self.committed: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 1_000)
+        self.topics = {"t"}
+        self.hidden: set[str] = set()
+        self.accepts_commits = True
+        self.build_error: Exception | None = None
+        self.lookup_error: Exception | None = None
+        self.lookups = 0
+
+    def build(self, **config: Any) -> FakeMember:
+        if self.build_error is not None:
+            raise self.build_error
+        member = FakeMember(self, config)
+        self.members.append(member)
+        return member
+
+
+class FakeMember:
+    """A DeferredRevokeConsumer whose group is a few dictionaries; its lists are the real ones."""
+
+    def __init__(self, group: Group, config: dict[str, Any]) -> None:
+        self.group = group
+        self.config = config
+        self.generation = -1
+        self.is_stable = True
+        self.session_timeout_ms = 10_000
+        self.member_id = f"member-{len(group.members)}"
+        self.lease_holds = True
+        self.owned: set[TopicPartition] = set()
+        self.revocations = Revocations()
+        self.commits = OffsetCommits()
+        self.delayed: set[TopicPartition] = set()  # in the last call
+        self.released: set[TopicPartition] = set()
+        self.polls = 0
+        self.poll_error: BaseException | None = None
+        self.while_planning: Callable[[], None] = lambda: None
+        self.closed = 0
+        self.drained = 0
+        self.left: list[str] = []
+        self.may_poll = threading.Event()
+        self.may_poll.set()
+        self.hangs = threading.Event()
+        self.unknown: set[TopicPartition] = set()
+        self._to_assign: list[tuple[int, set[TopicPartition]]] = []
+        self._to_revoke: set[TopicPartition] = set()
+        self._to_lose: set[TopicPartition] = set()
+        self._to_keep: set[TopicPartition] = set()
+
+    # What a test makes happen.
+
+    def assign(self, *partitions: TopicPartition, generation: int = 1) -> None:
+        with self.group.changed:
+            self._to_assign.append((generation, set(partitions)))
+
+    def revoke(self, *partitions: TopicPartition) -> None:
+        with self.group.changed:
+            self._to_revoke |= set(partitions)
+
+    def take_revoke_back(self, *partitions: TopicPartition) -> None:
+        with self.group.changed:
+            self._to_keep |= set(partitions)
+
+    def lose(self, *partitions: TopicPartition) -> None:
+        with self.group.changed:
+            self._to_lose |= set(partitions)
+
+    # What the membership calls.
+
+    def subscribe(self, topics: list[str], pattern: str | None) -> None:
+        self.subscribed = (topics, pattern)
+
+    def subscription(self) -> set[str]:
+        return {"t"}
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {p.partition for p in PARTITIONS if p.topic == topic}
+
+    def existing_topics(self, timeout_ms: float) -> set[str]:
+        return self.group.topics
+
+    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> set[str]:
+        return self.group.hidden & set(topics)
+
+    def known_partitions(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        return {p for p in partitions if p.topic in self.group.topics}
+
+    def take_unknown(self) -> set[TopicPartition]:
+        unknown, self.unknown = self.unknown, set()
+        return unknown
+
+    def poll_membership(self) -> PollResult:
+        if not self.may_poll.is_set():
+            self.hangs.set()
+            self.may_poll.wait(PATIENCE_S)
+        with self.group.changed:
+            self.polls += 1
+            self.group.changed.notify_all()
+            if self.poll_error is not None:
+                raise self.poll_error
+            lost = self._to_lose & self.owned
+            completed = self.revocations.begin_poll(lost)
+            self.owned -= lost | completed
+            self.commits.drop(lost | completed)
+            self.released |= completed
+            self.revocations.take_back(self._to_keep)
+            self.revocations.request((self._to_revoke & self.owned) - self.revocations.revoking)
+            assigned: set[TopicPartition] = set()
+            if not lost:  # as the real one: an assignment waits for the poll after a loss
+                for generation, partitions in self._to_assign:
+                    self.generation = generation
+                    assigned |= partitions - self.owned
+                self._to_assign = []
+                self.owned |= assigned
+            self._to_lose, self._to_revoke, self._to_keep = set(), set(), set()
+            self.exchange_commits()
+            return PollResult(
+                {}, self.revocations.to_be_revoked, frozenset(lost), frozenset(assigned), completed
+            )
+
+    def exchange_commits(self) -> None:
+        """What waits reaches the group, and its answer the member, at once."""
+        if self.group.accepts_commits:
+            sent = self.commits.take()
+            self.group.committed |= {p: entry.offset for p, entry in sent.items()}
+            self.commits.acknowledge(sent)
+
+    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
+        with self.group.changed:
+            self.delayed = set(partitions)
+            self.revocations.delay(self.delayed)
+            return self.delayed <= self.owned
+
+    def may_hand_out(self) -> bool:
+        self.while_planning()
+        return self.lease_holds
+
+    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        with self.group.changed:
+            if offsets.keys() - self.owned:
+                raise PartitionsLostError(str(offsets))
+            self.commits.add(offsets)
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        with self.group.changed:
+            return self.commits.acknowledged(partition)
+
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        with self.group.changed:
+            self.group.lookups += 1
+            self.group.changed.notify_all()
+            if self.group.lookup_error is not None:
+                raise self.group.lookup_error
+            return {p: self.group.committed[p] for p in partitions if p in self.group.committed}
+
+    def partitions_with_leader(
+        self, partitions: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        return [p for p in partitions if p in self.group.ends]
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        return {p: self.group.ends[p] for p in partitions}
+
+    def end_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        return self.end_offsets(partitions, timeout_ms)
+
+    def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """A record a ms, from time 0 at offset 0."""
+        return {
+            p: OffsetAndTimestamp(at, at, 0) if at < self.group.ends[p] else None
+            for p, at in times.items()
+        }
+
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        with self.group.changed:
+            self.commits.drop(partitions)
+
+    def request_metadata(self) -> None:
+        pass
+
+    def leave_until_polled(self, reason: str) -> None:
+        with self.group.changed:
+            self.left.append(reason)
+            self.owned.clear()
+            self.group.changed.notify_all()
+
+    def drain(self, timeout_ms: float) -> bool:
+        with self.group.changed:
+            self.drained += 1
+            if self.group.accepts_commits:
+                while sent := self.commits.take():
+                    self.group.committed |= {p: entry.offset for p, entry in sent.items()}
+                    self.commits.acknowledge(sent)
+            return not self.commits.any_outstanding()
+
+    def close(self, timeout_ms: float) -> None:
+        with self.group.changed:
+            self.closed += 1

@@ -1,0 +1,326 @@
+"""A query as Spark's MicroBatchExecution runs it, step by step, over the real source.
+
+The durable part is the checkpoint: the offset log, written before a batch runs, and the commit log,
+written when it is done. A process is a planner with the real ``KafkaDeferredStreamReader`` and
+``QueryMembership``; the pump is not a thread here but goes round when the model says so.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kafka.structs import TopicPartition
+from model_group import ModelGroup
+from model_log import Record
+
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.source.membership import QueryMembership
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.spark_versions import ReadMaxRows
+from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
+
+
+class SteppedEvent(threading.Event):
+    """Whoever waits for it lets the others go on."""
+
+    while_waiting: Callable[[], None] = staticmethod(lambda: None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.while_waiting()
+        return self.is_set()
+
+
+class SteppedMembership(QueryMembership):
+    """The real one, whose pump goes round once for each :meth:`step`."""
+
+    def __init__(self, options: SourceOptions, client_id: str) -> None:
+        super().__init__(options, client_id)
+        self._stopping = SteppedEvent()
+
+    def start(self) -> None:
+        if not self._built.is_set():
+            self._build()
+            self._built.set()
+            self._find_new_to_group()
+
+    def step(self) -> None:
+        if self._failure is not None or not self._may_join.is_set():
+            return
+        if self._stopping.is_set():
+            self._finish()
+            return
+        try:
+            self._tick()
+        except KafkaRebalanceError as error:
+            self._failure = error
+
+    def stop(self, timeout_s: float = 3.0) -> None:
+        self.leave(timeout_s)
+        self._finish()
+
+    def members(self) -> list[Any]:
+        return list(self._members)
+
+    def _finish(self) -> None:
+        if self._members:
+            self._commit_the_rest()
+            for member in self._members:
+                self._close(member)
+            self._members = []
+
+
+class ModelStopRequest:
+    """What ``stop_gracefully`` tells the planner."""
+
+    def __init__(self, run: str) -> None:
+        self.asked: list[dict[str, Any]] | None = None
+
+    def is_made(self) -> bool:
+        return self.asked is not None
+
+    def is_abandoned(self) -> bool:
+        return False
+
+    def proven(self) -> list[dict[str, Any]]:
+        return self.asked or []
+
+    def remove(self) -> None:
+        pass
+
+
+class NoDriverSources:
+    """There are no other sources of the driver."""
+
+    def __init__(self, options: SourceOptions, run: str) -> None:
+        pass
+
+    def enter(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+@dataclass
+class Range:
+    """What a batch reads of a partition; the rows below an offset say that they are lost."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    lost_below: int
+
+
+class Stage(Enum):
+    """Between two steps of a trigger."""
+
+    IDLE = "idle"
+    PLANNED = "planned"
+    LOGGED = "logged"
+    READING = "reading"
+    SUNK = "sunk"
+
+
+@dataclass
+class Row:
+    """A record that reached a sink."""
+
+    query: int
+    batch: int
+    partition: TopicPartition
+    offset: int
+    record: Record
+    lost: bool
+
+
+@dataclass
+class Process:
+    """A planner."""
+
+    reader: KafkaDeferredStreamReader
+    stage: Stage = Stage.IDLE
+    start: dict[str, Any] = field(default_factory=dict)
+    end: dict[str, Any] | None = None
+    ranges: list[Range] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    replaying: bool = False
+    waiting: bool = False  # in a call
+
+    @property
+    def membership(self) -> SteppedMembership | None:
+        found = self.reader._membership
+        assert found is None or isinstance(found, SteppedMembership)
+        return found
+
+    @property
+    def run(self) -> str:
+        return self.reader._run
+
+
+def through_json(offset: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from Spark."""
+    parsed: dict[str, Any] = json.loads(json.dumps(offset))
+    return parsed
+
+
+class ModelQuery:
+    """A query with its checkpoint; at most one process of it runs."""
+
+    def __init__(self, name: int, group: ModelGroup, **options: str) -> None:
+        self.name = name
+        self.group = group
+        self.options = {
+            "subscribe": "t",
+            "kafka.bootstrap.servers": "127.0.0.1:1",
+            "kafka.group.id": "g",
+            **options,
+        }
+        self.offset_log: list[dict[str, Any]] = []
+        self.commit_log: set[int] = set()
+        self.process: Process | None = None
+        #: What its newest offset may know: how far each partition was handed out when that was
+        #: planned, or earlier.
+        self.knows: dict[TopicPartition, int] = {}
+        self.rows: list[Row] = []  # of batches in the commit log
+        self.on_sink: Callable[[Row], None] = lambda row: None
+        self.on_partitions: Callable[[list[Range], int, bool], None] = lambda *_: None
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        options = SourceOptions.parse(self.options, default_readers=1)
+        self.process = process = Process(KafkaDeferredStreamReader(options))
+        if self.offset_log:
+            process.start = through_json(self.offset_log[-1])
+            if len(self.offset_log) - 1 not in self.commit_log:
+                process.replaying = True
+                process.stage = Stage.LOGGED
+                process.end = process.start
+                process.start = (
+                    through_json(self.offset_log[-2])
+                    if len(self.offset_log) > 1
+                    else process.reader.initialOffset()
+                )
+        else:
+            process.start = process.reader.initialOffset()
+
+    def die(self) -> None:
+        self.process = None
+
+    def stop(self) -> None:
+        """``query.stop()``, or the end after an error."""
+        assert self.process is not None
+        self.process.reader.stop()
+        self.process = None
+
+    def stop_gracefully(self) -> None:
+        """Between two batches of this model."""
+        assert self.process is not None
+        process = self.process
+        if process.stage is Stage.IDLE and process.reader._stop_request is not None:
+            process.reader._stop_request.asked = [process.start]
+            process.reader.latestOffset(process.start, ReadMaxRows(1))
+            self.pump()
+        self.stop()
+
+    # -- a trigger --------------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch under way, or of the next one."""
+        return len(self.offset_log) - (
+            self.process is not None
+            and self.process.stage in (Stage.LOGGED, Stage.READING, Stage.SUNK)
+        )
+
+    def step(self, limit: int, actions: int = 1) -> None:
+        """Go one stage on."""
+        process = self.process
+        assert process is not None
+        if process.stage is Stage.IDLE:
+            process.waiting = True
+            end = through_json(process.reader.latestOffset(process.start, ReadMaxRows(limit)))
+            process.waiting = False
+            if end != process.start:
+                process.end, process.stage = end, Stage.PLANNED
+                if process.membership is not None:
+                    process.positions = process.membership.plannable()
+        elif process.stage is Stage.PLANNED:
+            assert process.end is not None
+            self.offset_log.append(process.end)
+            self.knows |= process.positions
+            if len(self.offset_log) > 1:
+                process.reader.commit(through_json(self.offset_log[-2]))
+            process.stage = Stage.LOGGED
+        elif process.stage is Stage.LOGGED:
+            assert process.end is not None
+            for _ in range(actions):
+                process.waiting = True
+                tasks = process.reader.partitions(process.start, process.end)
+                process.waiting = False
+                process.ranges = [
+                    Range(
+                        TopicPartition(one.range.topic, one.range.partition),
+                        one.range.start,
+                        one.range.end,
+                        one.lost_below,
+                    )
+                    for task in tasks
+                    for one in task.value.ranges
+                ]
+            self.on_partitions(process.ranges, self.name, process.replaying)
+            process.stage = Stage.READING
+        elif process.stage is Stage.READING:
+            process.rows = [
+                Row(self.name, self.batch, one.partition, offset, record, offset < one.lost_below)
+                for one in process.ranges
+                for offset, record in self.group.logs[one.partition].read(one.start, one.end)
+            ]
+            for row in process.rows:
+                self.on_sink(row)
+            process.stage = Stage.SUNK
+        else:
+            self.commit_log.add(self.batch)
+            self.rows += process.rows
+            assert process.end is not None
+            process.start, process.end, process.stage = process.end, None, Stage.IDLE
+            process.replaying = False
+            process.rows = []
+
+    def trigger(self, limit: int) -> None:
+        """Go on until Spark is idle again."""
+        self.step(limit)
+        while self.process is not None and self.process.stage is not Stage.IDLE:
+            self.step(limit)
+
+    def pump(self) -> None:
+        """The pump goes round once."""
+        if self.process is not None and self.process.membership is not None:
+            self.process.membership.step()
+
+
+class ModelCommitLogWatch:
+    """The commit log that the option ``checkpointLocation`` of the source names."""
+
+    queries: list[ModelQuery]
+
+    def __init__(self, location: str) -> None:
+        self._query = next(
+            q for q in self.queries if q.options.get("checkpointLocation") == location
+        )
+
+    def begin(self) -> None:
+        pass
+
+    def is_committed(self, offset: dict[str, Any]) -> bool:
+        newest = len(self._query.offset_log) - 1
+        return newest in self._query.commit_log and self._query.offset_log[newest] == offset
+
+    def wait_for_answer(self, offset: dict[str, Any], timeout_s: float) -> bool:
+        return self.is_committed(offset)

@@ -1,0 +1,99 @@
+"""What a planner says of another one of the same driver that is in its group."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka_rebalance.source import driver_sources
+from pyspark_kafka_rebalance.source.driver_sources import DriverSources
+from pyspark_kafka_rebalance.source.options import SourceOptions
+
+A_PART = "only some of the partitions: give every load() of a query a kafka.group.id of its own"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def source(run: str, **changed: str) -> DriverSources:
+    options = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "kafka.group.id": "g",
+        "subscribe": "orders,payments",
+    }
+    named = {name.replace("__", "."): value for name, value in changed.items()}
+    given = {name: value for name, value in {**options, **named}.items() if value}
+    return DriverSources(SourceOptions.parse(given, default_readers=1), run)
+
+
+def logged(caplog: pytest.LogCaptureFixture, *sources: DriverSources) -> str:
+    for one in sources:
+        one.enter()
+    return caplog.text
+
+
+def test_a_source_of_which_the_query_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
+    said = logged(caplog, source("A"), source("B"))
+    assert "group 'g': another source of this Spark driver is in the group (A)" in said
+    assert (
+        f"if it is another load() of this query, as in a join or a union, each has {A_PART}" in said
+    )
+
+
+def test_two_loads_of_one_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = (source(run, checkpointLocation="/c") for run in "AB")
+    said = logged(caplog, one, other)
+    assert f"another load() of this query is in the group (A), and each has {A_PART}" in said
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"kafka__group__id": "other"}, {}),
+        ({"kafka__bootstrap__servers": "127.0.0.1:2"}, {}),
+        ({"subscribe": "orders"}, {"subscribe": "payments"}),
+        ({"checkpointLocation": "/one"}, {"checkpointLocation": "/other"}),
+    ],
+)
+def test_sources_that_do_not_meet(
+    caplog: pytest.LogCaptureFixture, first: dict[str, str], second: dict[str, str]
+) -> None:
+    assert logged(caplog, source("A", **first), source("B", **second)) == ""
+
+
+def test_a_pattern_may_meet_any_topic(caplog: pytest.LogCaptureFixture) -> None:
+    pattern = source("A", subscribe="", subscribePattern="o.*")
+    assert A_PART in logged(caplog, pattern, source("B"))
+
+
+def test_one_that_has_left_or_was_killed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    left = source("A")
+    left.enter()
+    left.leave()
+    left.leave()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with monkeypatch.context() as killed:
+        killed.setattr(driver_sources.os, "getpid", lambda: ended.pid)
+        source("B").enter()
+    source("C").enter()
+    assert caplog.text == ""
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
+    one = source("A")
+    one.enter()
+    one.leave()

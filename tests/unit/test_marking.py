@@ -1,0 +1,135 @@
+"""Which rows of a batch are marked lost, and how long that is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.marking import (
+    AT_MOST_S,
+    JOIN_S,
+    STILL_S,
+    Look,
+    Standing,
+    marked_below,
+    undecided,
+    wait_for_owners,
+)
+
+P = TopicPartition("t", 0)
+RANGES = {P: OffsetRange("t", 0, 100, 150)}
+SESSION_S = 10.0
+
+
+@pytest.mark.parametrize(
+    ("is_own", "committed", "is_open", "below"),
+    [
+        (True, None, False, None),
+        (True, 100, False, None),
+        (True, 120, False, 120),  # another had it in between
+        (True, 999, False, 150),
+        (False, None, True, None),
+        (False, 100, True, None),
+        (False, 120, True, 120),  # its owner may stop here
+        (False, 150, False, 150),
+        (False, 999, False, 150),
+    ],
+)
+def test_a_row_is_marked_only_if_somebody_has_committed_it(
+    is_own: bool, committed: int | None, is_open: bool, below: int | None
+) -> None:
+    standings = {P: Standing(is_own, committed)}
+    assert undecided(RANGES, standings) == ({P} if is_open else set())
+    assert marked_below(RANGES, standings) == ({} if below is None else {P: below})
+
+
+class Time:
+    """A clock that only waiting moves on."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.waited = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self) -> None:
+        self.now += 1.0
+        self.waited += 1.0
+
+
+def waiting(looks: Iterable[Look], time: Time) -> dict[TopicPartition, int]:
+    looking = iter(looks)
+    last: list[Look] = []
+
+    def look() -> Look:
+        last[:] = [next(looking, last[0] if last else Look(True, {}))]
+        return last[0]
+
+    return wait_for_owners(RANGES, look, time.wait, SESSION_S, time)
+
+
+def others(committed: int | None, joined: bool = True) -> Look:
+    return Look(joined, {P: Standing(False, committed)})
+
+
+def test_what_is_the_querys_own_is_waited_for_by_nobody() -> None:
+    time = Time()
+    assert waiting([Look(True, {P: Standing(True, 100)})], time) == {}
+    assert time.waited == 0
+
+
+def test_an_owner_that_goes_on_is_waited_for_until_it_is_through() -> None:
+    time = Time()
+    looks = [others(100 + n // 4) for n in range(4 * 50 + 1)]
+    assert waiting(looks, time) == {P: 150}
+    assert time.waited == len(looks) - 1 > STILL_S
+
+
+def test_an_owner_that_gives_the_partition_up_leaves_the_rest_to_the_replay() -> None:
+    looks = [
+        others(None, joined=False),
+        others(100),
+        others(120),
+        Look(True, {P: Standing(True, 130)}),
+    ]
+    assert waiting(looks, Time()) == {P: 130}
+
+
+@pytest.mark.parametrize(
+    ("looks", "patience_s"),
+    [
+        ([others(120)], STILL_S),
+        ([others(None, joined=False)], SESSION_S + JOIN_S),
+        ([others(None, joined=False)] * 20 + [others(120)], 20 + STILL_S),
+    ],
+)
+def test_in_the_end_rows_come_twice_rather_than_not_at_all(
+    looks: list[Look], patience_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where two queries replay what the other has by now."""
+    time = Time()
+    below = waiting(looks, time)
+    assert below == marked_below(RANGES, looks[-1].standings)
+    assert below.get(P, 0) <= 120, "nobody has committed the rest"
+    assert time.waited == patience_s
+    assert "may come twice: t-0" in caplog.text
+
+
+def test_an_owner_that_hardly_goes_on_is_not_waited_for_for_ever() -> None:
+    time = Time()
+    ranges = {P: OffsetRange("t", 0, 0, 10**6)}
+    below = wait_for_owners(ranges, lambda: others(int(time.now)), time.wait, SESSION_S, time)
+    assert time.waited == SESSION_S + AT_MOST_S
+    assert below == {P: int(time.now)}
+
+
+def test_what_ends_the_membership_ends_the_wait() -> None:
+    def fail() -> None:
+        raise RuntimeError("in the pump")
+
+    with pytest.raises(RuntimeError, match="in the pump"):
+        wait_for_owners(RANGES, lambda: others(100), fail, SESSION_S, Time())

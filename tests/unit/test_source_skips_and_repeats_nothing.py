@@ -1,0 +1,435 @@
+"""Two queries of one group, killed, stopped, fenced and revoked in any order.
+
+The queries are the real source; Spark, the group and the logs are models written from their
+documentation. What must hold is what ``docs/what-can-be-repeated.md`` promises:
+
+ 1. The group's committed offset never moves back, unless the log became shorter.
+ 2. Nothing is committed by who does not own it.
+ 3. A record comes twice unflagged only by the batch that was in flight when its process died,
+    stopped, or lost the partition; a replay's rows say ``lost`` where the group is past them.
+ 4. Below the group's committed offset, and where a row is flagged, every record that exists has
+    come unflagged, in a batch that Spark has committed.
+ 5. A completed revoke, and a stop between two batches with ``checkpointLocation``, leave nothing
+    to be repeated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack
+from typing import Any, ClassVar
+from unittest import mock
+
+from histories import ALWAYS_THE_SAME, histories
+from hypothesis import note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from kafka.structs import TopicPartition
+from model_group import BOTH, ModelGroup, ModelMember
+from model_log import Record
+from model_spark import (
+    ModelCommitLogWatch,
+    ModelQuery,
+    ModelStopRequest,
+    NoDriverSources,
+    Range,
+    Row,
+    Stage,
+    SteppedEvent,
+    SteppedMembership,
+)
+
+from pyspark_kafka_rebalance.source import clients as clients_module
+from pyspark_kafka_rebalance.source import membership as membership_module
+from pyspark_kafka_rebalance.source import stream as stream_module
+from pyspark_kafka_rebalance.source.offsets import StreamOffset
+
+QUERIES = range(2)
+Attempt = tuple[int, int]  # query, batch
+
+queries = st.sampled_from(QUERIES)
+limits = st.integers(1, 6)
+parts = st.sampled_from(BOTH)
+
+
+class Clock:
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        self.now += 0.1  # end offsets are never fresh enough to be reused
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Queries(RuleBasedStateMachine):
+    @initialize(start=st.sampled_from(["earliest", "latest"]), before=st.integers(0, 3))
+    def begin(self, start: str, before: int) -> None:
+        self.start = start
+        self.group = group = ModelGroup(self.gone)
+        self.queries = [
+            ModelQuery(
+                name,
+                group,
+                startingOffsets=start,
+                checkpointLocation=f"/checkpoint/{name}",
+                failOnDataLoss="false",
+            )
+            for name in QUERIES
+        ]
+        for query in self.queries:
+            query.on_sink = self.sunk
+            query.on_partitions = self.planned_tasks
+        #: Who brought a record unflagged, in which batch.
+        self.came: dict[Record, list[Attempt]] = defaultdict(list)
+        #: From which offset on another query may repeat what a batch read.
+        self.exposed: dict[tuple[Attempt, TopicPartition], int] = {}
+        self.shortened: set[TopicPartition] = set()
+        #: Of which somebody who will read on remembers a log that is no more.
+        self.unsettled: set[TopicPartition] = set()
+        for partition in BOTH:
+            group.produce(partition, before)
+        group.on_commit = self.nothing_is_skipped
+        self._patch()
+
+    def _patch(self) -> None:
+        clock = Clock()
+        group = self.group
+
+        class Fake:
+            DEFAULT_CONFIG: ClassVar = {"request_timeout_ms": 30_000}
+
+            def __new__(cls, **config: Any) -> Any:
+                return group.build(**config)
+
+        def wait() -> None:
+            clock.sleep(2.0)
+            self.dead_members_sessions_end()
+            for query in self.queries:
+                query.pump()
+                if query.process is not None and not query.process.waiting:
+                    query.step(2)
+
+        ModelCommitLogWatch.queries = self.queries
+        self.patches = ExitStack()
+        for target, name, fake in (
+            (clients_module, "DeferredRevokeConsumer", Fake),
+            (membership_module, "CommitLogWatch", ModelCommitLogWatch),
+            (stream_module, "QueryMembership", SteppedMembership),
+            (stream_module, "StopRequest", ModelStopRequest),
+            (stream_module, "_stop_on_sigterm", lambda: None),
+            (stream_module, "DriverSources", NoDriverSources),
+            (membership_module, "ask_cluster", lambda options, what, ask: ask(None)),
+            (membership_module, "describe_group", lambda admin, group_id: group.describe()),
+            (SteppedEvent, "while_waiting", staticmethod(wait)),
+        ):
+            self.patches.enter_context(mock.patch.object(target, name, fake))
+        for name in ("monotonic", "sleep"):
+            self.patches.enter_context(mock.patch(f"time.{name}", getattr(clock, name)))
+
+    # -- what happens to queries ------------------------------------------------------------------
+
+    @rule(query=queries)
+    def begins(self, query: int) -> None:
+        if self.queries[query].process is None and self.may_begin(query):
+            self.queries[query].begin()
+
+    @rule(query=queries, limit=limits)
+    def goes_on(self, query: int, limit: int) -> None:
+        if self.queries[query].process is not None:
+            self.queries[query].step(limit)
+
+    @rule(query=queries, limit=limits)
+    def runs_a_trigger(self, query: int, limit: int) -> None:
+        if self.queries[query].process is not None:
+            self.queries[query].trigger(limit)
+            self.queries[query].pump()
+
+    @rule(query=queries, times=st.integers(1, 3))
+    def pumps(self, query: int, times: int) -> None:
+        for _ in range(times):
+            self.queries[query].pump()
+
+    @rule(query=queries, limit=limits)
+    def runs_for_a_while(self, query: int, limit: int) -> None:
+        if not self.may_begin(query):
+            return
+        if self.queries[query].process is None:
+            self.queries[query].begin()
+        for _ in range(4):
+            self.queries[query].trigger(limit)
+            self.everybody_pumps()
+
+    @rule(query=queries)
+    def is_killed(self, query: int) -> None:
+        """Its members stay in the group until their sessions end."""
+        model = self.queries[query]
+        if model.process is not None:
+            self.expose(model, BOTH)
+            model.die()
+
+    @rule(query=queries)
+    def is_stopped(self, query: int) -> None:
+        """Or fails, in its sink."""
+        model = self.queries[query]
+        if model.process is not None:
+            between = model.process.stage is Stage.IDLE
+            self.clean = between and self.group.commits == "accepted"
+            model.stop()
+            self.clean = False
+            self.expose(model, BOTH)
+
+    @rule(query=queries)
+    def is_stopped_gracefully(self, query: int) -> None:
+        model = self.queries[query]
+        if model.process is not None:
+            while model.process.stage is not Stage.IDLE:
+                model.step(1)
+            self.clean = self.group.commits == "accepted"
+            model.stop_gracefully()
+            self.clean = False
+            self.expose(model, BOTH)
+
+    @rule(
+        query=queries,
+        batches=st.integers(0, 2),
+        limit=limits,
+        number=st.integers(1, 8),
+        kill=st.booleans(),
+    )
+    def fails_in_a_batch(
+        self, query: int, batches: int, limit: int, number: int, kill: bool
+    ) -> None:
+        """Between the offset log and the commit log."""
+        if not self.may_begin(query):
+            return
+        for _ in range(batches):
+            self.runs_for_a_while(query, limit)
+        for partition in BOTH:
+            self.group.produce(partition, number)
+        model = self.queries[query]
+        for _ in range(3):
+            if model.process is not None and model.process.stage is not Stage.READING:
+                model.step(limit)
+        self.is_killed(query) if kill else self.is_stopped(query)
+
+    @rule(query=queries, limit=limits, batches=st.integers(1, 3))
+    def takes_over(self, query: int, limit: int, batches: int) -> None:
+        """The partitions of members that are dead."""
+        if not self.may_begin(query):
+            return
+        self.dead_members_sessions_end()
+        if self.queries[query].process is None:
+            self.queries[query].begin()
+        for _ in range(batches):
+            self.queries[query].trigger(limit)
+            self.everybody_pumps()
+
+    # -- what happens to the group ----------------------------------------------------------------
+
+    @rule(survivor=queries)
+    def the_group_is_forgotten(self, survivor: int) -> None:
+        """Its offsets expired, or it was deleted, while no query ran.
+
+        A query goes on from its checkpoint alone. What another one has read since it cannot know.
+        """
+        for query in QUERIES:
+            self.is_stopped_gracefully(query)
+        self.dead_members_sessions_end()
+        committed, model = self.group.committed, self.queries[survivor]
+        whole = len(model.offset_log) - 1 in model.commit_log
+        if whole and all(p in committed and model.knows.get(p) == committed[p] for p in BOTH):
+            self.group.forget_offsets()
+            self.survivor = survivor
+            note(f"forgotten, query {survivor} knows {model.knows}")
+
+    @rule(owners=st.lists(queries, min_size=2, max_size=2))
+    def the_group_moves_partitions(self, owners: list[int]) -> None:
+        self.group.aim(owners)
+
+    @rule()
+    def everybody_pumps(self) -> None:
+        for _ in range(3):
+            for query in self.queries:
+                query.pump()
+
+    @rule()
+    def dead_members_sessions_end(self) -> None:
+        alive = [m for q in self.queries for m in self.members_of(q)]
+        for member in list(self.group.roster):
+            if member not in alive:
+                self.group.remove(member)
+
+    @rule(query=queries)
+    def the_session_of_a_query_ends(self, query: int) -> None:
+        """Its process stood still."""
+        for member in self.members_of(self.queries[query]):
+            if member in self.group.roster:
+                member.fence()
+
+    @rule(query=queries)
+    def the_revoke_times_out(self, query: int) -> None:
+        for member in self.members_of(self.queries[query]):
+            member.lose(*member.revocations.revoking)
+
+    @rule(how=st.sampled_from(["accepted", "accepted", "held", "unanswered"]))
+    def commits_fare(self, how: str) -> None:
+        self.group.commits = how
+
+    @rule(partition=parts, number=st.integers(1, 8))
+    def records_are_produced(self, partition: TopicPartition, number: int) -> None:
+        self.group.produce(partition, number)
+
+    @rule(partition=parts, share=st.floats(0, 1), query=queries)
+    def a_log_becomes_shorter(self, partition: TopicPartition, share: float, query: int) -> None:
+        """An unclean election; or, to the end, the topic is deleted and created anew.
+
+        Queries go on at the end (``failOnDataLoss=false``), which they find before more is written.
+        By offsets alone nobody tells what a checkpoint, or a batch under way, knows of the old log.
+        """
+        log = self.group.logs[partition]
+        if not log.end or not self.may_begin(query):
+            return
+        self.group.commits = "accepted"
+        self.begins(query)
+        self.dead_members_sessions_end()
+        for model in self.queries:
+            stopped = model.process is None and model.offset_log
+            if stopped or (model.process and model.process.stage is not Stage.IDLE):
+                self.unsettled.add(partition)
+        self.group.truncate(partition, int(log.end * share))
+        self.shortened.add(partition)
+        for _ in range(4):
+            for model in self.queries:
+                if model.process is not None:
+                    model.trigger(1_000)
+            self.everybody_pumps()
+        if self.group.committed.get(partition, 0) > log.end:  # nobody reads it now
+            self.unsettled.add(partition)
+
+    # -- the books --------------------------------------------------------------------------------
+
+    clean = False
+    survivor: int | None = None
+
+    def may_begin(self, query: int) -> bool:
+        """After the group was forgotten, the one that knows goes first."""
+        model = self.queries[query]
+        if model.process is None and model.offset_log:  # asked by whoever is about to begin it
+            known = StreamOffset.parse(model.offset_log[-1]).positions()
+            self.unsettled |= {
+                p for p in self.shortened if known.get(p, 0) > self.group.committed.get(p, 0)
+            }
+        if self.group.committed.keys() == set(BOTH):
+            self.survivor = None
+        return self.survivor in (None, query)
+
+    def members_of(self, query: ModelQuery) -> list[ModelMember]:
+        membership = None if query.process is None else query.process.membership
+        return [] if membership is None else membership.members()
+
+    def attempts(self, query: int) -> set[Attempt]:
+        """All batches that a query ever planned."""
+        return {(query, batch) for batch in range(len(self.queries[query].offset_log) + 1)}
+
+    def expose(self, query: ModelQuery, partitions: Any) -> None:
+        """What the group has not confirmed may be repeated from now on."""
+        for partition in partitions:
+            if any(self.group.owner[partition] is m for m in self.members_of(query)):
+                self.expose_one(query.name, partition)
+
+    def expose_one(self, query: int, partition: TopicPartition) -> None:
+        committed = self.group.committed.get(partition, 0)
+        for attempt in self.attempts(query):
+            self.exposed.setdefault((attempt, partition), committed)
+
+    def gone(self, member: ModelMember, partition: TopicPartition, completed: bool) -> None:
+        """A partition is not a member's any more, for the coordinator."""
+        owner = next(
+            (q for q in self.queries if member.config["client_id"].startswith(self.run_of(q))), None
+        )
+        if owner is None:
+            return  # a dead one's: exposed when it died
+        committed = self.group.committed.get(partition, 0)
+        open_ = sorted(
+            offset
+            for offset, record in enumerate(self.group.logs[partition].records)
+            if offset >= committed and any(q == owner.name for q, _ in self.came.get(record, ()))
+        )
+        if (completed or self.clean) and open_ and partition not in self.shortened:
+            how = "revoked" if completed else "stopped"
+            raise AssertionError(f"{how}, and {partition} from {open_[0]} on not committed")
+        if not completed:
+            self.expose_one(owner.name, partition)
+
+    def run_of(self, query: ModelQuery) -> str:
+        return query.process.run if query.process is not None and query.process.run else "nobody's"
+
+    def planned_tasks(self, ranges: list[Range], query: int, replay: bool) -> None:
+        if not replay:
+            return
+        for one in (r for r in ranges if r.partition not in self.shortened):
+            committed = self.group.committed.get(one.partition, 0)
+            for offset, record in self.group.logs[one.partition].read(one.start, one.end):
+                if offset < committed and {q for q, _ in self.came[record]} - {query}:
+                    assert offset < one.lost_below, f"a replay of {one} does not mark {offset}"
+
+    def sunk(self, row: Row) -> None:
+        if row.partition in self.shortened:
+            return
+        if row.lost:
+            assert row.record in self.done(), f"{row}, and nobody delivered it"
+            return
+        attempt = (row.query, row.batch)
+        for before in self.came[row.record]:
+            assert before == attempt or any(
+                row.offset >= self.exposed.get((one, row.partition), 1 << 62)
+                for one in (before, attempt)
+            ), f"{row} came before, in {before}"
+        if attempt not in self.came[row.record]:
+            self.came[row.record].append(attempt)
+
+    def done(self) -> set[Record]:
+        """What came unflagged in a batch that Spark has committed."""
+        return {row.record for q in self.queries for row in q.rows if not row.lost}
+
+    def nothing_is_skipped(self) -> None:
+        done = self.done()
+        for partition, committed in self.group.committed.items():
+            first = 0 if self.start == "earliest" else self.group.first_committed[partition]
+            for offset, record in self.group.logs[partition].read(first, committed):
+                assert record in done or partition in self.unsettled, (
+                    f"the group has {committed} of {partition}, and nobody delivered {offset}"
+                )
+
+    def teardown(self) -> None:
+        """Left alone, the queries read everything."""
+        if not hasattr(self, "group"):
+            return
+        try:
+            self.group.commits = "accepted"
+            self.dead_members_sessions_end()
+            if self.survivor is not None:
+                self.takes_over(self.survivor, 1_000, 3)
+            for name in QUERIES:
+                self.begins(name)
+            for _ in range(12):
+                for query in self.queries:
+                    query.trigger(1_000)
+                self.everybody_pumps()
+            self.nothing_is_skipped()
+            for partition in BOTH:
+                end, committed = self.group.ends[partition], self.group.committed.get(partition)
+                assert committed == end, f"{partition} ends at {end}, committed is {committed}"
+        finally:
+            self.patches.close()
+
+
+TestQueries = Queries.TestCase
+TestQueries.settings = settings(
+    deadline=None,
+    max_examples=histories(150),
+    stateful_step_count=30,
+    derandomize=ALWAYS_THE_SAME,
+)
