@@ -117,6 +117,8 @@ class _Story:
             )
             if batch is not None and not is_idle:
                 self._fill_in(batch)
+        elif batch is not None and end.get("version") != 1:  # which has not all positions
+            self._forget_deleted(batch)
 
     def _read(self, batch: StreamOffset) -> None:
         """A batch ends here."""
@@ -129,6 +131,12 @@ class _Story:
         self._states |= dict.fromkeys(batch.ranges, ASSIGNED)
         self._states |= dict.fromkeys(batch.revoking, REVOKING)
         self._states |= dict.fromkeys(batch.lost, LOST)
+
+    def _forget_deleted(self, batch: StreamOffset) -> None:
+        """An offset has the position of every partition that was read and still exists."""
+        for partition in self._states.keys() - batch.positions().keys():
+            if self._states[partition] == ASSIGNED:
+                self._states[partition] = REVOKED
 
     def _own(self, ends: dict[TopicPartition, int]) -> None:
         """The partitions that have an end offset, and only these, are the query's now."""

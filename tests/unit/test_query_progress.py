@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,6 +167,20 @@ def test_without_end_offsets_as_on_spark_4_1(latest: str) -> None:
             source["latestOffset"] = source["endOffset"]
     assert rows(*story[:2]) == [(0, 160, None, None, "assigned"), (1, 20, None, None, "revoking")]
     assert rows(*story) == [(0, 170, None, None, "assigned"), (1, 20, None, None, "revoked")]
+
+
+def test_without_end_offsets_a_batch_tells_of_deleted_partitions() -> None:
+    second = replace(batch((P, 150, 160), owned_by=((P,), (Q,))), others={Q: 20})
+    without = batch((P, 160, 170), owned_by=((P,), ()))
+    story = [reported(NEVER, FIRST, None), reported(FIRST, second, None)]
+    assert [row[-1] for row in rows(*story)] == ["assigned", "assigned"]
+    story.append(reported(second, without, None))
+    assert [row[-1] for row in rows(*story)] == ["assigned", "revoked"]
+    version_1 = reported(second, without, None)
+    version_1["sources"][0]["endOffset"]["version"] = 1
+    del version_1["sources"][0]["endOffset"]["positions"]
+    version_1["sources"][0]["endOffset"]["unacknowledged"] = {}
+    assert [row[-1] for row in rows(*story[:2], version_1)] == ["assigned", "assigned"]
 
 
 def test_the_warm_up_of_a_restart_keeps_the_positions_of_the_checkpoint() -> None:
