@@ -1,8 +1,8 @@
 """How long a query takes from its start to its first row, and a small AvailableNow run to its end.
 
-In one warm Spark session, beside Spark's built-in source, which take turns: for a group without
-members, and for one with a member that owns a share and goes on. Prints a table and one line of
-JSON; nothing is measured before each form has run once.
+In one warm Spark session, in turn with Spark's built-in source and with a Python source that makes
+its rows up: for a group without members, and for one with a member that owns a share and goes on.
+Prints a table and one line of JSON; the first two runs of each form are not measured.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
+import shutil
 import tempfile
 import threading
 import time
@@ -21,13 +23,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pyspark
 from kafka import KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.source.compiled_pyspark import add_compiled
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
 from pyspark_kafka_rebalance.testing.local_spark import local_spark
@@ -38,9 +43,12 @@ from .throughput.forms import BUILT_IN, OURS, RECOMMENDED
 #: ÷ the built-in source, beside one join (DESIGN, "What must be reached").
 GOAL = 1.3
 EMPTY, SHARED = "without members", "shared"
+#: What any Python source costs: Spark's planner process and its imports.
+PYTHON = "a Python source"
 FIRST_ROW, AVAILABLE_NOW = "start to first row", "AvailableNow"
 _TOPIC = "start"
 _PATIENCE_S = 120.0
+_WARM_UP = 2
 
 
 def main() -> None:
@@ -50,22 +58,30 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=100, help="of a record's value")
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--protocol", default="classic", choices=["classic", "consumer"])
+    parser.add_argument(
+        "--compiled", action="store_true", help="with what source.compiled_pyspark does"
+    )
     given = parser.parse_args()
     logging.getLogger("kafka").setLevel(logging.ERROR)
     console = Console(width=110)
     jars = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
-    spark = local_spark("start", conf={**RECOMMENDED, "spark.jars": jars})
-    spark.sparkContext.setLogLevel("ERROR")
-    with LocalKafka() as kafka, tempfile.TemporaryDirectory() as folder:
-        fill(kafka, given.partitions, given.rows, given.bytes)
-        seconds = measure(
-            Queries(spark, kafka, Path(folder), given.protocol), given.rows, given.runs
-        )
-    spark.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.compiled:
+            os.environ["SPARK_HOME"] = str(compiled_spark_home(Path(folder) / "spark"))
+        spark = local_spark("start", conf={**RECOMMENDED, "spark.jars": jars})
+        spark.sparkContext.setLogLevel("ERROR")
+        spark.dataSource.register(MadeUp)
+        with LocalKafka() as kafka:
+            fill(kafka, given.partitions, given.rows, given.bytes)
+            seconds = measure(
+                Queries(spark, kafka, Path(folder), given.protocol), given.rows, given.runs
+            )
+        spark.stop()
     figures = figures_of(seconds)
-    console.print(table(figures, f"{given.rows} rows of {given.bytes} B, {given.protocol}"))
+    title = f"{given.rows} rows of {given.bytes} B, {given.protocol}"
+    console.print(table(figures, title + (", PySpark compiled" if given.compiled else "")))
     what = {"rows": given.rows, "bytes": given.bytes, "partitions": given.partitions}
-    what |= {"protocol": given.protocol, "runs": given.runs}
+    what |= {"protocol": given.protocol, "runs": given.runs, "compiled": given.compiled}
     print(json.dumps({"benchmark": "start", **what, **about_this_machine(), "results": figures}))
 
 
@@ -75,6 +91,48 @@ def fill(kafka: LocalKafka, partitions: int, rows: int, size: int) -> None:
     for n in range(rows):
         producer.send(_TOPIC, bytes(size), partition=n % partitions)
     producer.close()
+
+
+def compiled_spark_home(home: Path) -> Path:
+    """A home of Spark like the one there is, with PySpark compiled in its zip."""
+    installed = Path(pyspark.__file__).parent
+    home.mkdir()
+    for part in installed.iterdir():
+        if part.name != "python":
+            (home / part.name).symlink_to(part)
+    shutil.copytree(installed / "python" / "lib", home / "python" / "lib")
+    add_compiled(home / "python" / "lib" / "pyspark.zip")
+    return home
+
+
+class MadeUp(DataSource):
+    """12 partitions with 1,000 rows of 100 B, read once."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "made_up"
+
+    def schema(self) -> str:
+        return "value binary"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return MadeUpReader()
+
+
+class MadeUpReader(DataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:
+        return {"at": 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(n) for n in range(12)] if start != end else []
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        import pyarrow as pa
+
+        yield pa.record_batch({"value": pa.array([bytes(100)] * 1_000, pa.binary())})
 
 
 class Queries:
@@ -94,7 +152,7 @@ class Queries:
         }
         if form == OURS:
             options |= {"kafka.group.id": group_id, "kafka.group.protocol": self._protocol}
-        kind = "kafka_deferred" if form == OURS else "kafka"
+        kind = {OURS: "kafka_deferred", PYTHON: "made_up"}.get(form, "kafka")
         frame = self._spark.readStream.format(kind).options(**options).load()
 
         def count(batch: DataFrame, batch_id: int) -> None:
@@ -153,11 +211,11 @@ class Queries:
 
 
 def measure(queries: Queries, rows: int, runs: int) -> dict[tuple[str, str, str], list[float]]:
-    """Seconds by what is measured, group and form; the first run of each is not counted."""
+    """Seconds by what is measured, group and form; the first two runs of each are not counted."""
     seconds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for _ in range(runs + 1):
+    for _ in range(runs + _WARM_UP):
         for what in (FIRST_ROW, AVAILABLE_NOW):
-            for group, form in ((EMPTY, BUILT_IN), (EMPTY, OURS), (SHARED, OURS)):
+            for group, form in ((EMPTY, BUILT_IN), (EMPTY, PYTHON), (EMPTY, OURS), (SHARED, OURS)):
                 group_id = f"start-{uuid.uuid4().hex[:8]}"
                 if group == SHARED:
                     with queries.member(group_id):
@@ -165,7 +223,7 @@ def measure(queries: Queries, rows: int, runs: int) -> dict[tuple[str, str, str]
                 else:
                     took_s = one(queries, what, form, group_id, rows)
                 seconds[what, group, form].append(took_s)
-    return {of: measured[1:] for of, measured in seconds.items()}
+    return {of: measured[_WARM_UP:] for of, measured in seconds.items()}
 
 
 def one(queries: Queries, what: str, form: str, group_id: str, rows: int | None) -> float:
@@ -200,7 +258,7 @@ def table(figures: list[dict[str, Any]], title: str) -> Table:
         made.add_row(
             one["what"],
             one["form"],
-            "" if one["form"] == BUILT_IN else one["group"],
+            "" if one["form"] != OURS else one["group"],
             f"{one['median_s']:.2f}",
             f"{one['longest_s']:.2f}",
             f"{one['ratio']:.2f}",

@@ -188,6 +188,19 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         """Ask for new metadata; the future is done when it is there."""
         return self._cluster.request_update()
 
+    def refresh_metadata_now(self) -> Future:
+        """As ``refresh_metadata``, for what is asked for the first time.
+
+        kafka-python waits ``retry_backoff_ms`` after each answer, also after that of its bootstrap,
+        which has no topics.
+        """
+        self.forget_backoff()
+        return self._cluster.request_update()
+
+    def forget_backoff(self) -> None:
+        """The next metadata that are asked for are no retry."""
+        self._cluster._last_refresh_ms = 0
+
     def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
         """Number of partitions of each topic; 0 of a topic that the metadata does not know."""
         return {topic: len(self._cluster.partitions_for_topic(topic) or ()) for topic in topics}
@@ -202,7 +215,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             self.run(self.wait_for, cluster.request_update(), timeout_ms)
         before, cluster.need_all_topic_metadata = cluster.need_all_topic_metadata, True
         try:
-            self.run(self.wait_for, cluster.request_update(), timeout_ms)
+            self.run(self.wait_for, self.refresh_metadata_now(), timeout_ms)
         finally:
             cluster.need_all_topic_metadata = before
         return frozenset(cluster.topics())

@@ -187,6 +187,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             else NextGenerationMembership(*member, group_remote_assignor)
         )
         io.membership = self._membership
+        if topics:
+            io.refresh_metadata_now()
+        else:
+            io.forget_backoff()
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         watch_fetches(self, self._ends.answered)

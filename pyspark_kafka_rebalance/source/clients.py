@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def build_clients(options: SourceOptions, run: str) -> Iterator[DeferredRevokeConsumer]:
-    """Build the clients, one after the other; none has joined yet.
+    """Build the clients; none has joined yet.
+
+    The first alone, which finds out whether brokers let us in; then the others, all at once, so
+    that they join in one generation.
 
     Parameters
     ----------
@@ -49,11 +53,33 @@ def build_clients(options: SourceOptions, run: str) -> Iterator[DeferredRevokeCo
     if options.partitions is not None:
         yield _fixed(options, options.partitions, {**config, "client_id": f"{run}-0"})
         return
-    for index in range(options.readers):
-        own = {**config, "client_id": f"{run}-{index}"}
-        if own.get("group_instance_id"):
-            own["group_instance_id"] += f"-{index}"
-        yield _member(options, own, is_first=index == 0)
+    own = [_own_config(config, run, index) for index in range(options.readers)]
+    yield _member(options, own[0], is_first=True)
+    yield from _build_at_once(options, own[1:])
+
+
+def _own_config(config: dict[str, Any], run: str, index: int) -> dict[str, Any]:
+    own = {**config, "client_id": f"{run}-{index}"}
+    if own.get("group_instance_id"):
+        own["group_instance_id"] += f"-{index}"
+    return own
+
+
+def _build_at_once(
+    options: SourceOptions, configs: Sequence[dict[str, Any]]
+) -> list[DeferredRevokeConsumer]:
+    """All of them, or none and the first error."""
+    if not configs:
+        return []
+    with ThreadPoolExecutor(len(configs), "build-clients") as threads:
+        built = [threads.submit(_member, options, config, False) for config in configs]
+    errors = [error for member in built if (error := member.exception()) is not None]
+    if errors:
+        for member in built:
+            if member.exception() is None:
+                member.result().close(timeout_ms=0)
+        raise errors[0]
+    return [member.result() for member in built]
 
 
 def partitions_of(options: SourceOptions, client: DeferredRevokeConsumer) -> set[TopicPartition]:

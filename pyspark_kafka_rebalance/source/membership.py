@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.02
 _EAGER_TICK_S = 0.005
 
+#: After a change in the group the pump looks as often for the next one, for so long.
+_SETTLING_S = 5.0
+
 #: Idle triggers come every 10 ms; end offsets older than this are asked for again.
 _END_OFFSETS_MAX_AGE_S = 0.03
 
@@ -193,19 +196,21 @@ class QueryMembership:
 
         Raises what ended the membership.
         """
-        self._client()
         if self._options.partitions is not None:
+            self._client()
             return False
         group_id = self._options.group_id
         try:
-            group = ask_cluster(
+            group = ask_cluster(  # while the pump builds the members
                 self._options,
                 f"whether group {group_id!r} has members",
                 lambda admin: describe_group(admin, group_id),
             )
         except KafkaRebalanceError as error:
+            self._client()  # it says better what is wrong
             log.info("group %s: %s", group_id, error)
             return True
+        self._client()
         return bool(group.members)
 
     def wait_until_positioned(
@@ -234,7 +239,7 @@ class QueryMembership:
             self.raise_failure()
             if until() or self._a_revoke_waits_for_a_batch() or time.monotonic() >= deadline:
                 return
-            self._stopping.wait(_TICK_S)
+            self._stopping.wait(_EAGER_TICK_S)
 
     def _a_revoke_waits_for_a_batch(self) -> bool:
         """Whether nothing settles before the next batch: a revoke waits for its row in that."""
@@ -277,7 +282,7 @@ class QueryMembership:
             if time.monotonic() >= deadline:
                 log.warning("group %s: starts not known: %s", self._options.group_id, starting)
                 return
-            self._stopping.wait(_TICK_S)
+            self._stopping.wait(_EAGER_TICK_S)
             self.raise_failure()
 
     @property
@@ -771,7 +776,7 @@ class QueryMembership:
             self._find_new_to_group()
             self._may_join.wait()
             while not self._stopping.is_set():
-                eager = self._tick()
+                eager = self._tick() or self._is_settling()
                 self._wake.wait(_EAGER_TICK_S if eager else _TICK_S)
                 self._wake.clear()
             self._commit_the_rest()
@@ -789,12 +794,12 @@ class QueryMembership:
         options = self._options
         if self._commit_log is not None:
             self._commit_log.begin()
-        for client in build_clients(options, self._client_id):
-            if not self._members:
-                self._first_seen = frozenset(partitions_of(options, client))
-            self._members.append(client)
-            if self._stopping.is_set():
-                return
+        clients = build_clients(options, self._client_id)
+        self._members.append(next(clients))
+        self._first_seen = frozenset(partitions_of(options, self._members[0]))
+        if self._stopping.is_set():
+            return
+        self._members.extend(clients)
         log.info(
             "group %s: %d clients built for %s",
             options.group_id,
@@ -825,6 +830,12 @@ class QueryMembership:
                 continue
             self._new_to_group = new_to_group(asked, committed)
             return
+
+    def _is_settling(self) -> bool:
+        """Whether members join, or partitions move, and may go on any moment."""
+        if time.monotonic() - self._changed_at >= _SETTLING_S:
+            return False
+        return bool(self.unpositioned()) or not self._has_settled()
 
     def _tick(self) -> bool:
         """One round; whether something waits for an acknowledgement."""

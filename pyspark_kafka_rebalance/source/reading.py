@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from ..fetch.fetcher import RangeFetcher
@@ -119,6 +118,8 @@ class ConstantColumns:
             for field in self._schema
         ]
         if self._lost_below is not None:
+            import pyarrow.compute as pc  # 30 ms that the planner is spared
+
             lost = pc.less(records.column("offset"), self._lost_below)
             arrays[self._schema.get_field_index("lost")] = lost
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
