@@ -230,4 +230,4 @@ class JoinProtocol:
         return Review(decided != assigned, counts if leads else None)
 
     async def _refresh_metadata(self) -> None:
-        await self._io.wait_for(self._io.refresh_metadata(), self._config["request_timeout_ms"])
+        await self._io.wait_for(self._io.refresh_metadata_now(), self._config["request_timeout_ms"])

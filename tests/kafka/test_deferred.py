@@ -16,6 +16,7 @@ import pytest
 from group_members import PATIENCE_S, owns, poll_until
 from group_members import records as records_of
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer
+from kafka.cluster import ClusterMetadata
 from kafka.serializer import Deserializer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -48,6 +49,24 @@ def test_a_revoke_is_requested_in_one_poll_and_completed_later(kafka, topic_name
     poll_until(owns(second, 2), first, second)
     assert second.assignment() == held
     assert first.assignment().isdisjoint(held)
+
+
+@pytest.mark.parametrize("given", ["to the constructor", "by subscribe", "as a pattern"])
+def test_a_first_subscription_waits_for_no_backoff(
+    kafka, topic_name, consumers, monkeypatch, given
+):
+    """kafka-python's bootstrap has no topics, and what follows it was taken for a retry."""
+    kafka.create_topic(topic_name, partitions=2)
+    # The client's own setting does not reach it: it is 100 ms there.
+    monkeypatch.setitem(ClusterMetadata.DEFAULT_CONFIG, "retry_backoff_ms", PATIENCE_S * 10_000)
+    topics = [topic_name] if given == "to the constructor" else []
+    member = consumers(*topics)
+    if given == "by subscribe":
+        member.subscribe([topic_name])
+    elif given == "as a pattern":
+        member.subscribe(pattern=f"^{topic_name}$")
+    poll_until(owns(member, 2), member)
+    assert topic_name in member.existing_topics(PATIENCE_S * 1000)
 
 
 def test_every_record_once_while_members_join_and_leave(kafka, topic_name, consumers):

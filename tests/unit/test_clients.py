@@ -1,0 +1,68 @@
+"""build_clients: all of a query's clients, or none."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.source import clients
+from pyspark_kafka_rebalance.source.clients import build_clients
+from pyspark_kafka_rebalance.source.options import SourceOptions
+
+OPTIONS = {
+    "kafka.bootstrap.servers": "127.0.0.1:9092",
+    "kafka.group.id": "group",
+    "kafka.group.instance.id": "static",
+    "subscribe": "orders",
+    "readers": "4",
+}
+
+
+class Client:
+    def __init__(self, config: dict[str, Any], is_first: bool) -> None:
+        self.config, self.is_first, self.closed = config, is_first, False
+
+    def close(self, timeout_ms: float) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
+    """The others are built at the same time: each waits for all."""
+    made: list[Client] = []
+    together = threading.Barrier(3, timeout=60)
+
+    def member(options: SourceOptions, config: dict[str, Any], is_first: bool) -> Client:
+        if not is_first:
+            together.wait()
+        if "bad" in config["client_id"] and config["client_id"][-1] in "23":
+            raise KafkaRebalanceError(config["client_id"])
+        made.append(Client(config, is_first))
+        return made[-1]
+
+    monkeypatch.setattr(clients, "_member", member)
+    return made
+
+
+def test_the_first_alone_and_then_the_others_at_once_in_order(built: list[Client]) -> None:
+    parsed = SourceOptions.parse(OPTIONS, default_readers=2).for_stream()
+    building = build_clients(parsed, "run")
+    first: Any = next(building)
+    assert built == [first]
+    assert first.is_first
+    members: list[Any] = [first, *building]
+    assert [m.config["client_id"] for m in members] == [f"run-{n}" for n in range(4)]
+    assert [m.config["group_instance_id"] for m in members] == [f"static-{n}" for n in range(4)]
+    assert [m.is_first for m in members] == [True, False, False, False]
+
+
+def test_one_that_cannot_be_built_closes_those_beside_it(built: list[Client]) -> None:
+    parsed = SourceOptions.parse(OPTIONS, default_readers=2).for_stream()
+    building = build_clients(parsed, "bad")
+    next(building)
+    with pytest.raises(KafkaRebalanceError, match="bad-2"):
+        next(building)
+    assert [(m.config["client_id"], m.closed) for m in built] == [("bad-0", False), ("bad-1", True)]
