@@ -1,0 +1,57 @@
+"""Gaps: sets of offsets as ranges in order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+
+class Gap(NamedTuple):
+    """Offsets from ``start``, inclusive, to ``end``, exclusive."""
+
+    start: int
+    end: int
+
+
+def runs(offsets: Sequence[int]) -> Iterator[Gap]:
+    """Ascending offsets as gaps."""
+    if not offsets:
+        return
+    start = previous = offsets[0]
+    if offsets[-1] - start == len(offsets) - 1:
+        previous = offsets[-1]
+    else:
+        for offset in offsets[1:]:
+            if offset != previous + 1:
+                yield Gap(start, previous + 1)
+                start = offset
+            previous = offset
+    yield Gap(start, previous + 1)
+
+
+def joined(pieces: Iterable[Gap]) -> Iterator[Gap]:
+    """Pieces in order, without those that touch."""
+    last: Gap | None = None
+    for piece in pieces:
+        if last is not None and last.end == piece.start:
+            last = Gap(last.start, piece.end)
+        else:
+            if last is not None:
+                yield last
+            last = piece
+    if last is not None:
+        yield last
+
+
+def common(one: Sequence[Gap], other: Sequence[Gap]) -> Iterator[Gap]:
+    """What is in both; each in order and disjoint."""
+    at = beside = 0
+    while at < len(one) and beside < len(other):
+        start = max(one[at].start, other[beside].start)
+        end = min(one[at].end, other[beside].end)
+        if start < end:
+            yield Gap(start, end)
+        if one[at].end == end:
+            at += 1
+        else:
+            beside += 1
