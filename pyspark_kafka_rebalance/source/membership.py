@@ -25,6 +25,7 @@ from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
 from ..consumer.group_description import describe_group
+from ..consumer.pump import Pump
 from ..errors import KafkaRebalanceError, PartitionsLostError, names_of
 from ..fetch.offset_range import OffsetRange
 from .assignment import QueryAssignment, RebalanceEvent
@@ -155,13 +156,16 @@ class QueryMembership:
         self._deleted: set[TopicPartition] = set()  # and not seen again since
         self._deleted_untold: dict[TopicPartition, int | None] = {}
         self._created_anew: set[TopicPartition] = set()
-        self._failure: BaseException | None = None
-        self._pump: threading.Thread | None = None
-        self._wake = threading.Event()
         self._built = threading.Event()
-        self._may_join = threading.Event()
-        self._stopping = threading.Event()
-        self._stop_by = 0.0
+        self._may_join = False
+        self._pump = Pump(
+            self._tick,
+            name=f"membership-{options.group_id}",
+            what=f"group {options.group_id}: the membership",
+            begin=self._begin,
+            finish=self._commit_the_rest,
+            close=self._close,
+        )
         self._changed_at = time.monotonic()
         self._forgot_at = time.monotonic()
         self._looked_at = 0.0
@@ -181,15 +185,13 @@ class QueryMembership:
 
     def start(self) -> None:
         """Build the members in the pump; idempotent. They join when :meth:`join` allows it."""
-        if self._pump is None:
-            self._pump = threading.Thread(
-                target=self._run, name=f"membership-{self._options.group_id}", daemon=True
-            )
-            self._pump.start()
+        self._pump.start()
 
     def join(self) -> None:
         """Let the members join the group; every trigger calls it, so it wakes nobody twice."""
-        self._may_join.set()
+        if not self._may_join:
+            self._may_join = True
+            self._pump.wake()
 
     def has_others(self) -> bool:
         """Whether others are in the group, asked before our members join; True if nobody tells.
@@ -239,7 +241,7 @@ class QueryMembership:
             self.raise_failure()
             if until() or self._a_revoke_waits_for_a_batch() or time.monotonic() >= deadline:
                 return
-            self._stopping.wait(_EAGER_TICK_S)
+            self._pump.wait(_EAGER_TICK_S)
 
     def _a_revoke_waits_for_a_batch(self) -> bool:
         """Whether nothing settles before the next batch: a revoke waits for its row in that."""
@@ -270,19 +272,19 @@ class QueryMembership:
             names them.
         """
         deadline = time.monotonic() + self.covered_within_s
-        while not until() and not self._stopping.is_set():
+        while not until() and not self._pump.is_stopping:
             uncovered = self.uncovered(ends)
             if not uncovered and self._has_settled():
                 break
             if time.monotonic() >= deadline:
                 raise self.not_covered(uncovered)
-            self._stopping.wait(COVERAGE_TICK_S if uncovered and self._has_joined() else _TICK_S)
+            self._pump.wait(COVERAGE_TICK_S if uncovered and self._has_joined() else _TICK_S)
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
         while (starting := self.unpositioned()) and not until():
             if time.monotonic() >= deadline:
                 log.warning("group %s: starts not known: %s", self._options.group_id, starting)
                 return
-            self._stopping.wait(_EAGER_TICK_S)
+            self._pump.wait(_EAGER_TICK_S)
             self.raise_failure()
 
     @property
@@ -369,24 +371,16 @@ class QueryMembership:
 
     def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """As :meth:`stop`, without waiting for it; idempotent."""
-        if not self._stopping.is_set():
-            self._stop_by = time.monotonic() + timeout_s
-            self._stopping.set()
-            self._may_join.set()
-            self._wake.set()
+        self._pump.leave(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``."""
-        self.leave(timeout_s)
-        if self._pump is not None and self._pump is not threading.current_thread():
-            self._pump.join(timeout_s)
-            if self._pump.is_alive():
-                log.warning("group %s: stopped without leaving in time", self._options.group_id)
+        if not self._pump.stop(timeout_s):
+            log.warning("group %s: stopped without leaving in time", self._options.group_id)
 
     def raise_failure(self) -> None:
         """Raise what ended the pump: background errors surface in the next planner call."""
-        if self._failure is not None:
-            raise self._failure
+        self._pump.raise_failure()
 
     # -- the planner's calls ----------------------------------------------------------------------
 
@@ -490,7 +484,7 @@ class QueryMembership:
         """Note, under the lock, that this batch is proven, if it is one."""
         if batch is not None:
             self._assignment.prove(batch)
-            self._wake.set()
+            self._pump.wake()
 
     def wants_commit(self) -> bool:
         """Whether an empty batch is due, since only building one makes Spark call ``commit``."""
@@ -594,7 +588,7 @@ class QueryMembership:
             ends.update(self.end_offsets(missing))
             if not ends.keys() >= partitions:
                 client.request_metadata()
-                self._stopping.wait(_TICK_S)
+                self._pump.wait(_TICK_S)
                 self.raise_failure()
         return ends
 
@@ -606,7 +600,7 @@ class QueryMembership:
     def wait_for_change(self, seconds: float = _TICK_S) -> None:
         """Give the group or new metadata a moment; raises what ended the membership."""
         self._client().request_metadata()
-        self._stopping.wait(seconds)
+        self._pump.wait(seconds)
         self.raise_failure()
 
     def deleted(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
@@ -648,7 +642,7 @@ class QueryMembership:
         """
         with self._lock:
             self._moves.update(positions)
-        self._wake.set()
+        self._pump.wake()
 
     def hand_out(
         self, planned: Mapping[TopicPartition, OffsetRange]
@@ -693,7 +687,7 @@ class QueryMembership:
             return looked
 
         def wait() -> None:
-            self._stopping.wait(_TICK_S)
+            self._pump.wait(_TICK_S)
             self.raise_failure()
 
         try:
@@ -769,26 +763,18 @@ class QueryMembership:
 
     # -- the pump ---------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            self._build()
-            self._built.set()
-            self._find_new_to_group()
-            self._may_join.wait()
-            while not self._stopping.is_set():
-                eager = self._tick() or self._is_settling()
-                self._wake.wait(_EAGER_TICK_S if eager else _TICK_S)
-                self._wake.clear()
-            self._commit_the_rest()
-        except BaseException as error:
-            # What Spark shows of our errors says all but the stack; another is a defect.
-            level = logging.DEBUG if isinstance(error, KafkaRebalanceError) else logging.ERROR
-            log.log(level, "group %s: the membership ended", self._options.group_id, exc_info=True)
-            self._failure = error
-        finally:
-            self._built.set()
-            for member in self._members:
-                self._close(member)
+    def _begin(self) -> None:
+        self._build()
+        self._built.set()
+        self._find_new_to_group()
+
+    def _close(self) -> None:
+        self._built.set()  # whoever waits for a member learns why there is none
+        for member in self._members:
+            try:
+                member.close(timeout_ms=max(100.0, self._pump.left_s() * 1000))
+            except Exception:
+                log.exception("group %s: a member did not close cleanly", self._options.group_id)
 
     def _build(self) -> None:
         options = self._options
@@ -797,7 +783,7 @@ class QueryMembership:
         clients = build_clients(options, self._client_id)
         self._members.append(next(clients))
         self._first_seen = frozenset(partitions_of(options, self._members[0]))
-        if self._stopping.is_set():
+        if self._pump.is_stopping:
             return
         self._members.extend(clients)
         log.info(
@@ -819,14 +805,14 @@ class QueryMembership:
             if p not in options.starting_offsets.named and options.start_of(p) != "earliest"
         }
         asked = [p for p in self._first_seen if p.topic in topics]
-        while asked and not self._stopping.is_set():
+        while asked and not self._pump.is_stopping:
             try:
                 committed = self._members[0].committed_offsets(asked, _LOOKUP_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     return  # joining the group says better what is refused
                 log.warning("group %s: offsets not known yet: %r", options.group_id, error)
-                self._stopping.wait(_TICK_S)
+                self._pump.wait(_TICK_S)
                 continue
             self._new_to_group = new_to_group(asked, committed)
             return
@@ -837,8 +823,10 @@ class QueryMembership:
             return False
         return bool(self.unpositioned()) or not self._has_settled()
 
-    def _tick(self) -> bool:
-        """One round; whether something waits for an acknowledgement."""
+    def _tick(self) -> float | None:
+        """One round, once the members may join; as ``Pump`` has it."""
+        if not self._may_join:
+            return None
         self._stand_aside_if_overdue()
         if not self._stands_aside:
             for index, member in enumerate(self._members):
@@ -850,7 +838,7 @@ class QueryMembership:
         waiting = self._commit()
         self._forget_deleted()
         self._look_at_others()
-        return waiting
+        return _EAGER_TICK_S if waiting or self._is_settling() else _TICK_S
 
     def _stand_aside_if_overdue(self) -> None:
         """Leave the group while a batch takes longer than ``maxBatchDurationMs``.
@@ -1073,19 +1061,21 @@ class QueryMembership:
         if wanted:
             self._probe()
 
-    def _probe(self, wait_s: float | None = None) -> None:
+    def _probe(self, wait_s: float | None = None) -> bool:
         """Look whether the batch planned last is in the commit log, which proves it."""
         with self._lock:
             offset = self._open.last_end
         if self._commit_log is None or offset is None:
-            return
-        if (
+            return False
+        found = (
             self._commit_log.is_committed(offset)
             if wait_s is None
             else self._commit_log.wait_for_answer(offset, wait_s)
-        ):
+        )
+        if found:
             with self._lock:
                 self._prove(self._open.prove(offset))
+        return found
 
     def _commit(self) -> bool:
         """Commit what is proven and note what is acknowledged; whether something is still open."""
@@ -1147,24 +1137,10 @@ class QueryMembership:
     def _commit_the_rest(self) -> None:
         """What stop() can still do: the last batch if the commit log has it, then drain."""
         self._commit()
-        with self._lock:
-            offset = self._open.last_end
-        if self._commit_log is not None and offset is not None:
-            # Half of what is left, so that the commit and leaving the group still have their turn.
-            left_s = max(0.0, self._stop_by - time.monotonic()) / 2
-            if self._commit_log.wait_for_answer(offset, left_s):
-                with self._lock:
-                    self._prove(self._open.prove(offset))
-                self._commit()
+        # Half of what is left, so that the commit and leaving the group still have their turn.
+        if self._probe(wait_s=self._pump.left_s() / 2):
+            self._commit()
         for member in self._members:
             # Half of what is left, so that leaving the group still has its turn.
-            left_ms = (self._stop_by - time.monotonic()) * 500
-            if not member.drain(max(0.0, left_ms)):
+            if not member.drain(self._pump.left_s() * 500):
                 log.warning("group %s: stopped with commits open", self._options.group_id)
-
-    def _close(self, member: DeferredRevokeConsumer) -> None:
-        left_ms = max(100.0, (self._stop_by - time.monotonic()) * 1000)
-        try:
-            member.close(timeout_ms=left_ms)
-        except Exception:
-            log.exception("group %s: a member did not close cleanly", self._options.group_id)

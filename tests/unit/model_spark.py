@@ -18,6 +18,7 @@ from kafka.structs import TopicPartition
 from model_group import ModelGroup
 from model_log import Record
 
+from pyspark_kafka_rebalance.consumer.pump import Pump
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.source.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
@@ -35,43 +36,42 @@ class SteppedEvent(threading.Event):
         return self.is_set()
 
 
-class SteppedMembership(QueryMembership):
-    """The real one, whose pump goes round once for each :meth:`step`."""
+class SteppedPump(Pump):
+    """The real one without its thread: it goes round once for each :meth:`step`."""
 
-    def __init__(self, options: SourceOptions, client_id: str) -> None:
-        super().__init__(options, client_id)
+    def __init__(self, tick: Callable[[], float | None], **calls: Any) -> None:
+        super().__init__(tick, **calls)
         self._stopping = SteppedEvent()
+        self.has_ended = False
 
     def start(self) -> None:
-        if not self._built.is_set():
-            self._build()
-            self._built.set()
-            self._find_new_to_group()
+        if not self._started:
+            self._started = True
+            self._begin()
 
     def step(self) -> None:
-        if self._failure is not None or not self._may_join.is_set():
+        if self.has_ended:
             return
-        if self._stopping.is_set():
-            self._finish()
+        if self.is_stopping:
+            self.end()
             return
         try:
             self._tick()
         except KafkaRebalanceError as error:
             self._failure = error
+            self.has_ended = True
+            self._close()
 
-    def stop(self, timeout_s: float = 3.0) -> None:
+    def stop(self, timeout_s: float) -> bool:
         self.leave(timeout_s)
-        self._finish()
+        self.end()
+        return True
 
-    def members(self) -> list[Any]:
-        return list(self._members)
-
-    def _finish(self) -> None:
-        if self._members:
-            self._commit_the_rest()
-            for member in self._members:
-                self._close(member)
-            self._members = []
+    def end(self) -> None:
+        if self._started and not self.has_ended:
+            self.has_ended = True
+            self._finish()
+            self._close()
 
 
 class ModelStopRequest:
@@ -153,10 +153,20 @@ class Process:
     waiting: bool = False  # in a call
 
     @property
-    def membership(self) -> SteppedMembership | None:
-        found = self.reader._membership
-        assert found is None or isinstance(found, SteppedMembership)
-        return found
+    def membership(self) -> QueryMembership | None:
+        return self.reader._membership
+
+    @property
+    def pump(self) -> SteppedPump:
+        assert self.membership is not None
+        assert isinstance(self.membership._pump, SteppedPump)
+        return self.membership._pump
+
+    def members(self) -> list[Any]:
+        """Those that are in the group, or may come into it."""
+        if self.membership is None or self.pump.has_ended:
+            return []
+        return list(self.membership._members)
 
     @property
     def run(self) -> str:
@@ -302,7 +312,7 @@ class ModelQuery:
     def pump(self) -> None:
         """The pump goes round once."""
         if self.process is not None and self.process.membership is not None:
-            self.process.membership.step()
+            self.process.pump.step()
 
 
 class ModelCommitLogWatch:

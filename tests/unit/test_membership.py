@@ -47,7 +47,6 @@ class Query:
     def rounds(self, count: int = 2) -> None:
         """Wait until the pump has gone through so many whole rounds, or has ended."""
         pump = self.membership._pump
-        assert pump is not None
         with self.group.changed:
 
             def polls() -> int:
@@ -138,7 +137,7 @@ def make(group: Group, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
             member.may_poll.set()
         query.membership.stop()
         pump = query.membership._pump
-        assert pump is None or not pump.is_alive()
+        assert not pump.is_alive()
 
 
 @pytest.fixture

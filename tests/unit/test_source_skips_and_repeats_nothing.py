@@ -36,7 +36,7 @@ from model_spark import (
     Row,
     Stage,
     SteppedEvent,
-    SteppedMembership,
+    SteppedPump,
 )
 
 from pyspark_kafka_rebalance.source import clients as clients_module
@@ -116,7 +116,7 @@ class Queries(RuleBasedStateMachine):
         for target, name, fake in (
             (clients_module, "DeferredRevokeConsumer", Fake),
             (membership_module, "CommitLogWatch", ModelCommitLogWatch),
-            (stream_module, "QueryMembership", SteppedMembership),
+            (membership_module, "Pump", SteppedPump),
             (stream_module, "StopRequest", ModelStopRequest),
             (stream_module, "_stop_on_sigterm", lambda: None),
             (stream_module, "DriverSources", NoDriverSources),
@@ -326,8 +326,7 @@ class Queries(RuleBasedStateMachine):
         return self.survivor in (None, query)
 
     def members_of(self, query: ModelQuery) -> list[ModelMember]:
-        membership = None if query.process is None else query.process.membership
-        return [] if membership is None else membership.members()
+        return [] if query.process is None else query.process.members()
 
     def attempts(self, query: int) -> set[Attempt]:
         """All batches that a query ever planned."""
