@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_kafka_rebalance.source.membership import _END_OFFSETS_MAX_AGE_S
+from pyspark_kafka_rebalance.source.log_ends import END_OFFSETS_MAX_AGE_S
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -124,7 +124,7 @@ def of_triggers(
         reader.commit(end)
         start = end
         produce()
-        time.sleep(_END_OFFSETS_MAX_AGE_S)  # or nothing would be asked of the broker
+        time.sleep(END_OFFSETS_MAX_AGE_S)  # or nothing would be asked of the broker
         marks = [time.perf_counter()]
         end = reader.latestOffset(start, ReadMaxRows(2**62))
         marks.append(time.perf_counter())

@@ -13,10 +13,8 @@ the same lock, after all I/O, so that a release and a new range can never cross.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +26,18 @@ from ..consumer.group_description import describe_group
 from ..consumer.pump import Pump
 from ..errors import KafkaRebalanceError, PartitionsLostError, names_of
 from ..fetch.offset_range import OffsetRange
-from .assignment import QueryAssignment, RebalanceEvent
+from .assignment import RebalanceEvent
 from .batch_time import BatchTime, advice_on_overdue
-from .clients import build_clients, partitions_of
+from .clients import partitions_of
 from .cluster_query import ask_cluster
 from .commit_log_watch import CommitLogWatch
 from .deleted_partitions import DeletedPartitions, ask_for_missing
 from .live_owner_watch import LiveOwnerWatch
-from .log_sizes import log_sizes
+from .log_ends import LogEnds
 from .marking import Look, Standing, undecided, wait_for_owners
 from .new_to_group import new_to_group
-from .open_batches import OpenBatches
+from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .query_state import QueryState
 from .starting_offsets import AtTimestamp, Start
 
 if TYPE_CHECKING:
@@ -53,15 +52,6 @@ _EAGER_TICK_S = 0.005
 
 #: After a change in the group the pump looks as often for the next one, for so long.
 _SETTLING_S = 5.0
-
-#: Idle triggers come every 10 ms; end offsets older than this are asked for again.
-_END_OFFSETS_MAX_AGE_S = 0.03
-
-#: Of ``maxBytesPerTrigger``: what an offset takes on average changes with the whole log only.
-_BYTES_PER_OFFSET_MAX_AGE_S = 60.0
-
-#: How long one look-up of committed or end offsets may take before the next tick tries again.
-_LOOKUP_TIMEOUT_MS = 5_000
 
 #: How often it is looked whether topics are gone whose positions the offsets still carry.
 _FORGET_EVERY_S = 60.0
@@ -133,15 +123,9 @@ class QueryMembership:
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self._options = options
-        self._client_id = client_id
-        self._lock = threading.Lock()
-        self._assignment = QueryAssignment(options.include_rebalance_events)
         self._commit_log = (
             CommitLogWatch(options.checkpoint_location) if options.checkpoint_location else None
         )
-        self._members: list[DeferredRevokeConsumer] = []
-        self._generations: list[int] = []
-        self._open = OpenBatches()
         self._live_owners = LiveOwnerWatch(options)
         self._asked_at = 0.0
         self._initial: frozenset[TopicPartition] | None = None  # as the checkpoint says
@@ -156,7 +140,6 @@ class QueryMembership:
         self._deleted: set[TopicPartition] = set()  # and not seen again since
         self._deleted_untold: dict[TopicPartition, int | None] = {}
         self._created_anew: set[TopicPartition] = set()
-        self._built = threading.Event()
         self._may_join = False
         self._pump = Pump(
             self._tick,
@@ -164,9 +147,11 @@ class QueryMembership:
             what=f"group {options.group_id}: the membership",
             begin=self._begin,
             finish=self._commit_the_rest,
-            close=self._close,
+            close=lambda: self._members.close(),
         )
-        self._changed_at = time.monotonic()
+        self._state = QueryState(options.include_rebalance_events)
+        self._members = QueryMembers(options, client_id, self._state, self._pump)
+        self.log_ends = LogEnds(options, self._members, self._pump)
         self._forgot_at = time.monotonic()
         self._looked_at = 0.0
         limit_ms = options.max_batch_duration_ms
@@ -175,11 +160,6 @@ class QueryMembership:
         self._advised = False
         # What another has, and a batch waits for; replaced, because the pump reads it.
         self._awaited: frozenset[TopicPartition] = frozenset()
-        self._end_offsets: dict[TopicPartition, int] = {}
-        self._end_offsets_at = 0.0
-        self._known_end_offsets: dict[TopicPartition, int] = {}
-        self._bytes_per_offset: dict[TopicPartition, float] = {}
-        self._bytes_per_offset_at = 0.0
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -199,7 +179,7 @@ class QueryMembership:
         Raises what ended the membership.
         """
         if self._options.partitions is not None:
-            self._client()
+            self._members.client()
             return False
         group_id = self._options.group_id
         try:
@@ -209,10 +189,10 @@ class QueryMembership:
                 lambda admin: describe_group(admin, group_id),
             )
         except KafkaRebalanceError as error:
-            self._client()  # it says better what is wrong
+            self._members.client()  # it says better what is wrong
             log.info("group %s: %s", group_id, error)
             return True
-        self._client()
+        self._members.client()
         return bool(group.members)
 
     def wait_until_positioned(
@@ -234,9 +214,9 @@ class QueryMembership:
         deadline = time.monotonic() + timeout_s
         unchanged_s = unchanged_s if self._options.partitions is None else 0.0
         while not (
-            self._has_settled()
-            and not self.unpositioned()
-            and time.monotonic() - self._changed_at >= unchanged_s
+            self._members.have_settled()
+            and not self._state.unpositioned()
+            and self._state.unchanged_s() >= unchanged_s
         ):
             self.raise_failure()
             if until() or self._a_revoke_waits_for_a_batch() or time.monotonic() >= deadline:
@@ -245,9 +225,9 @@ class QueryMembership:
 
     def _a_revoke_waits_for_a_batch(self) -> bool:
         """Whether nothing settles before the next batch: a revoke waits for its row in that."""
-        with self._lock:
-            waiting = self._assignment.undrained(self._assignment.revoking())
-            return bool(waiting) and not self._assignment.commits()
+        with self._state as state:
+            waiting = state.assignment.undrained(state.assignment.revoking())
+            return bool(waiting) and not state.assignment.commits()
 
     def wait_until_covered(
         self,
@@ -274,13 +254,15 @@ class QueryMembership:
         deadline = time.monotonic() + self.covered_within_s
         while not until() and not self._pump.is_stopping:
             uncovered = self.uncovered(ends)
-            if not uncovered and self._has_settled():
+            if not uncovered and self._members.have_settled():
                 break
             if time.monotonic() >= deadline:
                 raise self.not_covered(uncovered)
-            self._pump.wait(COVERAGE_TICK_S if uncovered and self._has_joined() else _TICK_S)
+            self._pump.wait(
+                COVERAGE_TICK_S if uncovered and self._members.has_joined() else _TICK_S
+            )
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-        while (starting := self.unpositioned()) and not until():
+        while (starting := self._state.unpositioned()) and not until():
             if time.monotonic() >= deadline:
                 log.warning("group %s: starts not known: %s", self._options.group_id, starting)
                 return
@@ -295,7 +277,7 @@ class QueryMembership:
         until its session has ended.
         """
         rebalance_ms: float = self._options.consumer_config["max_poll_interval_ms"]
-        return (rebalance_ms + self._session_timeout_ms()) / 1000
+        return (rebalance_ms + self._members.session_timeout_ms()) / 1000
 
     def not_covered(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
         """The error for partitions that stay uncovered."""
@@ -319,19 +301,19 @@ class QueryMembership:
         KafkaRebalanceError
             The brokers do not tell what other members own; or what ended the membership.
         """
-        client = self._client()
+        client = self._members.client()
         if self._options.partitions is not None:
             return []  # there is nobody else
         there = partitions_of(self._options, client) if ends is None else ends.keys()
-        with self._lock:
-            ours = self._assignment.owned().keys() - self._assignment.revoking()
+        with self._state as state:
+            ours = state.assignment.owned().keys() - state.assignment.revoking()
         foreign = sorted(there - ours)
-        if not foreign or not self._has_joined():
+        if not foreign or not self._members.has_joined():
             return foreign
         if ends is None:
-            ends = self.end_offsets(foreign)
+            ends = self.log_ends.end_offsets(foreign)
         try:
-            committed = client.committed_offsets(foreign, _LOOKUP_TIMEOUT_MS)
+            committed = client.committed_offsets(foreign, LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             if not error.retriable:
                 raise
@@ -340,22 +322,8 @@ class QueryMembership:
         if not unread:
             return []
         ids = {member.member_id for member in self._members}
-        others = self._live_owners.owned(ids, self._session_timeout_ms())
+        others = self._live_owners.owned(ids, self._members.session_timeout_ms())
         return [p for p in unread if p not in others]
-
-    def _session_timeout_ms(self) -> float:
-        return max((member.session_timeout_ms for member in self._members), default=0.0)
-
-    def _has_joined(self) -> bool:
-        with self._lock:
-            polled = bool(self._generations)
-        return polled and all(member.is_stable for member in self._members)
-
-    def _has_settled(self) -> bool:
-        """Whether all members have joined, and none of their partitions is on its way."""
-        with self._lock:
-            moving = self._assignment.revoking()
-        return not moving and self._has_joined()
 
     def wait_until_acknowledged(self) -> None:
         """Wait until the group has what is proven, or the time is up; for a run that ends now.
@@ -391,11 +359,11 @@ class QueryMembership:
         imported: Collection[TopicPartition] = (),
     ) -> None:
         """Of the offset that Spark starts this run with: positions, ``initial``, ``imported``."""
-        with self._lock:
+        with self._state as state:
             if not self._resumed:  # else members have had some of them since
                 self._imported = set(imported)
             self._initial = frozenset() if initial is None and positions else initial
-            self._assignment.restore(positions)
+            state.assignment.restore(positions)
 
     def resume(
         self,
@@ -417,49 +385,51 @@ class QueryMembership:
         imported : collection of TopicPartition
             Of that offset.
         """
-        with self._lock:
+        with self._state as state:
             self._imported, self._resumed = set(imported), True
             self._initial = frozenset()  # something was read
             self._has_read = True
-            self._assignment.restore(proven)
-            self._assignment.resume(ranges)
-            self._open.resume(end, self._assignment.batch)
+            state.assignment.restore(proven)
+            state.assignment.resume(ranges)
+            state.open_batches.resume(end, state.assignment.batch)
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
         if self._has_read:
             return frozenset()
         if self._initial is None:
-            self._client()
+            self._members.client()
         return self._starting_as_told()
 
     @property
     def progress_is_asynchronous(self) -> bool:
         """Whether Spark was seen to track this query's progress asynchronously."""
-        return self._open.progress_is_asynchronous
+        with self._state as state:
+            return state.open_batches.progress_is_asynchronous
 
     def progress_is_synchronous(self) -> None:
         """The trigger is one with which Spark does not track its progress asynchronously."""
-        self._open.progress_is_synchronous()
+        with self._state as state:
+            state.open_batches.progress_is_synchronous()
 
     def planned(self, offset: dict[str, Any]) -> None:
         """This offset goes to Spark as the end of the next batch."""
-        with self._lock:
-            self._open.add(offset, self._assignment.batch)
+        with self._state as state:
+            state.open_batches.add(offset, state.assignment.batch)
 
     def committed(self, offset: dict[str, Any]) -> None:
         """Spark's ``commit``: the batch that ends here is proven; the pump commits its positions.
 
         An offset of no open batch says nothing: it was proven before.
         """
-        with self._lock:
-            self._prove(self._open.commit(offset))
+        with self._state as state:
+            self._prove(state, state.open_batches.commit(offset))
 
     def done(self, offset: dict[str, Any]) -> None:
         """By Spark's progress the batch that ends here is done, which proves it if it is logged."""
-        with self._lock:
-            if not self._open.progress_is_asynchronous:
-                self._prove(self._open.commit(offset))
+        with self._state as state:
+            if not state.open_batches.progress_is_asynchronous:
+                self._prove(state, state.open_batches.commit(offset))
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: proves the batch before if that is logged.
@@ -469,10 +439,10 @@ class QueryMembership:
         KafkaRebalanceError
             It goes on from somewhere else than where the batch planned last ends.
         """
-        with self._lock:
-            known = self._open.progress_is_asynchronous
-            self._prove(self._open.begin_trigger(start))
-            learned = self._open.progress_is_asynchronous and not known
+        with self._state as state:
+            known = state.open_batches.progress_is_asynchronous
+            self._prove(state, state.open_batches.begin_trigger(start))
+            learned = state.open_batches.progress_is_asynchronous and not known
         if learned:
             log.info(
                 "group %s: Spark tracks this query's progress asynchronously; offsets are "
@@ -480,17 +450,17 @@ class QueryMembership:
                 self._options.group_id,
             )
 
-    def _prove(self, batch: int | None) -> None:
+    def _prove(self, state: QueryState, batch: int | None) -> None:
         """Note, under the lock, that this batch is proven, if it is one."""
         if batch is not None:
-            self._assignment.prove(batch)
+            state.assignment.prove(batch)
             self._pump.wake()
 
     def wants_commit(self) -> bool:
         """Whether an empty batch is due, since only building one makes Spark call ``commit``."""
         now = time.monotonic()
-        with self._lock:
-            unproven = self._assignment.has_unproven()
+        with self._state as state:
+            unproven = state.assignment.has_unproven()
         if not unproven or now - self._asked_at < _ASK_FOR_COMMIT_S:
             return False
         self._asked_at = now
@@ -506,100 +476,29 @@ class QueryMembership:
         at_once : bool
             Whether there is no later trigger.
         """
-        with self._lock:
-            quiet_s = time.monotonic() - self._changed_at
-            return self._assignment.has_unlogged_positions() and (
+        with self._state as state:
+            quiet_s = state.unchanged_s()
+            return state.assignment.has_unlogged_positions() and (
                 at_once or quiet_s >= _LOG_POSITIONS_AFTER_S
             )
 
     def has_open_commits(self) -> bool:
         """Whether the group lacks something that is proven."""
-        with self._lock:
-            return bool(self._assignment.commits())
+        with self._state as state:
+            return bool(state.assignment.commits())
 
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""
-        with self._lock:
-            return self._assignment.plannable()
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """End offsets, exclusive: high watermark, or last stable offset under read_committed.
-
-        One request for each broker; a few milliseconds old at most. Partitions without a known
-        leader are left out, and those whose leader does not answer.
-        """
-        now = time.monotonic()
-        fresh = now - self._end_offsets_at <= _END_OFFSETS_MAX_AGE_S
-        if not fresh or not self._end_offsets.keys() >= set(partitions):
-            with self._asking() as client:
-                # A leader is moving, or a topic is gone: the next trigger asks again.
-                led = client.partitions_with_leader(partitions)
-                self._end_offsets = client.end_offsets_now(led, _LOOKUP_TIMEOUT_MS) if led else {}
-                if len(led) < len(partitions):
-                    client.request_metadata()  # it would be renewed after minutes only
-            self._end_offsets_at = now
-        return {p: self._end_offsets[p] for p in partitions if p in self._end_offsets}
-
-    def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """What an offset of each partition takes on its brokers' disks, on average.
-
-        Without those of which it cannot be found out now; a minute old at most otherwise.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers do not tell.
-        """
-        now = time.monotonic()
-        aged = now - self._bytes_per_offset_at > _BYTES_PER_OFFSET_MAX_AGE_S
-        if aged or not self._bytes_per_offset.keys() >= ends.keys():
-            try:
-                with self._asking() as client:
-                    begins = client.beginning_offsets(list(ends), _LOOKUP_TIMEOUT_MS)
-                sizes = log_sizes(self._options.client_config, ends)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    raise
-                log.warning("the sizes of the logs are not known now: %r", error)
-            else:
-                self._bytes_per_offset = {
-                    p: sizes[p] / max(1, end - begins[p]) for p, end in ends.items()
-                }
-                self._bytes_per_offset_at = now
-        return {p: self._bytes_per_offset[p] for p in ends if p in self._bytes_per_offset}
-
-    def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
-        """End offsets of every partition of the subscribed topics, whoever owns it.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            Some partition's leader does not answer for a minute; names them.
-        """
-        client = self._client()
-        partitions = partitions_of(self._options, client)
-        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-        ends: dict[TopicPartition, int] = {}
-        while missing := sorted(partitions - ends.keys()):
-            if time.monotonic() >= deadline:
-                raise KafkaRebalanceError(
-                    f"end offsets not known within a minute: {names_of(missing)}"
-                )
-            ends.update(self.end_offsets(missing))
-            if not ends.keys() >= partitions:
-                client.request_metadata()
-                self._pump.wait(_TICK_S)
-                self.raise_failure()
-        return ends
+        with self._state as state:
+            return state.assignment.plannable()
 
     def unpositioned(self) -> list[TopicPartition]:
         """Partitions that were assigned just now, and whose start is still to be found out."""
-        with self._lock:
-            return [p for found in self._assignment.unpositioned().values() for p in found]
+        return self._state.unpositioned()
 
     def wait_for_change(self, seconds: float = _TICK_S) -> None:
         """Give the group or new metadata a moment; raises what ended the membership."""
-        self._client().request_metadata()
+        self._members.client().request_metadata()
         self._pump.wait(seconds)
         self.raise_failure()
 
@@ -613,34 +512,27 @@ class QueryMembership:
         kafka.errors.KafkaTimeoutError
             No broker answers.
         """
-        with self._asking() as client:
-            return sorted(ask_for_missing(client, partitions, "subscribe", _LOOKUP_TIMEOUT_MS))
+        with self._members.asking() as client:
+            return sorted(ask_for_missing(client, partitions, "subscribe", LOOKUP_TIMEOUT_MS))
 
     def take_deleted(self) -> dict[TopicPartition, int | None]:
         """Partitions found deleted since the last call, and how far each was read, if it was."""
-        with self._lock:
+        with self._state:
             deleted, self._deleted_untold = self._deleted_untold, {}
         return deleted
 
     def known_end_offsets(self) -> dict[TopicPartition, int]:
-        """The end offset of every owned partition as last answered, without asking again.
-
-        With those that are being revoked or have no leader now, which nobody asks for.
-        """
-        answered = {**self._known_end_offsets, **self._end_offsets}
-        with self._lock:
-            owned = self._assignment.owned()
-            self._known_end_offsets = {
-                p: end for p, end in answered.items() if p in owned and p not in self._deleted
-            }
-        return self._known_end_offsets
+        """The end offset of every owned partition as last answered, without asking again."""
+        with self._state as state:
+            owned = state.assignment.owned().keys() - self._deleted
+        return self.log_ends.known_end_offsets(owned)
 
     def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on elsewhere after records were lost in Kafka (``failOnDataLoss=false``).
 
         Done by the pump, so that it cannot cross a commit of the old position.
         """
-        with self._lock:
+        with self._state:
             self._moves.update(positions)
         self._pump.wake()
 
@@ -655,16 +547,16 @@ class QueryMembership:
             The ranges, the rows of events, and the state to write into the offset; None when
             there is nothing worth a batch.
         """
-        with self._lock:
-            pending = self._assignment.unproven()
-            ranges = self._assignment.hand_out(
+        with self._state as state:
+            pending = state.assignment.unproven()
+            ranges = state.assignment.hand_out(
                 planned, lambda member: self._members[member].may_hand_out()
             )
-            if not ranges and not self._assignment.has_events():
+            if not ranges and not state.assignment.has_events():
                 return None
             self._has_read |= bool(ranges)
-            state = self._state(ranges, self._assignment.take_lost(), pending)
-            return ranges, self._assignment.take_events(), state
+            batch = self._batch_state(state, ranges, state.assignment.take_lost(), pending)
+            return ranges, state.assignment.take_events(), batch
 
     def lost_below(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, int]:
         """Below which offsets another has delivered rows of a batch; waits until that is known.
@@ -676,11 +568,11 @@ class QueryMembership:
 
         def look() -> Look:
             nonlocal there
-            with self._lock:
-                looked = self._look(ranges)
+            with self._state as state:
+                looked = self._look(state, ranges)
                 open_ = undecided(ranges, looked.standings)
             if open_:  # of what it does not subscribe to, or what is deleted, it gets nothing
-                there = partitions_of(self._options, self._client()) if there is None else there
+                there = self._members.partitions() if there is None else there
                 standings = {p: at for p, at in looked.standings.items() if p not in open_ - there}
                 looked = Look(looked.joined, standings)
             self._awaited = open_ & (there or set())
@@ -695,103 +587,64 @@ class QueryMembership:
         finally:
             self._awaited = frozenset()
 
-    def _look(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
+    def _look(self, state: QueryState, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
         """What the group is known to say of the partitions of a batch, under the lock.
 
         Without those that are the query's own and of which nothing is committed, mostly all.
         """
-        owned = self._assignment.owned()
+        owned = state.assignment.owned()
         sure = [member.may_hand_out() for member in self._members]
         standings = {}
         for partition, reads in ranges.items():
             found = owned.get(partition)
             is_own = found is not None and found.position is not None and sure[found.member]
-            committed = self._assignment.acknowledged(partition)
+            committed = state.assignment.acknowledged(partition)
             if not is_own or (committed or 0) > reads.start:
                 standings[partition] = Standing(is_own, committed)
-        joined = bool(self._generations) and all(m.is_stable for m in self._members)
+        joined = bool(state.generations) and self._members.are_stable()
         return Look(joined, standings)
 
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
         """The state right now, for these partitions of a batch."""
-        with self._lock:
-            return self._state(ranges, ())
+        with self._state as state:
+            return self._batch_state(state, ranges, ())
 
     def state_without_ranges(self) -> BatchState:
         """The state for a batch that reads nothing."""
-        with self._lock:
-            return self._state((), (), self._assignment.unproven())
+        with self._state as state:
+            return self._batch_state(state, (), (), state.assignment.unproven())
 
-    def _state(
+    def _batch_state(
         self,
+        state: QueryState,
         ranges: Collection[TopicPartition],
         lost: Collection[TopicPartition],
         pending: Mapping[TopicPartition, OffsetRange] | None = None,
     ) -> BatchState:
-        owned = self._assignment.owned()
+        owned = state.assignment.owned()
         positions: dict[TopicPartition, int] = {}
         if pending is not None:  # the state of an offset that is being made
-            known = self._assignment.log_positions().items()
+            known = state.assignment.log_positions().items()
             positions = {p: at for p, at in known if p not in ranges and p not in pending}
         return BatchState(
-            generations=tuple(self._generations),
+            generations=state.generations,
             member_of={p: owned[p].member for p in ranges if p in owned},
-            revoking=frozenset(self._assignment.revoking()),
+            revoking=frozenset(state.assignment.revoking()),
             lost=frozenset(lost),
             positions=positions,
             imported=frozenset(self._imported),
             pending=dict(pending or {}),
         )
 
-    def _client(self) -> DeferredRevokeConsumer:
-        """Any member's client, for look-ups that have nothing to do with membership."""
-        self._built.wait()
-        self.raise_failure()
-        if not self._members:
-            raise KafkaRebalanceError("the query was stopped before it had a member")
-        return self._members[0]
-
-    @contextmanager
-    def _asking(self) -> Iterator[DeferredRevokeConsumer]:
-        """The client for a look-up. If the pump ends meanwhile, why, not what that did to it."""
-        client = self._client()
-        try:
-            yield client
-        except Exception:
-            self.raise_failure()
-            raise
-
     # -- the pump ---------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._build()
-        self._built.set()
-        self._find_new_to_group()
-
-    def _close(self) -> None:
-        self._built.set()  # whoever waits for a member learns why there is none
-        for member in self._members:
-            try:
-                member.close(timeout_ms=max(100.0, self._pump.left_s() * 1000))
-            except Exception:
-                log.exception("group %s: a member did not close cleanly", self._options.group_id)
-
-    def _build(self) -> None:
-        options = self._options
         if self._commit_log is not None:
             self._commit_log.begin()
-        clients = build_clients(options, self._client_id)
-        self._members.append(next(clients))
-        self._first_seen = frozenset(partitions_of(options, self._members[0]))
-        if self._pump.is_stopping:
-            return
-        self._members.extend(clients)
-        log.info(
-            "group %s: %d clients built for %s",
-            options.group_id,
-            len(self._members),
-            options.pattern or ", ".join(options.topics or ()),
-        )
+        self._members.build_first()
+        self._first_seen = frozenset(partitions_of(self._options, self._members[0]))
+        self._members.build_others()
+        self._find_new_to_group()
 
     def _find_new_to_group(self) -> None:
         """Find out, before the members join, which partitions are new to the group."""
@@ -807,7 +660,7 @@ class QueryMembership:
         asked = [p for p in self._first_seen if p.topic in topics]
         while asked and not self._pump.is_stopping:
             try:
-                committed = self._members[0].committed_offsets(asked, _LOOKUP_TIMEOUT_MS)
+                committed = self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     return  # joining the group says better what is refused
@@ -819,9 +672,9 @@ class QueryMembership:
 
     def _is_settling(self) -> bool:
         """Whether members join, or partitions move, and may go on any moment."""
-        if time.monotonic() - self._changed_at >= _SETTLING_S:
+        if self._state.unchanged_s() >= _SETTLING_S:
             return False
-        return bool(self.unpositioned()) or not self._has_settled()
+        return bool(self._state.unpositioned()) or not self._members.have_settled()
 
     def _tick(self) -> float | None:
         """One round, once the members may join; as ``Pump`` has it."""
@@ -849,14 +702,14 @@ class QueryMembership:
         limit_ms = self._options.max_batch_duration_ms
         if limit_ms is None:
             return
-        with self._lock:
+        with self._state as state:
             waits = bool(self._awaited)  # for owners of what is replayed: not read yet
-            batch = None if waits else self._assignment.oldest_unproven()
+            batch = None if waits else state.assignment.oldest_unproven()
             over = self._batch_time.is_over(batch, time.monotonic())
         if over and not self._stands_aside:
             self._probe(wait_s=_PROBE_S)  # it may be done, and Spark wait for its next trigger
-            with self._lock:
-                over = self._assignment.oldest_unproven() == batch
+            with self._state as state:
+                over = state.assignment.oldest_unproven() == batch
         if over == self._stands_aside:
             return
         self._stands_aside = over
@@ -864,26 +717,28 @@ class QueryMembership:
             log.info("group %s: the batch is done; joining again", self._options.group_id)
             return
         reason = f"a batch takes longer than maxBatchDurationMs={limit_ms}"
+        with self._state as state:
+            owned = sorted(state.assignment.owned())
         log.warning(
             "group %s: %s; leaving the group until it is done: %s",
             self._options.group_id,
             reason,
-            names_of(self._assignment.owned()),
+            names_of(owned),
         )
         for index, member in enumerate(self._members):
-            with self._lock:
-                mine = [p for p, owned in self._assignment.owned().items() if owned.member == index]
-                self._assignment.lose(index, mine)
-                self._changed_at = time.monotonic()
+            with self._state as state:
+                mine = [p for p, o in state.assignment.owned().items() if o.member == index]
+                state.assignment.lose(index, mine)
+                state.note_change()
             member.leave_until_polled(reason)
 
     def _apply(self, index: int, member: DeferredRevokeConsumer) -> None:
         """Poll one member and apply what happened to it."""
         result = member.poll_membership()
-        assignment = self._assignment
-        with self._lock:
+        with self._state as state:
+            assignment = state.assignment
             if result.lost or result.revoked or result.assigned:
-                self._changed_at = time.monotonic()
+                state.note_change()
             overdue = assignment.waiting_revokes(result.lost)
             assignment.lose(index, result.lost)
             if self._options.partitions is not None:  # those are deleted
@@ -891,9 +746,9 @@ class QueryMembership:
                 self._created_anew |= result.lost
             assignment.complete_revoke(index, result.revoked)
             assignment.assign(index, member.generation, result.assigned)
-            if self._generations[index : index + 1] != [member.generation]:
-                self._generations = [m.generation for m in self._members]
-                self._changed_at = time.monotonic()
+            if state.generations[index : index + 1] != (member.generation,):
+                state.generations = tuple(m.generation for m in self._members)
+                state.note_change()
                 assignment.new_generation(index, member.generation)
             assignment.keep(index, result.to_be_revoked)
             assignment.request_revoke(result.to_be_revoked)
@@ -909,13 +764,13 @@ class QueryMembership:
 
     def _move(self) -> None:
         """Put positions elsewhere, and forget the commits that were based on the old ones."""
-        with self._lock:
+        with self._state as state:
             moves, self._moves = self._moves, {}
             for partition, position in moves.items():
-                owned = self._assignment.owned().get(partition)
+                owned = state.assignment.owned().get(partition)
                 if owned is not None:
                     self._members[owned.member].forget_commits([partition])
-                    self._assignment.move_to(partition, position)
+                    state.assignment.move_to(partition, position)
 
     def _find_deleted(self) -> None:
         """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
@@ -927,13 +782,13 @@ class QueryMembership:
         if not deletions.is_due():
             return
         client = self._members[0]
-        with self._lock:
-            watched = deletions.watched(self._assignment.owned())
+        with self._state as state:
+            watched = deletions.watched(state.assignment.owned())
         known = client.known_partitions(watched)
         missing: frozenset[TopicPartition] = frozenset()
         if suspects := deletions.suspects(watched - self._deleted, known):
             try:
-                missing = ask_for_missing(client, suspects, "subscribe", _LOOKUP_TIMEOUT_MS)
+                missing = ask_for_missing(client, suspects, "subscribe", LOOKUP_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
                 log.warning("not known whether %s still exist: %r", names_of(suspects), error)
                 return
@@ -941,43 +796,47 @@ class QueryMembership:
         back = self._deleted & known
         self._deleted = (self._deleted | deleted) - back
         self._created_anew |= deleted
-        with self._lock:
-            self._deleted_untold |= self._assignment.delete(deleted)
-            self._assignment.start_anew(back)
-            self._changed_at = time.monotonic() if deleted or back else self._changed_at
+        with self._state as state:
+            self._deleted_untold |= state.assignment.delete(deleted)
+            state.assignment.start_anew(back)
+            if deleted or back:
+                state.note_change()
         for member in self._members if deleted else ():
             member.forget_commits(deleted)
             member.request_metadata()  # one of them may have to assign what is left
 
     def _find_starts(self) -> None:
         """Find out where newly assigned partitions start; a failed look-up is repeated."""
-        with self._lock:
-            wanted = self._assignment.unpositioned()
+        with self._state as state:
+            wanted = state.assignment.unpositioned()
         for index, partitions in wanted.items():
             member = self._members[index]
             try:
-                committed = member.committed_offsets(partitions, _LOOKUP_TIMEOUT_MS)
+                committed = member.committed_offsets(partitions, LOOKUP_TIMEOUT_MS)
                 if ahead := self._set_back(member, committed):
                     # Their starts are asked for again when the group has them.
                     partitions = [p for p in partitions if p not in ahead]
-                unknown = [
-                    p for p in partitions if p not in committed and not self._assignment.is_known(p)
-                ]
+                with self._state as state:
+                    unknown = [
+                        p
+                        for p in partitions
+                        if p not in committed and not state.assignment.is_known(p)
+                    ]
                 otherwise = self._configured_starts(member, unknown)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
                 log.warning("start of %s not found yet: %r", partitions, error)
                 continue
-            with self._lock:
-                still = set(self._assignment.unpositioned().get(index, ()))
+            with self._state as state:
+                still = set(state.assignment.unpositioned().get(index, ()))
                 for partition in partitions:
                     if partition in still and (partition not in unknown or partition in otherwise):
-                        self._assignment.start_at(
+                        state.assignment.start_at(
                             partition, committed.get(partition), otherwise.get(partition, -1)
                         )
                         self._imported.discard(partition)
-                self._changed_at = time.monotonic()
+                state.note_change()
 
     def _set_back(
         self, member: DeferredRevokeConsumer, committed: Mapping[TopicPartition, int]
@@ -986,8 +845,8 @@ class QueryMembership:
 
         What is between was delivered by neither: that source shares its work with nobody.
         """
-        with self._lock:
-            known = self._assignment.positions()
+        with self._state as state:
+            known = state.assignment.positions()
             back = {
                 p: known[p] for p in committed if p in self._imported and committed[p] > known[p]
             }
@@ -1022,7 +881,7 @@ class QueryMembership:
         times = {p: rule for p, rule in rules.items() if isinstance(rule, AtTimestamp)}
         if asked := member.partitions_with_leader(times):
             found = member.offsets_for_times(
-                {p: times[p].timestamp_ms for p in asked}, _LOOKUP_TIMEOUT_MS
+                {p: times[p].timestamp_ms for p in asked}, LOOKUP_TIMEOUT_MS
             )
             starts.update({p: at.offset for p in asked if (at := found.get(p)) is not None})
             for p in asked:
@@ -1037,7 +896,7 @@ class QueryMembership:
                 [p for p, rule in rules.items() if rule == name and p not in starts]
             )
             if asked:
-                starts.update(look_up(asked, _LOOKUP_TIMEOUT_MS))
+                starts.update(look_up(asked, LOOKUP_TIMEOUT_MS))
         return starts
 
     def _start_of(self, partition: TopicPartition) -> Start:
@@ -1056,15 +915,15 @@ class QueryMembership:
 
     def _probe_commit_log(self) -> None:
         """While a revoke waits for its batch, look for the batch in the query's commit log."""
-        with self._lock:
-            wanted = self._stands_aside or self._assignment.waits_for_proof()
+        with self._state as state:
+            wanted = self._stands_aside or state.assignment.waits_for_proof()
         if wanted:
             self._probe()
 
     def _probe(self, wait_s: float | None = None) -> bool:
         """Look whether the batch planned last is in the commit log, which proves it."""
-        with self._lock:
-            offset = self._open.last_end
+        with self._state as state:
+            offset = state.open_batches.last_end
         if self._commit_log is None or offset is None:
             return False
         found = (
@@ -1073,15 +932,15 @@ class QueryMembership:
             else self._commit_log.wait_for_answer(offset, wait_s)
         )
         if found:
-            with self._lock:
-                self._prove(self._open.prove(offset))
+            with self._state as state:
+                self._prove(state, state.open_batches.prove(offset))
         return found
 
     def _commit(self) -> bool:
         """Commit what is proven and note what is acknowledged; whether something is still open."""
         doubtful = self._deletions.in_doubt
-        with self._lock:
-            commits = self._assignment.commits()
+        with self._state as state:
+            commits = state.assignment.commits()
         for index, behind in commits.items():
             offsets = {p: offset for p, offset in behind.items() if p not in doubtful}
             member = self._members[index]
@@ -1090,11 +949,11 @@ class QueryMembership:
             except PartitionsLostError as error:
                 log.info("not committed: %s", error)  # the next poll_membership tells of the loss
                 continue
-            with self._lock:
+            with self._state as state:
                 for partition in offsets:
                     acknowledged = member.acknowledged(partition)
                     if acknowledged is not None:
-                        self._assignment.acknowledge(partition, acknowledged)
+                        state.assignment.acknowledge(partition, acknowledged)
         return bool(commits)
 
     def _look_at_others(self) -> None:
@@ -1104,13 +963,13 @@ class QueryMembership:
             return
         self._looked_at = now
         try:
-            committed = self._members[0].committed_offsets(sorted(awaited), _LOOKUP_TIMEOUT_MS)
+            committed = self._members[0].committed_offsets(sorted(awaited), LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             log.info("committed offsets of what a batch waits for not known: %r", error)
             return
-        with self._lock:
+        with self._state as state:
             for partition, offset in committed.items():
-                self._assignment.acknowledge(partition, offset)
+                state.assignment.acknowledge(partition, offset)
 
     def _forget_deleted(self) -> None:
         """Drop the positions of topics that exist no more, or the offsets would grow for ever."""
@@ -1119,20 +978,20 @@ class QueryMembership:
             return
         self._forgot_at = now
         client = self._members[0]
-        with self._lock:
-            elsewhere = self._assignment.positions().keys() - self._assignment.owned().keys()
+        with self._state as state:
+            elsewhere = state.assignment.positions().keys() - state.assignment.owned().keys()
         suspects = {p.topic for p in elsewhere}
         suspects = {topic for topic in suspects if not client.partitions_for_topic(topic)}
         if not suspects:
             return
         try:
-            suspects -= client.existing_topics(_LOOKUP_TIMEOUT_MS)
-            suspects -= client.hidden_topics(suspects, _LOOKUP_TIMEOUT_MS)
+            suspects -= client.existing_topics(LOOKUP_TIMEOUT_MS)
+            suspects -= client.hidden_topics(suspects, LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             log.info("not known whether topics still exist: %r", error)
             return
-        with self._lock:
-            self._assignment.forget([p for p in elsewhere if p.topic in suspects])
+        with self._state as state:
+            state.assignment.forget([p for p in elsewhere if p.topic in suspects])
 
     def _commit_the_rest(self) -> None:
         """What stop() can still do: the last batch if the commit log has it, then drain."""

@@ -108,7 +108,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run: what is in the subscribed topics now, whoever owns it."""
-        self._available_now = AvailableNowRun(self._started().end_offsets_of_topics())
+        self._available_now = AvailableNowRun(self._started().log_ends.end_offsets_of_topics())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing for one."""
@@ -298,7 +298,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if deleted := membership.take_deleted():
             self._deleted(deleted)
         positions = membership.plannable()
-        ends = membership.end_offsets(positions) if positions else {}
+        ends = membership.log_ends.end_offsets(positions) if positions else {}
         self._postponed = positions.keys() - ends.keys()
         if lost := find_data_loss(positions, ends):
             self._data_loss(membership, lost)
@@ -317,7 +317,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         max_bytes = self._options.max_bytes_per_trigger
         sizes: Mapping[TopicPartition, float] = {}
         if max_bytes is not None and not isinstance(limit, ReadAllAvailable):
-            sizes = membership.bytes_per_offset(ends)
+            sizes = membership.log_ends.bytes_per_offset(ends)
             ends = {p: end for p, end in ends.items() if p in sizes}
         if run is not None:
             ends = run.cut(ends)

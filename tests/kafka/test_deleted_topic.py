@@ -58,10 +58,11 @@ def test_one_deleted_partition_does_not_keep_the_others_from_being_read(
         kafka.create_topic(partition.topic, partitions=1)
         kafka.produce(partition.topic, [b"x"] * 5)
     query = query_of(subscribe=f"{gone.topic},{kept.topic}")
-    wait_until(lambda: query.end_offsets([gone, kept]) == {gone: 5, kept: 5}, "both are told")
+    ends = query.log_ends
+    wait_until(lambda: ends.end_offsets([gone, kept]) == {gone: 5, kept: 5}, "both are told")
     kafka.delete_topic(gone.topic)
     kafka.produce(kept.topic, [b"x"])
-    wait_until(lambda: query.end_offsets([gone, kept]) == {kept: 6}, "the other's end is told")
+    wait_until(lambda: ends.end_offsets([gone, kept]) == {kept: 6}, "the other's end is told")
 
 
 def test_a_leader_that_is_away_does_not_keep_the_others_from_being_read(
@@ -76,7 +77,7 @@ def test_a_leader_that_is_away_does_not_keep_the_others_from_being_read(
     query = query_of(subscribe=topics, kafka__bootstrap__servers=kafka3.bootstrap_servers)
 
     def told() -> set[TopicPartition]:
-        return set(query.end_offsets(alone | safe))
+        return set(query.log_ends.end_offsets(alone | safe))
 
     wait_until(lambda: told() == alone | safe, "all are told")
     away = kafka3.broker_ids[-1]

@@ -24,6 +24,7 @@ from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import clients as clients_module
 from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
+from pyspark_kafka_rebalance.source import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source import membership as membership_module
 from pyspark_kafka_rebalance.source.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.membership import QueryMembership
@@ -161,8 +162,10 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
     query = make(readers="3", **{"kafka.group.instance.id": "static"})
     query.membership.start()
     query.membership.start()
-    assert sorted(query.membership.end_offsets_of_topics()) == PARTITIONS  # once they are built
-    assert query.membership._built.wait(PATIENCE_S)
+    assert (
+        sorted(query.membership.log_ends.end_offsets_of_topics()) == PARTITIONS
+    )  # once they are built
+    assert query.membership._members._built.wait(PATIENCE_S)
     assert [m.polls for m in group.members] == [0, 0, 0], "joined before it was allowed"
     assert [m.config["client_id"] for m in group.members] == ["run-0", "run-1", "run-2"]
     instances = [m.config["group_instance_id"] for m in group.members]
@@ -189,7 +192,7 @@ def test_a_missing_topic_is_named(make: Callable[..., Query], group: Group) -> N
     query = make(subscribe="t,absent,gone")
     query.membership.start()
     with pytest.raises(KafkaRebalanceError, match="absent, gone"):
-        query.membership.end_offsets_of_topics()
+        query.membership.log_ends.end_offsets_of_topics()
     with pytest.raises(KafkaRebalanceError, match="absent, gone"):
         query.membership.raise_failure()
 
@@ -206,7 +209,7 @@ def test_why_the_pump_ended_comes_before_what_that_did_to_a_look_up(
 
     monkeypatch.setattr(member, "end_offsets_now", closed)
     with pytest.raises(KafkaRebalanceError, match="the reason"):
-        query.membership.end_offsets([P])
+        query.membership.log_ends.end_offsets([P])
 
 
 def test_an_unreachable_broker_is_named(make: Callable[..., Query], group: Group) -> None:
@@ -214,7 +217,7 @@ def test_an_unreachable_broker_is_named(make: Callable[..., Query], group: Group
     query = make()
     query.membership.start()
     with pytest.raises(KafkaRebalanceError, match=r"127\.0\.0\.1:1"):
-        query.membership.end_offsets([P])
+        query.membership.log_ends.end_offsets([P])
 
 
 @pytest.mark.parametrize(
@@ -540,7 +543,7 @@ def test_an_error_of_the_pump_is_raised_by_the_next_call(
             query.membership.raise_failure()
         assert raised.value is error
     with pytest.raises(type(error)):
-        query.membership.end_offsets([P, Q, R])
+        query.membership.log_ends.end_offsets([P, Q, R])
     with pytest.raises(type(error)):
         query.membership.wait_until_covered()
     assert query.group.members[0].closed == 1, "a failed membership does not stay in the group"
@@ -592,7 +595,7 @@ def test_a_lease_that_does_not_hold_leaves_its_partitions_out(
 def test_a_revoke_requested_during_planning_leaves_the_partition_out(query: Query) -> None:
     planned = {P: a_range(P, 100, 150)}
     assert query.membership.plannable() == {P: 100}
-    query.membership.end_offsets([P])
+    query.membership.log_ends.end_offsets([P])
     query.group.members[0].revoke(P)
     query.rounds()
     assert query.membership.hand_out(planned) is None
@@ -660,7 +663,7 @@ def test_events_alone_are_worth_a_batch(make: Callable[..., Query], group: Group
 
 def test_end_offsets_leave_out_what_has_no_leader(query: Query) -> None:
     del query.group.ends[Q]
-    assert query.membership.end_offsets([P, Q]) == {P: 1_000}
+    assert query.membership.log_ends.end_offsets([P, Q]) == {P: 1_000}
     assert query.membership.known_end_offsets() == {P: 1_000}
 
 
@@ -672,12 +675,12 @@ def test_the_end_offset_of_what_is_being_revoked_stays_known(
     query.start()
     group.members[0].assign(P, Q)
     query.rounds()
-    query.membership.end_offsets([P, Q])
+    query.membership.log_ends.end_offsets([P, Q])
     assert query.membership.known_end_offsets().keys() == {P, Q}
     query.read(P, 100, 150)
     group.members[0].revoke(P)
     query.rounds()
-    query.membership.end_offsets(query.membership.plannable())
+    query.membership.log_ends.end_offsets(query.membership.plannable())
     assert query.membership.known_end_offsets().keys() == {P, Q}
     group.members[0].lose(P)
     query.rounds()
@@ -697,23 +700,23 @@ def test_what_an_offset_takes_is_asked_for_now_and_then(
             raise errors.pop()
         return {p: sizes[p] for p in partitions}
 
-    monkeypatch.setattr(membership_module, "log_sizes", log_sizes)
-    membership = query.membership
-    assert membership.bytes_per_offset({P: 1_000}) == {P: 10.0}
-    assert membership.bytes_per_offset({P: 1_010}) == {P: 10.0}
+    monkeypatch.setattr(log_ends_module, "log_sizes", log_sizes)
+    ends = query.membership.log_ends
+    assert ends.bytes_per_offset({P: 1_000}) == {P: 10.0}
+    assert ends.bytes_per_offset({P: 1_010}) == {P: 10.0}
     assert asked == [{P}]
     errors.append(kafka_errors.KafkaConnectionError("gone"))
-    assert membership.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}, "Q waits for an answer"
-    assert membership.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0, Q: 0.5}
-    assert membership.bytes_per_offset({Q: 1_000}) == {Q: 0.5}
+    assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}, "Q waits for an answer"
+    assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0, Q: 0.5}
+    assert ends.bytes_per_offset({Q: 1_000}) == {Q: 0.5}
     assert asked[1:] == [{P, Q}, {P, Q}]
-    monkeypatch.setattr(membership_module, "_BYTES_PER_OFFSET_MAX_AGE_S", -1.0)
+    monkeypatch.setattr(log_ends_module, "_BYTES_PER_OFFSET_MAX_AGE_S", -1.0)
     errors.append(kafka_errors.KafkaConnectionError("gone"))
-    assert membership.bytes_per_offset({P: 2_000}) == {P: 10.0}, "better old than none"
-    assert membership.bytes_per_offset({P: 2_000}) == {P: 5.0}
+    assert ends.bytes_per_offset({P: 2_000}) == {P: 10.0}, "better old than none"
+    assert ends.bytes_per_offset({P: 2_000}) == {P: 5.0}
     errors.append(kafka_errors.ClusterAuthorizationFailedError())
     with pytest.raises(kafka_errors.ClusterAuthorizationFailedError):
-        membership.bytes_per_offset({P: 2_000})
+        ends.bytes_per_offset({P: 2_000})
 
 
 # -- proof, commits and release -------------------------------------------------------------------
@@ -1127,10 +1130,10 @@ def test_available_now_does_not_go_on_without_its_end(
         asked.append(partitions)
         return {}
 
-    monkeypatch.setattr(membership_module, "_SETTLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(log_ends_module, "_ALL_ENDS_WITHIN_S", 0.2)
     monkeypatch.setattr(query.group.members[0], "end_offsets_now", no_answer)
     with pytest.raises(KafkaRebalanceError, match="t-0"):
-        query.membership.end_offsets_of_topics()
+        query.membership.log_ends.end_offsets_of_topics()
     assert len(asked) > 1, "tried again"
 
 
@@ -1231,7 +1234,7 @@ def test_stop_commits_the_last_batch_when_the_commit_log_has_it(
 def test_stop_closes_what_has_not_joined(make: Callable[..., Query], group: Group) -> None:
     query = make(readers="2")
     query.membership.start()
-    query.membership.end_offsets_of_topics()
+    query.membership.log_ends.end_offsets_of_topics()
     query.membership.stop()
     assert [m.closed for m in group.members] == [1] * len(group.members)
 

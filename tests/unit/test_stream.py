@@ -36,6 +36,7 @@ class FakeMembership:
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self.client_id = client_id
+        self.log_ends = self  # its rooms
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}

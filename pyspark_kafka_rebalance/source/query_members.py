@@ -1,0 +1,139 @@
+"""QueryMembers: the clients of one query, built by its pump and asked by whoever needs one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.pump import Pump
+from ..errors import KafkaRebalanceError
+from .clients import build_clients, partitions_of
+from .query_state import QueryState
+
+if TYPE_CHECKING:
+    from .options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: How long one look-up of committed or end offsets may take before the next tick tries again.
+LOOKUP_TIMEOUT_MS = 5_000
+
+
+class QueryMembers:
+    """In the order of the readers; iterated by the pump's thread, or when they are built.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    run : str
+        Prefix of the client ids.
+    state : QueryState
+        Tells whether they have a generation.
+    pump : Pump
+        Builds and closes them; its failure is raised by :meth:`client`.
+    """
+
+    def __init__(self, options: SourceOptions, run: str, state: QueryState, pump: Pump) -> None:
+        self._options = options
+        self._run = run
+        self._state = state
+        self._pump = pump
+        self._members: list[DeferredRevokeConsumer] = []
+        self._clients: Iterator[DeferredRevokeConsumer] = iter(())
+        self._built = threading.Event()
+
+    def __iter__(self) -> Iterator[DeferredRevokeConsumer]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, index: int) -> DeferredRevokeConsumer:
+        return self._members[index]
+
+    def build_first(self) -> None:
+        """Build the one that finds out whether brokers let us in.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            As :func:`build_clients`.
+        """
+        self._clients = build_clients(self._options, self._run)
+        self._members.append(next(self._clients))
+
+    def build_others(self) -> None:
+        """Build the others, unless the pump is to stop by now; raises as :meth:`build_first`."""
+        if not self._pump.is_stopping:
+            self._members.extend(self._clients)
+            log.info(
+                "group %s: %d clients built for %s",
+                self._options.group_id,
+                len(self._members),
+                self._options.pattern or ", ".join(self._options.topics or ()),
+            )
+        self._built.set()
+
+    def close(self) -> None:
+        """Close them within what is left of the pump's time; one that fails keeps no other."""
+        self._built.set()  # whoever waits for a member learns why there is none
+        for member in self._members:
+            try:
+                member.close(timeout_ms=max(100.0, self._pump.left_s() * 1000))
+            except Exception:
+                log.exception("group %s: a member did not close cleanly", self._options.group_id)
+
+    def client(self) -> DeferredRevokeConsumer:
+        """Wait until they are built; any of them, for what has nothing to do with membership.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            The query was stopped before it had one; or whatever ended the pump.
+        """
+        self._built.wait()
+        self._pump.raise_failure()
+        if not self._members:
+            raise KafkaRebalanceError("the query was stopped before it had a member")
+        return self._members[0]
+
+    @contextmanager
+    def asking(self) -> Iterator[DeferredRevokeConsumer]:
+        """The client for a look-up. If the pump ends meanwhile, why, not what that did to it."""
+        client = self.client()
+        try:
+            yield client
+        except Exception:
+            self._pump.raise_failure()
+            raise
+
+    def partitions(self) -> set[TopicPartition]:
+        """All that the query reads, by the first member's metadata or by name; waits for it."""
+        return partitions_of(self._options, self.client())
+
+    def has_joined(self) -> bool:
+        """Whether all of them have, and no join is under way."""
+        with self._state as state:
+            polled = bool(state.generations)
+        return polled and self.are_stable()
+
+    def are_stable(self) -> bool:
+        """Whether no join of any is under way."""
+        return all(member.is_stable for member in self._members)
+
+    def have_settled(self) -> bool:
+        """Whether all have joined, and none of their partitions is on its way."""
+        with self._state as state:
+            moving = state.assignment.revoking()
+        return not moving and self.has_joined()
+
+    def session_timeout_ms(self) -> float:
+        """The longest of theirs; 0 before there is one."""
+        return max((member.session_timeout_ms for member in self._members), default=0.0)
