@@ -35,10 +35,9 @@ from .deleted_partitions import DeletedPartitions, ask_for_missing
 from .live_owner_watch import LiveOwnerWatch
 from .log_ends import LogEnds
 from .marking import Look, Standing, undecided, wait_for_owners
-from .new_to_group import new_to_group
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
-from .starting_offsets import AtTimestamp, Start
+from .start_lookup import StartLookup
 
 if TYPE_CHECKING:
     from .options import SourceOptions
@@ -128,18 +127,10 @@ class QueryMembership:
         )
         self._live_owners = LiveOwnerWatch(options)
         self._asked_at = 0.0
-        self._initial: frozenset[TopicPartition] | None = None  # as the checkpoint says
-        self._first_seen: frozenset[TopicPartition] = frozenset()
-        self._new_to_group: frozenset[TopicPartition] = frozenset()
-        self._imported: set[TopicPartition] = set()
-        self._resumed = False  # by a batch of Spark's log
-        self._told_of: set[TopicPartition] = set()  # in the log, of those
-        self._has_read = False
         self._moves: dict[TopicPartition, int] = {}
         self._deletions = DeletedPartitions()
         self._deleted: set[TopicPartition] = set()  # and not seen again since
         self._deleted_untold: dict[TopicPartition, int | None] = {}
-        self._created_anew: set[TopicPartition] = set()
         self._may_join = False
         self._pump = Pump(
             self._tick,
@@ -149,8 +140,9 @@ class QueryMembership:
             finish=self._commit_the_rest,
             close=lambda: self._members.close(),
         )
-        self._state = QueryState(options.include_rebalance_events)
+        self._state = QueryState(options)
         self._members = QueryMembers(options, client_id, self._state, self._pump)
+        self._start_lookup = StartLookup(options, self._state, self._members, self._pump)
         self.log_ends = LogEnds(options, self._members, self._pump)
         self._forgot_at = time.monotonic()
         self._looked_at = 0.0
@@ -360,9 +352,7 @@ class QueryMembership:
     ) -> None:
         """Of the offset that Spark starts this run with: positions, ``initial``, ``imported``."""
         with self._state as state:
-            if not self._resumed:  # else members have had some of them since
-                self._imported = set(imported)
-            self._initial = frozenset() if initial is None and positions else initial
+            state.starts.restore(positions, initial, imported)
             state.assignment.restore(positions)
 
     def resume(
@@ -386,20 +376,21 @@ class QueryMembership:
             Of that offset.
         """
         with self._state as state:
-            self._imported, self._resumed = set(imported), True
-            self._initial = frozenset()  # something was read
-            self._has_read = True
+            state.starts.resume(imported)
             state.assignment.restore(proven)
             state.assignment.resume(ranges)
             state.open_batches.resume(end, state.assignment.batch)
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
-        if self._has_read:
-            return frozenset()
-        if self._initial is None:
+        with self._state as state:
+            if state.starts.has_read:
+                return frozenset()
+            knows = state.starts.knows_initial
+        if not knows:
             self._members.client()
-        return self._starting_as_told()
+        with self._state as state:
+            return state.starts.initial
 
     @property
     def progress_is_asynchronous(self) -> bool:
@@ -554,7 +545,8 @@ class QueryMembership:
             )
             if not ranges and not state.assignment.has_events():
                 return None
-            self._has_read |= bool(ranges)
+            if ranges:
+                state.starts.read()
             batch = self._batch_state(state, ranges, state.assignment.take_lost(), pending)
             return ranges, state.assignment.take_events(), batch
 
@@ -632,7 +624,7 @@ class QueryMembership:
             revoking=frozenset(state.assignment.revoking()),
             lost=frozenset(lost),
             positions=positions,
-            imported=frozenset(self._imported),
+            imported=state.starts.imported,
             pending=dict(pending or {}),
         )
 
@@ -642,33 +634,10 @@ class QueryMembership:
         if self._commit_log is not None:
             self._commit_log.begin()
         self._members.build_first()
-        self._first_seen = frozenset(partitions_of(self._options, self._members[0]))
+        with self._state as state:
+            state.starts.found(partitions_of(self._options, self._members[0]))
         self._members.build_others()
-        self._find_new_to_group()
-
-    def _find_new_to_group(self) -> None:
-        """Find out, before the members join, which partitions are new to the group."""
-        options = self._options
-        # With ``assign`` a group's offsets say nothing of the partitions it does not name.
-        if options.partitions is not None:
-            return
-        topics = {
-            p.topic
-            for p in self._first_seen
-            if p not in options.starting_offsets.named and options.start_of(p) != "earliest"
-        }
-        asked = [p for p in self._first_seen if p.topic in topics]
-        while asked and not self._pump.is_stopping:
-            try:
-                committed = self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    return  # joining the group says better what is refused
-                log.warning("group %s: offsets not known yet: %r", options.group_id, error)
-                self._pump.wait(_TICK_S)
-                continue
-            self._new_to_group = new_to_group(asked, committed)
-            return
+        self._start_lookup.find_new_to_group()
 
     def _is_settling(self) -> bool:
         """Whether members join, or partitions move, and may go on any moment."""
@@ -686,7 +655,7 @@ class QueryMembership:
                 self._apply(index, member)
         self._move()
         self._find_deleted()
-        self._find_starts()
+        self._start_lookup.find()
         self._probe_commit_log()
         waiting = self._commit()
         self._forget_deleted()
@@ -743,7 +712,7 @@ class QueryMembership:
             assignment.lose(index, result.lost)
             if self._options.partitions is not None:  # those are deleted
                 assignment.delete(result.lost)
-                self._created_anew |= result.lost
+                state.starts.created_anew(result.lost)
             assignment.complete_revoke(index, result.revoked)
             assignment.assign(index, member.generation, result.assigned)
             if state.generations[index : index + 1] != (member.generation,):
@@ -795,8 +764,8 @@ class QueryMembership:
         deleted = deletions.answered(missing)
         back = self._deleted & known
         self._deleted = (self._deleted | deleted) - back
-        self._created_anew |= deleted
         with self._state as state:
+            state.starts.created_anew(deleted)
             self._deleted_untold |= state.assignment.delete(deleted)
             state.assignment.start_anew(back)
             if deleted or back:
@@ -804,114 +773,6 @@ class QueryMembership:
         for member in self._members if deleted else ():
             member.forget_commits(deleted)
             member.request_metadata()  # one of them may have to assign what is left
-
-    def _find_starts(self) -> None:
-        """Find out where newly assigned partitions start; a failed look-up is repeated."""
-        with self._state as state:
-            wanted = state.assignment.unpositioned()
-        for index, partitions in wanted.items():
-            member = self._members[index]
-            try:
-                committed = member.committed_offsets(partitions, LOOKUP_TIMEOUT_MS)
-                if ahead := self._set_back(member, committed):
-                    # Their starts are asked for again when the group has them.
-                    partitions = [p for p in partitions if p not in ahead]
-                with self._state as state:
-                    unknown = [
-                        p
-                        for p in partitions
-                        if p not in committed and not state.assignment.is_known(p)
-                    ]
-                otherwise = self._configured_starts(member, unknown)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    raise
-                log.warning("start of %s not found yet: %r", partitions, error)
-                continue
-            with self._state as state:
-                still = set(state.assignment.unpositioned().get(index, ()))
-                for partition in partitions:
-                    if partition in still and (partition not in unknown or partition in otherwise):
-                        state.assignment.start_at(
-                            partition, committed.get(partition), otherwise.get(partition, -1)
-                        )
-                        self._imported.discard(partition)
-                state.note_change()
-
-    def _set_back(
-        self, member: DeferredRevokeConsumer, committed: Mapping[TopicPartition, int]
-    ) -> set[TopicPartition]:
-        """Have the group begin where Spark's own source has ended, if it is ahead of that.
-
-        What is between was delivered by neither: that source shares its work with nobody.
-        """
-        with self._state as state:
-            known = state.assignment.positions()
-            back = {
-                p: known[p] for p in committed if p in self._imported and committed[p] > known[p]
-            }
-        for partition in back.keys() - self._told_of:
-            log.warning(
-                "group %s: its offset %d of %s-%d is set back to %d, where the checkpoint of "
-                "Spark's own source ends",
-                *(self._options.group_id, committed[partition], *partition, back[partition]),
-            )
-        self._told_of |= back.keys()
-        try:
-            member.commit_processed(back)
-        except PartitionsLostError as error:
-            log.info("not committed: %s", error)  # the next poll_membership tells of the loss
-        return set(back)
-
-    def _configured_starts(
-        self, member: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """Where partitions start for which the group has no committed offset.
-
-        Those that were created while the query ran, between two runs, or after the group began to
-        read their topic, start with their first record: nobody else has read them.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            There is no record at the timestamp or later, and the strategy is ``error``.
-        """
-        rules = {p: self._start_of(p) for p in partitions}
-        starts = {p: rule for p, rule in rules.items() if isinstance(rule, int)}
-        times = {p: rule for p, rule in rules.items() if isinstance(rule, AtTimestamp)}
-        if asked := member.partitions_with_leader(times):
-            found = member.offsets_for_times(
-                {p: times[p].timestamp_ms for p in asked}, LOOKUP_TIMEOUT_MS
-            )
-            starts.update({p: at.offset for p in asked if (at := found.get(p)) is not None})
-            for p in asked:
-                if p not in starts and not times[p].or_latest:
-                    raise times[p].no_record(p)
-                rules[p] = "latest"
-        for name, look_up in (
-            ("earliest", member.beginning_offsets),
-            ("latest", member.end_offsets),
-        ):
-            asked = member.partitions_with_leader(
-                [p for p, rule in rules.items() if rule == name and p not in starts]
-            )
-            if asked:
-                starts.update(look_up(asked, LOOKUP_TIMEOUT_MS))
-        return starts
-
-    def _start_of(self, partition: TopicPartition) -> Start:
-        created_since = (
-            partition not in self._starting_as_told()
-            or partition in self._new_to_group
-            or partition in self._created_anew
-        )
-        if created_since and partition not in self._options.starting_offsets.named:
-            return "earliest"
-        return self._options.start_of(partition)
-
-    def _starting_as_told(self) -> frozenset[TopicPartition]:
-        """The partitions that were there when the query first began, unless it has read since."""
-        return self._first_seen if self._initial is None else self._initial
 
     def _probe_commit_log(self) -> None:
         """While a revoke waits for its batch, look for the batch in the query's commit log."""

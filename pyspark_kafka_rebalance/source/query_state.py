@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
 from .assignment import QueryAssignment
 from .open_batches import OpenBatches
+from .starts import Starts
+
+if TYPE_CHECKING:
+    from .options import SourceOptions
 
 
 class QueryState:
@@ -21,8 +26,8 @@ class QueryState:
 
     Parameters
     ----------
-    include_events : bool
-        As :class:`QueryAssignment`.
+    options : SourceOptions
+        Those of a stream.
 
     Attributes
     ----------
@@ -30,14 +35,17 @@ class QueryState:
         What is owned, and how far each partition has come.
     open_batches : OpenBatches
         What Spark was given and has not proven.
+    starts : Starts
+        What is known of where partitions start.
     generations : tuple of int
         Of each member, in the order of the readers; empty before the first has joined.
     """
 
-    def __init__(self, include_events: bool = False) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._lock = threading.Lock()
-        self.assignment = QueryAssignment(include_events)
+        self.assignment = QueryAssignment(options.include_rebalance_events)
         self.open_batches = OpenBatches()
+        self.starts = Starts(options)
         self.generations: tuple[int, ...] = ()
         self._changed_at = time.monotonic()
 

@@ -1,0 +1,111 @@
+"""Where partitions start, by rules alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, Start
+from pyspark_kafka_rebalance.source.starts import Starts
+
+P, Q, R = PARTITIONS = [TopicPartition("t", n) for n in range(3)]
+U = TopicPartition("u", 0)
+
+
+def starts(**options: str) -> Starts:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t,u"}
+    return Starts(SourceOptions.parse({**given, **options}, default_readers=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"startingOffsets": "latest"}, "latest"),
+        ({"startingOffsets": "earliest"}, "earliest"),
+        ({"startingTimestamp": "5000"}, AtTimestamp(5_000, False)),
+        ({"startingOffsets": '{"t":{"0":7}}'}, 7),
+    ],
+)
+def test_what_was_there_from_the_beginning_starts_as_the_options_say(
+    options: dict[str, str], rule: Start
+) -> None:
+    known = starts(**options)
+    known.found([P])
+    assert known.rule_of(P) == rule
+
+
+@given(
+    there=st.sets(st.sampled_from(PARTITIONS)),
+    logged=st.none() | st.frozensets(st.sampled_from(PARTITIONS)),
+    positions=st.sets(st.sampled_from(PARTITIONS)),
+    restored=st.booleans(),
+    resumed=st.booleans(),
+    new=st.sets(st.sampled_from(PARTITIONS)),
+    anew=st.sets(st.sampled_from(PARTITIONS)),
+    named=st.sets(st.sampled_from(PARTITIONS)),
+)
+def test_what_was_created_since_starts_with_its_first_record_unless_it_is_named(
+    there: set[TopicPartition],
+    logged: frozenset[TopicPartition] | None,
+    positions: set[TopicPartition],
+    restored: bool,
+    resumed: bool,
+    new: set[TopicPartition],
+    anew: set[TopicPartition],
+    named: set[TopicPartition],
+) -> None:
+    numbers = ",".join(f'"{p.partition}":7' for p in sorted(named))
+    options = {"startingOffsets": f'{{"t":{{{numbers}}}}}'} if named else {}
+    known = starts(**{"kafka.auto.offset.reset": "latest", **options})
+    known.found(there)
+    if restored:
+        known.restore(positions, logged, ())
+    if resumed:
+        known.resume(())
+    known.found_new_to_group(new)
+    known.created_anew(anew)
+    if resumed or (restored and logged is None and positions):
+        from_the_beginning: frozenset[TopicPartition] = frozenset()  # it has read
+    elif restored and logged is not None:
+        from_the_beginning = logged
+    else:
+        from_the_beginning = frozenset(there)
+    assert known.initial == from_the_beginning
+    old = from_the_beginning - new - anew
+    expected = {p: 7 if p in named else "latest" if p in old else "earliest" for p in PARTITIONS}
+    assert {p: known.rule_of(p) for p in PARTITIONS} == expected
+
+
+def test_only_where_it_matters_is_it_asked_what_is_new_to_the_group() -> None:
+    known = starts(startingOffsets="earliest")
+    known.found([P, U])
+    assert known.maybe_new_to_group() == []
+    known = starts(startingOffsets="latest")
+    known.found([P, U])
+    assert sorted(known.maybe_new_to_group()) == [P, U]
+    known = starts(**{"startingOffsets": '{"u":{"0":7}}', "kafka.auto.offset.reset": "latest"})
+    known.found([P, Q, U])
+    assert sorted(known.maybe_new_to_group()) == [P, Q]
+
+
+def test_the_group_goes_back_to_where_sparks_own_source_ended_and_never_forward() -> None:
+    known = starts()
+    known.restore([P, Q, R], None, [P, Q])
+    positions = {P: 150, Q: 10, R: 30}
+    assert known.set_back({P: 900, Q: 5, R: 900}, positions) == {P: 150}
+    assert known.set_back({P: 150}, positions) == {}
+    known.started(P)
+    assert known.imported == {Q}
+    assert known.set_back({P: 900}, positions) == {}, "from now on a partition like any other"
+
+
+def test_what_a_resumed_batch_has_imported_stands_against_the_older_offset() -> None:
+    known = starts()
+    known.resume([P])
+    known.started(P)
+    known.restore([P], None, [P, Q])
+    assert known.imported == frozenset()
+    assert known.has_read
