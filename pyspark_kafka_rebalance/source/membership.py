@@ -31,10 +31,10 @@ from .batch_time import BatchTime, advice_on_overdue
 from .clients import partitions_of
 from .cluster_query import ask_cluster
 from .commit_log_watch import CommitLogWatch
+from .coverage import Coverage
 from .deleted_partitions import DeletedPartitions, ask_for_missing
-from .live_owner_watch import LiveOwnerWatch
+from .foreign_ranges import ForeignRanges
 from .log_ends import LogEnds
-from .marking import Look, Standing, undecided, wait_for_owners
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 from .start_lookup import StartLookup
@@ -59,9 +59,6 @@ _FORGET_EVERY_S = 60.0
 #: so long. Sooner, the batch might be in the way of records that are about to come.
 _LOG_POSITIONS_AFTER_S = 1.0
 
-#: How often the group's committed offsets are asked for of what a batch waits for.
-_AWAITED_CHECK_S = 0.2
-
 #: Nothing new to read, and a batch whose end Spark may not have logged yet (async progress
 #: tracking, which logs once a second by default): how often an empty batch makes Spark go on.
 _ASK_FOR_COMMIT_S = 1.0
@@ -71,13 +68,6 @@ _PROBE_S = 1.0
 
 #: Spark does not wait for stop(); what it leaves undone is left to the session timeout.
 STOP_TIMEOUT_S = 3.0
-
-#: For AvailableNow and Once, whose end is fixed at the start: how long brokers may take to tell
-#: where partitions start and end.
-_SETTLE_TIMEOUT_S = 60.0
-
-#: How often such a run looks again at what others own.
-COVERAGE_TICK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -125,7 +115,6 @@ class QueryMembership:
         self._commit_log = (
             CommitLogWatch(options.checkpoint_location) if options.checkpoint_location else None
         )
-        self._live_owners = LiveOwnerWatch(options)
         self._asked_at = 0.0
         self._moves: dict[TopicPartition, int] = {}
         self._deletions = DeletedPartitions()
@@ -144,14 +133,13 @@ class QueryMembership:
         self._members = QueryMembers(options, client_id, self._state, self._pump)
         self._start_lookup = StartLookup(options, self._state, self._members, self._pump)
         self.log_ends = LogEnds(options, self._members, self._pump)
+        self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
+        self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
         self._forgot_at = time.monotonic()
-        self._looked_at = 0.0
         limit_ms = options.max_batch_duration_ms
         self._batch_time = BatchTime(None if limit_ms is None else limit_ms / 1000)
         self._stands_aside = False  # out of the group until the batch under way is done
         self._advised = False
-        # What another has, and a batch waits for; replaced, because the pump reads it.
-        self._awaited: frozenset[TopicPartition] = frozenset()
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -220,102 +208,6 @@ class QueryMembership:
         with self._state as state:
             waiting = state.assignment.undrained(state.assignment.revoking())
             return bool(waiting) and not state.assignment.commits()
-
-    def wait_until_covered(
-        self,
-        ends: Mapping[TopicPartition, int] | None = None,
-        until: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Wait until the members have joined and nothing is :meth:`uncovered`.
-
-        After that, for the starts of our partitions, as long as a broker may take to restart.
-
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int] or None
-            As :meth:`uncovered`.
-        until : callable
-            Ends the wait early.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            Some partitions are neither ours nor a live member's, longer than the group may take;
-            names them.
-        """
-        deadline = time.monotonic() + self.covered_within_s
-        while not until() and not self._pump.is_stopping:
-            uncovered = self.uncovered(ends)
-            if not uncovered and self._members.have_settled():
-                break
-            if time.monotonic() >= deadline:
-                raise self.not_covered(uncovered)
-            self._pump.wait(
-                COVERAGE_TICK_S if uncovered and self._members.has_joined() else _TICK_S
-            )
-        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-        while (starting := self._state.unpositioned()) and not until():
-            if time.monotonic() >= deadline:
-                log.warning("group %s: starts not known: %s", self._options.group_id, starting)
-                return
-            self._pump.wait(_EAGER_TICK_S)
-            self.raise_failure()
-
-    @property
-    def covered_within_s(self) -> float:
-        """How long the group may take to give every partition to a live member.
-
-        Others may use the rebalance timeout to rejoin or to release; one that died is in the group
-        until its session has ended.
-        """
-        rebalance_ms: float = self._options.consumer_config["max_poll_interval_ms"]
-        return (rebalance_ms + self._members.session_timeout_ms()) / 1000
-
-    def not_covered(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
-        """The error for partitions that stay uncovered."""
-        what = names_of(sorted(uncovered)) if uncovered else "its members have not joined"
-        return KafkaRebalanceError(
-            f"group {self._options.group_id!r}: not read to the end, since after "
-            f"{self.covered_within_s:g} s some partitions were neither this query's nor another "
-            f"live member's: {what}"
-        )
-
-    def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
-        """Partitions with records that nobody has read, neither ours nor a live other member's.
-
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int] or None
-            Up to where there are records; by default up to the present end.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers do not tell what other members own; or what ended the membership.
-        """
-        client = self._members.client()
-        if self._options.partitions is not None:
-            return []  # there is nobody else
-        there = partitions_of(self._options, client) if ends is None else ends.keys()
-        with self._state as state:
-            ours = state.assignment.owned().keys() - state.assignment.revoking()
-        foreign = sorted(there - ours)
-        if not foreign or not self._members.has_joined():
-            return foreign
-        if ends is None:
-            ends = self.log_ends.end_offsets(foreign)
-        try:
-            committed = client.committed_offsets(foreign, LOOKUP_TIMEOUT_MS)
-        except kafka_errors.KafkaError as error:
-            if not error.retriable:
-                raise
-            return foreign
-        unread = [p for p in foreign if committed.get(p, 0) < ends.get(p, 1)]
-        if not unread:
-            return []
-        ids = {member.member_id for member in self._members}
-        others = self._live_owners.owned(ids, self._members.session_timeout_ms())
-        return [p for p in unread if p not in others]
 
     def wait_until_acknowledged(self) -> None:
         """Wait until the group has what is proven, or the time is up; for a run that ends now.
@@ -550,52 +442,6 @@ class QueryMembership:
             batch = self._batch_state(state, ranges, state.assignment.take_lost(), pending)
             return ranges, state.assignment.take_events(), batch
 
-    def lost_below(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, int]:
-        """Below which offsets another has delivered rows of a batch; waits until that is known.
-
-        Raises what ended the membership.
-        """
-        session_s = self._options.consumer_config["session_timeout_ms"] / 1000
-        there: set[TopicPartition] | None = None
-
-        def look() -> Look:
-            nonlocal there
-            with self._state as state:
-                looked = self._look(state, ranges)
-                open_ = undecided(ranges, looked.standings)
-            if open_:  # of what it does not subscribe to, or what is deleted, it gets nothing
-                there = self._members.partitions() if there is None else there
-                standings = {p: at for p, at in looked.standings.items() if p not in open_ - there}
-                looked = Look(looked.joined, standings)
-            self._awaited = open_ & (there or set())
-            return looked
-
-        def wait() -> None:
-            self._pump.wait(_TICK_S)
-            self.raise_failure()
-
-        try:
-            return wait_for_owners(ranges, look, wait, session_s, time.monotonic)
-        finally:
-            self._awaited = frozenset()
-
-    def _look(self, state: QueryState, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
-        """What the group is known to say of the partitions of a batch, under the lock.
-
-        Without those that are the query's own and of which nothing is committed, mostly all.
-        """
-        owned = state.assignment.owned()
-        sure = [member.may_hand_out() for member in self._members]
-        standings = {}
-        for partition, reads in ranges.items():
-            found = owned.get(partition)
-            is_own = found is not None and found.position is not None and sure[found.member]
-            committed = state.assignment.acknowledged(partition)
-            if not is_own or (committed or 0) > reads.start:
-                standings[partition] = Standing(is_own, committed)
-        joined = bool(state.generations) and self._members.are_stable()
-        return Look(joined, standings)
-
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
         """The state right now, for these partitions of a batch."""
         with self._state as state:
@@ -659,7 +505,7 @@ class QueryMembership:
         self._probe_commit_log()
         waiting = self._commit()
         self._forget_deleted()
-        self._look_at_others()
+        self.foreign_ranges.look()
         return _EAGER_TICK_S if waiting or self._is_settling() else _TICK_S
 
     def _stand_aside_if_overdue(self) -> None:
@@ -671,8 +517,8 @@ class QueryMembership:
         limit_ms = self._options.max_batch_duration_ms
         if limit_ms is None:
             return
+        waits = self.foreign_ranges.are_awaited
         with self._state as state:
-            waits = bool(self._awaited)  # for owners of what is replayed: not read yet
             batch = None if waits else state.assignment.oldest_unproven()
             over = self._batch_time.is_over(batch, time.monotonic())
         if over and not self._stands_aside:
@@ -816,21 +662,6 @@ class QueryMembership:
                     if acknowledged is not None:
                         state.assignment.acknowledge(partition, acknowledged)
         return bool(commits)
-
-    def _look_at_others(self) -> None:
-        """Find out how far others are with what a batch waits for."""
-        now, awaited = time.monotonic(), self._awaited
-        if not awaited or now - self._looked_at < _AWAITED_CHECK_S:
-            return
-        self._looked_at = now
-        try:
-            committed = self._members[0].committed_offsets(sorted(awaited), LOOKUP_TIMEOUT_MS)
-        except kafka_errors.KafkaError as error:
-            log.info("committed offsets of what a batch waits for not known: %r", error)
-            return
-        with self._state as state:
-            for partition, offset in committed.items():
-                state.assignment.acknowledge(partition, offset)
 
     def _forget_deleted(self) -> None:
         """Drop the positions of topics that exist no more, or the offsets would grow for ever."""

@@ -27,8 +27,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from ..errors import DataLossError, KafkaRebalanceError, OptionError, names_of
 from .available_now import AvailableNowRun
 from .built_in_start import start_of_first_batch
+from .coverage import COVERAGE_TICK_S
 from .driver_sources import DriverSources
-from .membership import COVERAGE_TICK_S, QueryMembership
+from .membership import QueryMembership
 from .offsets import Event, MemberState, StreamOffset
 from .planning import BeyondEnd, ReadTask, backlog, find_data_loss, group_into_tasks, plan_batch
 from .reading import TaskPartition, read_task
@@ -131,7 +132,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             elif self._has_end(limit):
                 membership.join()
                 ends = None if self._available_now is None else self._available_now.ends
-                membership.wait_until_covered(ends, until=self._is_asked_to_stop)
+                membership.coverage.wait(ends, until=self._is_asked_to_stop)
             elif not self._replayed:
                 if membership.has_others():
                     return self._empty_batch(membership, _number_after(start))
@@ -166,8 +167,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                     )
                 membership.wait_for_change()
             elif uncovered := self._uncovered(membership):
-                if now - began_at >= membership.covered_within_s:
-                    raise membership.not_covered(uncovered)
+                if now - began_at >= membership.coverage.within_s:
+                    raise membership.coverage.error(uncovered)
                 membership.wait_for_change(COVERAGE_TICK_S)
                 answered_at = now
             else:
@@ -395,7 +396,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         # What is assigned by hand nobody else takes over.
         if offset.ranges and self._options.partitions is None:
             if not offset.built_in:  # that source shares its work with nobody
-                lost_below = self._started().lost_below(offset.ranges)
+                lost_below = self._started().foreign_ranges.lost_below(offset.ranges)
             revoking = self._started().state_of(offset.ranges).revoking
         return group_into_tasks(
             replace(offset, revoking=revoking),
@@ -481,7 +482,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         run = self._available_now
         if run is None:
             return []
-        uncovered = membership.uncovered(run.ends)
+        uncovered = membership.coverage.uncovered(run.ends)
         left_behind = run.left_behind(membership.plannable())
         if not (asked := {*uncovered, *left_behind}):
             return []

@@ -23,6 +23,7 @@ from pyspark_kafka_rebalance.consumer.group_description import GroupDescription,
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import clients as clients_module
+from pyspark_kafka_rebalance.source import foreign_ranges as foreign_ranges_module
 from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
 from pyspark_kafka_rebalance.source import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source import membership as membership_module
@@ -478,7 +479,7 @@ def test_covered_when_every_member_has_joined_and_every_partition_is_ours(
     query.start()
     group.members[0].assign(*PARTITIONS)
     group.members[1].is_stable = False
-    waited = threading.Thread(target=query.membership.wait_until_covered)
+    waited = threading.Thread(target=query.membership.coverage.wait)
     waited.start()
     query.rounds(3)
     assert waited.is_alive(), "a member has not joined"
@@ -492,11 +493,11 @@ def test_a_member_that_has_not_shown_itself_since_we_joined_covers_nothing(
 ) -> None:
     described += [an_owner(Q, epoch=5), an_owner(R, epoch=4)]
     query.group.committed |= {R: 999, PARTITIONS[3]: 1_000}
-    assert query.membership.uncovered() == [R]
-    assert query.membership.uncovered({P: 1_000, Q: 1_000}) == []
-    assert query.membership.uncovered({R: 999}) == [], "it had come as far as that"
+    assert query.membership.coverage.uncovered() == [R]
+    assert query.membership.coverage.uncovered({P: 1_000, Q: 1_000}) == []
+    assert query.membership.coverage.uncovered({R: 999}) == [], "it had come as far as that"
     query.group.members[0].session_timeout_ms = 0
-    assert query.membership.uncovered() == [], "the broker would have put it out by now"
+    assert query.membership.coverage.uncovered() == [], "the broker would have put it out by now"
 
 
 def test_before_we_have_joined_nothing_of_others_is_covered(
@@ -504,7 +505,7 @@ def test_before_we_have_joined_nothing_of_others_is_covered(
 ) -> None:
     described += [an_owner(Q, epoch=5)]
     query.group.members[0].is_stable = False
-    assert query.membership.uncovered({P: 1_000, Q: 1_000}) == [Q]
+    assert query.membership.coverage.uncovered({P: 1_000, Q: 1_000}) == [Q]
 
 
 def test_a_partition_on_its_way_from_a_member_to_another_is_not_covered(
@@ -513,7 +514,7 @@ def test_a_partition_on_its_way_from_a_member_to_another_is_not_covered(
     leaves = GroupMember("other", frozenset({Q}), member_id="other", epoch=5)
     comes = GroupMember("third", member_id="third", target=frozenset({Q}), epoch=5)
     described += [leaves, comes]
-    assert query.membership.uncovered({Q: 1_000}) == [Q]
+    assert query.membership.coverage.uncovered({Q: 1_000}) == [Q]
 
 
 def test_what_stays_uncovered_is_named(
@@ -525,7 +526,7 @@ def test_what_stays_uncovered_is_named(
     group.members[0].assign(P, Q, R)
     query.rounds()
     with pytest.raises(KafkaRebalanceError, match=r"not read to the end.*neither.*: t-3"):
-        query.membership.wait_until_covered()
+        query.membership.coverage.wait()
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -545,7 +546,7 @@ def test_an_error_of_the_pump_is_raised_by_the_next_call(
     with pytest.raises(type(error)):
         query.membership.log_ends.end_offsets([P, Q, R])
     with pytest.raises(type(error)):
-        query.membership.wait_until_covered()
+        query.membership.coverage.wait()
     assert query.group.members[0].closed == 1, "a failed membership does not stay in the group"
 
 
@@ -1067,7 +1068,7 @@ def test_what_would_help_is_said_once_when_a_revoke_waits_too_long(
 def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
     make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership_module, "_AWAITED_CHECK_S", 0.0)
+    monkeypatch.setattr(foreign_ranges_module, "_CHECK_EVERY_S", 0.0)
     group.committed = {P: 100, Q: 200}
     query = make()
     membership = query.membership
@@ -1076,7 +1077,9 @@ def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
     membership.resume({P: 100, Q: 200}, ranges, end)
     query.start()
     found: list[dict[TopicPartition, int]] = []
-    planner = threading.Thread(target=lambda: found.append(membership.lost_below(ranges)))
+    planner = threading.Thread(
+        target=lambda: found.append(membership.foreign_ranges.lost_below(ranges))
+    )
     planner.start()
     group.members[0].assign(P)
     query.rounds(3)

@@ -36,7 +36,7 @@ class FakeMembership:
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self.client_id = client_id
-        self.log_ends = self  # its rooms
+        self.log_ends = self.coverage = self.foreign_ranges = self  # its rooms
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -66,7 +66,7 @@ class FakeMembership:
         self.resumed: list[tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetRange]]] = []
         self.looks = 0
         self.nobodys: set[TopicPartition] = set()  # neither this member's nor a live other's
-        self.covered_within_s = 60.0
+        self.within_s = 60.0
         self.others = True  # in the group
 
     def progress_is_synchronous(self) -> None:
@@ -102,9 +102,7 @@ class FakeMembership:
         assert not until()
         self.calls.append("positioned")
 
-    def wait_until_covered(
-        self, ends: Mapping[TopicPartition, int] | None, until: Callable[[], bool]
-    ) -> None:
+    def wait(self, ends: Mapping[TopicPartition, int] | None, until: Callable[[], bool]) -> None:
         assert self.joined, "waits for a group that it does not join"
         assert not until()
         self.calls.append("settle")
@@ -112,7 +110,7 @@ class FakeMembership:
     def uncovered(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         return sorted(self.nobodys)
 
-    def not_covered(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
+    def error(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
         return KafkaRebalanceError(f"nobody's: {names_of(uncovered)}")
 
     def wait_until_acknowledged(self) -> None:
@@ -648,7 +646,7 @@ def test_available_now_names_what_nobody_has_read(
     run = available_now()
     del run.membership.positions[Q]
     run.membership.nobodys = {Q}
-    run.membership.covered_within_s = 0.0
+    run.membership.within_s = 0.0
     assert run.next() == {P: 150}
     with pytest.raises(KafkaRebalanceError, match="nobody's: t-1"):
         run.next()
