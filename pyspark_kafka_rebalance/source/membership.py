@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
@@ -32,10 +31,10 @@ from .clients import partitions_of
 from .cluster_query import ask_cluster
 from .commit_log_watch import CommitLogWatch
 from .coverage import Coverage
-from .deleted_partitions import DeletedPartitions, ask_for_missing
+from .deletion_watch import DeletionWatch
 from .foreign_ranges import ForeignRanges
 from .log_ends import LogEnds
-from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .query_members import QueryMembers
 from .query_state import QueryState
 from .start_lookup import StartLookup
 
@@ -51,9 +50,6 @@ _EAGER_TICK_S = 0.005
 
 #: After a change in the group the pump looks as often for the next one, for so long.
 _SETTLING_S = 5.0
-
-#: How often it is looked whether topics are gone whose positions the offsets still carry.
-_FORGET_EVERY_S = 60.0
 
 #: Positions that no offset has are worth a batch of their own when nothing else has happened for
 #: so long. Sooner, the batch might be in the way of records that are about to come.
@@ -117,9 +113,6 @@ class QueryMembership:
         )
         self._asked_at = 0.0
         self._moves: dict[TopicPartition, int] = {}
-        self._deletions = DeletedPartitions()
-        self._deleted: set[TopicPartition] = set()  # and not seen again since
-        self._deleted_untold: dict[TopicPartition, int | None] = {}
         self._may_join = False
         self._pump = Pump(
             self._tick,
@@ -133,9 +126,9 @@ class QueryMembership:
         self._members = QueryMembers(options, client_id, self._state, self._pump)
         self._start_lookup = StartLookup(options, self._state, self._members, self._pump)
         self.log_ends = LogEnds(options, self._members, self._pump)
+        self.deletions = DeletionWatch(options, self._state, self._members)
         self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
         self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
-        self._forgot_at = time.monotonic()
         limit_ms = options.max_batch_duration_ms
         self._batch_time = BatchTime(None if limit_ms is None else limit_ms / 1000)
         self._stands_aside = False  # out of the group until the batch under way is done
@@ -385,29 +378,10 @@ class QueryMembership:
         self._pump.wait(seconds)
         self.raise_failure()
 
-    def deleted(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those that do not exist any more, by metadata that is fetched now.
-
-        Raises
-        ------
-        AuthorizationError
-            Some of the topics may not be described.
-        kafka.errors.KafkaTimeoutError
-            No broker answers.
-        """
-        with self._members.asking() as client:
-            return sorted(ask_for_missing(client, partitions, "subscribe", LOOKUP_TIMEOUT_MS))
-
-    def take_deleted(self) -> dict[TopicPartition, int | None]:
-        """Partitions found deleted since the last call, and how far each was read, if it was."""
-        with self._state:
-            deleted, self._deleted_untold = self._deleted_untold, {}
-        return deleted
-
     def known_end_offsets(self) -> dict[TopicPartition, int]:
         """The end offset of every owned partition as last answered, without asking again."""
         with self._state as state:
-            owned = state.assignment.owned().keys() - self._deleted
+            owned = state.assignment.owned().keys() - self.deletions.deleted
         return self.log_ends.known_end_offsets(owned)
 
     def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -500,11 +474,11 @@ class QueryMembership:
             for index, member in enumerate(self._members):
                 self._apply(index, member)
         self._move()
-        self._find_deleted()
+        self.deletions.find()
         self._start_lookup.find()
         self._probe_commit_log()
         waiting = self._commit()
-        self._forget_deleted()
+        self.deletions.forget()
         self.foreign_ranges.look()
         return _EAGER_TICK_S if waiting or self._is_settling() else _TICK_S
 
@@ -570,8 +544,7 @@ class QueryMembership:
             undrained = assignment.undrained(result.to_be_revoked)
         member.delay_revoke(undrained)
         if gone := result.revoked | result.lost:
-            self._deletions.left(gone)
-            self._members[0].request_metadata()
+            self.deletions.left(gone)
         if overdue and member.is_stable and not self._advised:  # fenced, it is out of the group
             self._advised = True
             advice = advice_on_overdue(overdue, self._commit_log is not None)
@@ -586,39 +559,6 @@ class QueryMembership:
                 if owned is not None:
                     self._members[owned.member].forget_commits([partition])
                     state.assignment.move_to(partition, position)
-
-    def _find_deleted(self) -> None:
-        """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
-        if self._options.partitions is not None:
-            return  # the client of assign looks for itself
-        deletions = self._deletions
-        for member in self._members:
-            deletions.doubt(member.take_unknown())
-        if not deletions.is_due():
-            return
-        client = self._members[0]
-        with self._state as state:
-            watched = deletions.watched(state.assignment.owned())
-        known = client.known_partitions(watched)
-        missing: frozenset[TopicPartition] = frozenset()
-        if suspects := deletions.suspects(watched - self._deleted, known):
-            try:
-                missing = ask_for_missing(client, suspects, "subscribe", LOOKUP_TIMEOUT_MS)
-            except kafka_errors.KafkaError as error:
-                log.warning("not known whether %s still exist: %r", names_of(suspects), error)
-                return
-        deleted = deletions.answered(missing)
-        back = self._deleted & known
-        self._deleted = (self._deleted | deleted) - back
-        with self._state as state:
-            state.starts.created_anew(deleted)
-            self._deleted_untold |= state.assignment.delete(deleted)
-            state.assignment.start_anew(back)
-            if deleted or back:
-                state.note_change()
-        for member in self._members if deleted else ():
-            member.forget_commits(deleted)
-            member.request_metadata()  # one of them may have to assign what is left
 
     def _probe_commit_log(self) -> None:
         """While a revoke waits for its batch, look for the batch in the query's commit log."""
@@ -645,7 +585,7 @@ class QueryMembership:
 
     def _commit(self) -> bool:
         """Commit what is proven and note what is acknowledged; whether something is still open."""
-        doubtful = self._deletions.in_doubt
+        doubtful = self.deletions.in_doubt
         with self._state as state:
             commits = state.assignment.commits()
         for index, behind in commits.items():
@@ -662,28 +602,6 @@ class QueryMembership:
                     if acknowledged is not None:
                         state.assignment.acknowledge(partition, acknowledged)
         return bool(commits)
-
-    def _forget_deleted(self) -> None:
-        """Drop the positions of topics that exist no more, or the offsets would grow for ever."""
-        now = time.monotonic()
-        if now - self._forgot_at < _FORGET_EVERY_S:
-            return
-        self._forgot_at = now
-        client = self._members[0]
-        with self._state as state:
-            elsewhere = state.assignment.positions().keys() - state.assignment.owned().keys()
-        suspects = {p.topic for p in elsewhere}
-        suspects = {topic for topic in suspects if not client.partitions_for_topic(topic)}
-        if not suspects:
-            return
-        try:
-            suspects -= client.existing_topics(LOOKUP_TIMEOUT_MS)
-            suspects -= client.hidden_topics(suspects, LOOKUP_TIMEOUT_MS)
-        except kafka_errors.KafkaError as error:
-            log.info("not known whether topics still exist: %r", error)
-            return
-        with self._state as state:
-            state.assignment.forget([p for p in elsewhere if p.topic in suspects])
 
     def _commit_the_rest(self) -> None:
         """What stop() can still do: the last batch if the commit log has it, then drain."""

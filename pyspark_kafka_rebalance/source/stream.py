@@ -296,7 +296,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return self._hand_to_spark(membership, offset)
 
     def _plan(self, membership: QueryMembership, limit: ReadLimit) -> dict[str, Any] | None:
-        if deleted := membership.take_deleted():
+        if deleted := membership.deletions.take():
             self._deleted(deleted)
         positions = membership.plannable()
         ends = membership.log_ends.end_offsets(positions) if positions else {}
@@ -487,7 +487,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if not (asked := {*uncovered, *left_behind}):
             return []
         try:
-            deleted = membership.deleted(asked)
+            deleted = membership.deletions.ask(asked)
         except kafka_errors.KafkaTimeoutError:
             return sorted(asked)
         if missed := [p for p in deleted if (run.reached(p) or 0) < run.ends[p]]:

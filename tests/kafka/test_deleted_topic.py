@@ -111,7 +111,7 @@ def test_a_commit_that_can_never_be_acknowledged_is_given_up(
     kafka.delete_topic(gone.topic)
     query.committed(offset)
     told: dict[TopicPartition, int | None] = {}
-    wait_until(lambda: bool(told.update(query.take_deleted()) or told), "it is found deleted")
+    wait_until(lambda: bool(told.update(query.deletions.take()) or told), "it is found deleted")
     assert told == {gone: 5}
     wait_until(lambda: kafka.committed(group_id) == {kept: 5}, "the other's commit goes on")
     query.raise_failure()
@@ -121,4 +121,4 @@ def test_a_commit_that_can_never_be_acknowledged_is_given_up(
     assert len(refused) <= 3
     kafka.create_topic(gone.topic, partitions=1)
     wait_until(lambda: query.plannable().get(gone) == 0, "what is created anew is read")
-    assert query.take_deleted() == {}
+    assert query.deletions.take() == {}

@@ -23,6 +23,7 @@ from pyspark_kafka_rebalance.consumer.group_description import GroupDescription,
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import clients as clients_module
+from pyspark_kafka_rebalance.source import deletion_watch as deletion_watch_module
 from pyspark_kafka_rebalance.source import foreign_ranges as foreign_ranges_module
 from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
 from pyspark_kafka_rebalance.source import log_ends as log_ends_module
@@ -976,7 +977,7 @@ def test_where_sparks_own_source_ended_counts_and_the_group_is_set_back(
 def test_positions_of_deleted_topics_do_not_pile_up(
     make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership_module, "_FORGET_EVERY_S", 0.0)
+    monkeypatch.setattr(deletion_watch_module, "_FORGET_EVERY_S", 0.0)
     gone, hidden, other = (TopicPartition(t, 0) for t in ("gone", "hidden", "other"))
     group.topics = {"t", "other"}
     group.hidden = {"hidden"}

@@ -36,7 +36,7 @@ class FakeMembership:
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self.client_id = client_id
-        self.log_ends = self.coverage = self.foreign_ranges = self  # its rooms
+        self.log_ends = self.coverage = self.foreign_ranges = self.deletions = self  # its rooms
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -182,10 +182,10 @@ class FakeMembership:
         assert self.changes, "waits for what nobody will bring"
         self.changes.pop(0)()
 
-    def deleted(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    def ask(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         return [p for p in partitions if p in self.gone]
 
-    def take_deleted(self) -> dict[TopicPartition, int | None]:
+    def take(self) -> dict[TopicPartition, int | None]:
         told, self.untold = self.untold, {}
         return told
 
