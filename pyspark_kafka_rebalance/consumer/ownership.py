@@ -1,0 +1,338 @@
+"""Ownership: what a member owns, and what is being taken from it (KIP-983), pure.
+
+A revoke takes a partition this way; the first three are assigned to the application::
+
+    revoke-next <-> revoke-thereafter   requested, and maybe delayed
+         -> completing                  the rebalance listener is told, which may still commit
+         -> releasing                   no longer assigned, but still owned: a commit is outstanding
+         -> released                    the group may give it to another member
+
+The group may take a request back; then the partition simply stays. A loss ends all of this at
+once. At its deadline a revoke ends as a loss, and the partition goes to releasing: a commit that is
+in flight cannot be recalled.
+
+Invariants:
+ 1. A partition is in at most one of revoke-next, revoke-thereafter, completing and releasing, and
+    is owned as long as it is in one of them.
+ 2. A partition is never both lost and assigned.
+ 3. A revoke that was not taken back ends once: completed by ``begin``, or lost.
+ 4. Only what was given up is released, and nothing that has a commit outstanding.
+ 5. Each requested revoke has a deadline until it is taken back, released or lost.
+
+Times are seconds on any clock, the same for all calls. One thread at a time calls the methods;
+the properties may be read on any thread at any time, each as of one and the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka.structs import TopicPartition
+
+_NONE: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one event changes, for the consumer to execute.
+
+    Attributes
+    ----------
+    owned : frozenset of TopicPartition
+        What the library's assignment shall hold from here on, all of it.
+    gated : frozenset of TopicPartition
+        Those among them of which nothing is fetched or returned any more.
+    revoked : frozenset of TopicPartition
+        Their revoke completes: tell the listener, which may still commit, then ``give_up``.
+    lost : frozenset of TopicPartition
+        Commit nothing more of them, and tell the listener.
+    released : frozenset of TopicPartition
+        Tell the group that it may give them to another member.
+    added : frozenset of TopicPartition
+        Newly assigned: tell the listener.
+    return_early : bool
+        Whether the poll under way shall return without waiting for records.
+    """
+
+    owned: frozenset[TopicPartition]
+    gated: frozenset[TopicPartition]
+    revoked: frozenset[TopicPartition] = _NONE
+    lost: frozenset[TopicPartition] = _NONE
+    released: frozenset[TopicPartition] = _NONE
+    added: frozenset[TopicPartition] = _NONE
+    return_early: bool = False
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """How things stand between two events."""
+
+    generation: int = -1
+    owned: frozenset[TopicPartition] = _NONE
+    revoke_next: frozenset[TopicPartition] = _NONE
+    revoke_thereafter: frozenset[TopicPartition] = _NONE
+    completing: frozenset[TopicPartition] = _NONE
+    releasing: frozenset[TopicPartition] = _NONE
+    deadlines: Mapping[TopicPartition, float] = field(default_factory=dict)
+    # Of the present poll.
+    lost: frozenset[TopicPartition] = _NONE
+    revoked: frozenset[TopicPartition] = _NONE
+    added: frozenset[TopicPartition] = _NONE
+
+    @property
+    def revoking(self) -> frozenset[TopicPartition]:
+        return self.revoke_next | self.revoke_thereafter
+
+    @property
+    def gated(self) -> frozenset[TopicPartition]:
+        return self.revoking | self.completing | self.releasing
+
+    def overdue(self, now: float) -> frozenset[TopicPartition]:
+        return frozenset(p for p, deadline in self.deadlines.items() if now >= deadline)
+
+    def without(self, gone: frozenset[TopicPartition]) -> _Standing:
+        """Nothing is being taken from the member of what is gone."""
+        return replace(
+            self,
+            revoke_next=self.revoke_next - gone,
+            revoke_thereafter=self.revoke_thereafter - gone,
+            completing=self.completing - gone,
+            releasing=self.releasing - gone,
+            deadlines={p: at for p, at in self.deadlines.items() if p not in gone},
+        )
+
+
+class Ownership:
+    """The assignment of one member, and the lists of KIP-983 ("Proposed changes").
+
+    Parameters
+    ----------
+    revoke_timeout_s : float
+        How long after its request a revoke is lost that is not completed, and released, by then.
+    defer_revoke : bool
+        False completes a revoke at once, in the poll that learned of it.
+    """
+
+    def __init__(self, revoke_timeout_s: float, defer_revoke: bool = True) -> None:
+        self._revoke_timeout_s = revoke_timeout_s
+        self._defer_revoke = defer_revoke
+        self._standing = _Standing()  # replaced, never changed: other threads read it
+
+    # -- how things stand, on any thread ----------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The generation, or member epoch, of the assignment in force; -1 before the first."""
+        return self._standing.generation
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What the group has assigned and not got back, what is being released included."""
+        return self._standing.owned
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What is assigned to the application: owned, and not given up."""
+        standing = self._standing
+        return standing.owned - standing.releasing
+
+    @property
+    def to_be_revoked(self) -> frozenset[TopicPartition]:
+        """The revoke-next list: completed at the start of the next poll unless delayed."""
+        return self._standing.revoke_next
+
+    @property
+    def revoking(self) -> frozenset[TopicPartition]:
+        """Requested, and neither completed nor lost: revoke-next and revoke-thereafter."""
+        return self._standing.revoking
+
+    @property
+    def releasing(self) -> frozenset[TopicPartition]:
+        """Given up, and not released to the group yet."""
+        return self._standing.releasing
+
+    @property
+    def gated(self) -> frozenset[TopicPartition]:
+        """Requested and not released: nothing of it is fetched or returned any more."""
+        return self._standing.gated
+
+    @property
+    def lost(self) -> frozenset[TopicPartition]:
+        """Lost during the last poll."""
+        return self._standing.lost
+
+    @property
+    def revoked(self) -> frozenset[TopicPartition]:
+        """Completed at the start of the last poll."""
+        return self._standing.revoked
+
+    @property
+    def added(self) -> frozenset[TopicPartition]:
+        """Newly assigned during the last poll, and not lost again in it."""
+        return self._standing.added
+
+    def is_overdue(self, partition: TopicPartition, now: float) -> bool:
+        """Whether its revoke is past the deadline, so that the next poll loses it."""
+        deadline = self._standing.deadlines.get(partition)
+        return deadline is not None and now >= deadline
+
+    def describe(self, now: float, added: int) -> str:
+        """One line for the log; ``added`` says how many partitions are new."""
+        standing = self._standing
+        deadline = ""
+        if standing.deadlines:
+            deadline = f" deadline in {min(standing.deadlines.values()) - now:.1f} s"
+        return (
+            f"gen={standing.generation} assigned={len(standing.owned)} (new {added}) "
+            f"revoking={len(standing.gated)} (drained {len(standing.releasing)}) "
+            f"lost={len(standing.lost)}{deadline}"
+        )
+
+    # -- a poll -----------------------------------------------------------------------------------
+
+    def begin(self, lost: Iterable[TopicPartition], now: float) -> Step:
+        """Start a poll: the KIP's three steps, in its order.
+
+        Parameters
+        ----------
+        lost : iterable of TopicPartition
+            Lost since the last poll ended. They are taken out first, because what is lost cannot
+            be completed, and are on this poll's lost list.
+        now : float
+            What is overdue is not completed either: ``overdue``, which is to follow, loses it.
+        """
+        before = self._standing
+        gone = before.owned.intersection(lost)
+        if gone:
+            before = replace(before.without(gone), owned=before.owned - gone)
+        kept_back = before.revoke_next & before.overdue(now)
+        completed = before.revoke_next - kept_back
+        self._standing = replace(
+            before,
+            revoke_next=before.revoke_thereafter | kept_back,
+            revoke_thereafter=_NONE,
+            completing=before.completing | completed,
+            lost=gone,
+            revoked=completed,
+            added=_NONE,
+        )
+        return self._step(revoked=completed, lost=gone, return_early=bool(gone))
+
+    def assigned(self, partitions: frozenset[TopicPartition], generation: int, now: float) -> Step:
+        """The group has decided what this member shall own, all of it.
+
+        What is owned and not among ``partitions`` is requested; what was requested and is among
+        them is taken back. What is being released is released all the same, and comes again with a
+        later generation.
+
+        Raises
+        ------
+        ValueError
+            This poll has lost something: the assignment is to wait for the next (invariant 2).
+        """
+        before = self._standing
+        if before.lost:
+            raise ValueError(f"assigned in the poll that has lost {sorted(before.lost)}")
+        added = partitions - before.owned
+        requested = before.owned - partitions - before.gated
+        taken_back = before.revoking & partitions
+        at_once = _NONE if self._defer_revoke else requested
+        deadlines = {p: at for p, at in before.deadlines.items() if p not in taken_back}
+        deadlines |= dict.fromkeys(requested, now + self._revoke_timeout_s)
+        self._standing = replace(
+            before,
+            generation=generation,
+            owned=before.owned | added,
+            revoke_next=(before.revoke_next - taken_back) | (requested - at_once),
+            revoke_thereafter=before.revoke_thereafter - taken_back,
+            completing=before.completing | at_once,
+            deadlines=deadlines,
+            added=before.added | added,
+        )
+        return self._step(revoked=at_once, added=added, return_early=bool(requested - at_once))
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> Step:
+        """Lost at once, in the midst of a poll: out of all lists, into the lost list."""
+        gone = self._standing.owned.intersection(partitions)
+        before = self._standing.without(gone)
+        self._standing = replace(
+            before,
+            owned=before.owned - gone,
+            lost=before.lost | gone,
+            added=before.added - gone,
+        )
+        return self._step(lost=gone, return_early=bool(gone))
+
+    def overdue(self, now: float) -> Step:
+        """At the deadline the partitions that are not released, and only those, are lost.
+
+        The group gets them when no commit is outstanding, as after a revoke.
+        """
+        gone = self._standing.overdue(now)
+        if gone:
+            before = self._standing.without(gone)
+            self._standing = replace(
+                before,
+                releasing=before.releasing | gone,
+                lost=before.lost | gone,
+                added=before.added - gone,
+            )
+        return self._step(lost=gone, return_early=bool(gone))
+
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """No longer assigned, since the listener was told that the revoke completes.
+
+        Or the consumer closes: then of any partition, and it stays so.
+        """
+        gone = self._standing.owned.intersection(partitions)
+        before = self._standing
+        self._standing = replace(
+            before,
+            revoke_next=before.revoke_next - gone,
+            revoke_thereafter=before.revoke_thereafter - gone,
+            completing=before.completing - gone,
+            releasing=before.releasing | gone,
+        )
+
+    def drained(self, outstanding: Collection[TopicPartition]) -> Step:
+        """Release what was given up, without those that still have a commit outstanding."""
+        released = self._standing.releasing.difference(outstanding)
+        if released:
+            before = self._standing.without(released)
+            self._standing = replace(before, owned=before.owned - released)
+        return self._step(released=released)
+
+    def delay(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Move from revoke-next to revoke-thereafter; others are left where they are.
+
+        Returns
+        -------
+        bool
+            Whether all of them are still assigned.
+        """
+        asked = frozenset(partitions)
+        before = self._standing
+        delayed = before.revoke_next & asked
+        if delayed:
+            self._standing = replace(
+                before,
+                revoke_next=before.revoke_next - delayed,
+                revoke_thereafter=before.revoke_thereafter | delayed,
+            )
+        return asked <= self.assignment
+
+    def forget_all(self) -> None:
+        """The member left the group by itself: it owns nothing, and nothing was lost."""
+        self._standing = _Standing(generation=self._standing.generation)
+
+    def _step(
+        self,
+        revoked: frozenset[TopicPartition] = _NONE,
+        lost: frozenset[TopicPartition] = _NONE,
+        released: frozenset[TopicPartition] = _NONE,
+        added: frozenset[TopicPartition] = _NONE,
+        return_early: bool = False,
+    ) -> Step:
+        standing = self._standing
+        return Step(standing.owned, standing.gated, revoked, lost, released, added, return_early)
