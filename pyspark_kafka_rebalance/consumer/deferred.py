@@ -11,10 +11,7 @@ revoked is processed and committed first, outside any callback::
         consumer.delay_revoke(p for p in result.to_be_revoked if still_processing(p))
         abort_processing(result.lost)
 
-Invariants of the assignment (those of the lists are in ``revocation.py``):
- 1. A partition is never both lost and assigned.
- 2. poll returns no record of a partition whose revoke is requested.
- 3. A partition is released to the group only when no commit of it is outstanding.
+What is owned, to be revoked and lost is decided in ``ownership.py``; polls execute its steps.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import AssignmentReceived, GroupMembership, Lost, refuse_strangers
 from .next_generation import NextGenerationMembership
-from .revocation import Revocations
+from .ownership import Ownership, Step
 
 log = logging.getLogger(__name__)
 
@@ -158,13 +155,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         except Exception:
             super().close(autocommit=False, timeout_ms=0)
             raise
-        self._defer_revoke = defer_revoke
         max_poll_interval_ms: int = self.config["max_poll_interval_ms"]
-        self._revoke_timeout_s = (revoke_timeout_ms or max_poll_interval_ms) / 1000
-        self._revocations = Revocations()
-        self._requested_at: dict[TopicPartition, float] = {}
-        # Completed, their commits still outstanding; replaced, because the I/O loop reads it.
-        self._releasing: frozenset[TopicPartition] = frozenset()
+        self._revoke_timeout_ms = revoke_timeout_ms or max_poll_interval_ms
+        self._ownership = Ownership(self._revoke_timeout_ms / 1000, defer_revoke)
         # Held while a commit is added, and while a partition stops to be assigned: either the
         # commit is counted before, or it is refused. Never held over I/O or a listener.
         self._giving_up = threading.Lock()
@@ -172,15 +165,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         # Those on their way; whoever sends one, or waits for it, keeps it.
         self._entered: WeakSet[EnteredCommit] = WeakSet()
         self._woken = threading.Event()
-        self._generation = -1
-        self._assigned: set[TopicPartition] = set()  # during this poll
-        self._eventful = False  # a revoke was requested or a partition lost during this poll
         self._listener_failure: BaseException | None = None
-        # While a poll runs, and after it if it raised: the revokes completed at its start.
-        self._untold: frozenset[TopicPartition] | None = None
+        self._untold = False  # while a poll runs, and after it if it raised
         io = replace_coordinator(self)
         self._io = io
-        member = (io, self.config, self._not_released, self.assignment)
+        member = (io, self.config, lambda: self._ownership.gated, self.assignment)
         self._membership: GroupMembership = (
             ClassicMembership(*member)
             if group_protocol == "classic"
@@ -279,11 +268,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         if (untold := self._take_untold()) is not None:
             return untold
         self._io.poll()
-        self._untold = revoked = self._begin_turn()
+        self._begin_turn()
         self._apply_events()
         self._raise_listener_failure()
-        self._untold = None
-        return self._result({}, revoked, {})
+        self._untold = False
+        return self._result({}, {})
 
     def wakeup(self) -> None:
         """End the poll under way early, or else the next one; from any thread.
@@ -294,11 +283,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
         """Partitions whose revoke is completed in the next poll, unless it is delayed."""
-        return self._revocations.to_be_revoked
+        return self._ownership.to_be_revoked
 
     def get_lost_partitions(self) -> frozenset[TopicPartition]:
         """Partitions that were lost during the last poll."""
-        return self._revocations.lost
+        return self._ownership.lost
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
         """Delay the revoke of these partitions to the poll after the next.
@@ -308,8 +297,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         bool
             False when one of them is no longer owned (lost); the others are delayed all the same.
         """
-        asked = set(partitions)
-        self._revocations.delay(asked)
+        asked = frozenset(partitions)
+        with self._giving_up:
+            self._ownership.delay(asked)
         return asked <= self.assignment() and not self._membership.any_lost(asked)
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -508,7 +498,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         A partition leaves it when its revoke is completed or it is lost, even while the answer
         to its last commit keeps it from being released to the group.
         """
-        return self._io.owned() - self._releasing
+        return self._ownership.assignment if self._grouped() else self._io.owned()
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of an owned partition whose commit the broker has acknowledged."""
@@ -540,7 +530,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     @property
     def generation(self) -> int:
         """The generation of the assignment in force; -1 before the first."""
-        return self._generation
+        return self._ownership.generation
 
     @property
     def is_stable(self) -> bool:
@@ -610,7 +600,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         with self._giving_up:
             if self._membership.commits.any_outstanding() and not give_up:
                 return False
-            self._releasing = self._io.owned()
+            self._ownership.give_up(self._ownership.owned)
             self._completion.forget_all()
             return True
 
@@ -636,10 +626,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._membership.commits.forget_all()  # what another thread added while this one left
         with self._giving_up:
             self._completion.forget_all()
-        self._revocations = Revocations()
-        self._untold = None
-        self._requested_at.clear()
-        self._releasing = frozenset()
+            self._ownership.forget_all()
+        self._untold = False
         self._ends.collect(())
 
     def _protocol_for(self, group_protocol: str) -> str:
@@ -675,9 +663,6 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def _owned_in_group(self) -> frozenset[TopicPartition]:
         """The assignment, unless it was made by hand: then there is no membership that commits."""
         return self.assignment() if self._grouped() else frozenset()
-
-    def _not_released(self) -> frozenset[TopicPartition]:
-        return self._revocations.revoking | self._releasing
 
     def _poll_as(
         self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
@@ -718,37 +703,37 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             return untold
         self._io.poll()
         self._ends.collect(self._io.owned())  # before this poll changes it
-        self._untold = revoked = self._begin_turn()
+        self._begin_turn()
         while True:
             self._membership.polled()  # waiting in a poll is being alive, however long it takes
-            self._apply_events()
+            return_early = self._apply_events()
             self._raise_listener_failure()
-            left_ms = 0 if self._eventful else max(0.0, (deadline - time.monotonic()) * 1000)
+            left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
             try:
                 records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
             except UnreadableRecordError:
-                if not self._eventful:
+                if not return_early:
                     raise
                 records = {}  # first what this poll has to tell; a later one meets them again
             if update_offsets:
                 self._hand_out(records)
             self._look_for_truncations(records)
             woken = self._woken.is_set()
-            if records or self._eventful or woken or time.monotonic() >= deadline:
+            if records or return_early or woken or time.monotonic() >= deadline:
                 self._woken.clear()
-                self._untold = None
-                return self._result(records, revoked, self._fetch_metadata(records))
+                self._untold = False
+                return self._result(records, self._fetch_metadata(records))
 
     def _take_untold(self) -> PollResult | None:
         """What the last poll learned and did not return, because it raised; None if nothing.
 
         No other turn begins before that is told: it would complete revokes that nobody could delay.
         """
-        revoked, self._untold = self._untold, None
-        if revoked is None:
+        if not self._untold:
             return None
+        self._untold = False
         self._membership.polled()
-        result = self._result({}, revoked, {})
+        result = self._result({}, {})
         tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
         return result if tells else None
 
@@ -832,15 +817,15 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def _result(
         self,
         records: dict[TopicPartition, list[Any]],
-        revoked: frozenset[TopicPartition],
         metadata: dict[TopicPartition, FetchMetadata],
     ) -> PollResult:
+        ownership = self._ownership
         return PollResult(
             records,
-            self._revocations.to_be_revoked,
-            self._revocations.lost,
-            frozenset(self._assigned) - self._revocations.lost,  # both while this poll waited
-            revoked,
+            ownership.to_be_revoked,
+            ownership.lost,
+            ownership.added,
+            ownership.revoked,
             metadata,
         )
 
@@ -849,7 +834,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     ) -> dict[TopicPartition, FetchMetadata]:
         """What the fetches answered since the last poll say, seen from where this poll ends."""
         self._ends.collect(self._io.owned())
-        told = self._ends.take_fresh().union(records) - self._not_released()
+        told = self._ends.take_fresh().union(records) - self._ownership.gated
         found = ((partition, self._metadata_of(partition)) for partition in told)
         return {partition: metadata for partition, metadata in found if metadata is not None}
 
@@ -857,146 +842,113 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         end, position = self._ends.latest(partition), self._io.position(partition)
         return None if end is None or position is None else end.seen_from(position)
 
-    def _begin_turn(self) -> frozenset[TopicPartition]:
-        """The KIP's steps at the start of a poll; the partitions whose revoke was completed."""
-        self._assigned.clear()
+    def _begin_turn(self) -> None:
+        """The KIP's steps at the start of a poll."""
         self._membership.polled()
         self._membership.lose_if_expired()
-        lost: frozenset[TopicPartition] = frozenset()
-        if self._membership.loss_waits():  # first: what is lost cannot be completed
-            _, lost = self._take_event()
-        # Nor what is overdue, whose commits may have been refused; `_lose_overdue` follows.
-        completed = self._revocations.begin_poll(lost | self._overdue() - self._releasing)
-        self._eventful = bool(lost)
-        if lost:
-            self._drop(lost)
-        self._complete(completed)
-        return completed
+        with self._giving_up:
+            lost: frozenset[TopicPartition] = frozenset()
+            if self._membership.loss_waits():
+                event = self._membership.take_event()
+                if isinstance(event, Lost):
+                    lost = self._lost_by(event)
+            step = self._ownership.begin(lost, time.monotonic())
+            if step.lost or step.revoked:
+                self._take_effect(step)
+        self._untold = True
+        if step.lost:
+            self._tell_lost(step.lost)
+        self._complete(step.revoked)
 
-    def _apply_events(self) -> None:
-        """Apply what the membership recorded since; ``_eventful`` when poll should return early.
+    def _apply_events(self) -> bool:
+        """Apply what the membership recorded since; whether the poll should return early.
 
         After a loss the next assignment waits for the next poll, so that no partition is ever
-        both in the lost list and assigned (invariant 1).
+        both in the lost list and assigned.
         """
         self._membership.lose_if_expired()
         self._release_drained()
         self._lose_overdue()
-        if self._revocations.lost:
-            return
-        event, lost = self._take_event()
-        if isinstance(event, AssignmentReceived):
-            self._apply_assignment(event)
-        elif isinstance(event, Lost):
-            self._revocations.lose(lost)
-            self._eventful = bool(lost)
-            self._drop(lost)
+        if self._ownership.lost:
+            return True
+        with self._giving_up:
+            event = self._membership.take_event()
+            if event is None:
+                return False
+            if isinstance(event, Lost):
+                step = self._ownership.lose(self._lost_by(event))
+            else:
+                now = time.monotonic()
+                step = self._ownership.assigned(event.partitions, event.generation, now)
+            self._take_effect(step)
+        if isinstance(event, Lost):
+            self._tell_lost(step.lost)
+        else:
+            self._assigned(event, step)
+        return step.return_early
 
-    def _apply_assignment(self, event: AssignmentReceived) -> None:
-        owned = self._io.owned()
-        added = event.partitions - owned
-        unwanted = owned - event.partitions
-        kept = owned & event.partitions
-        # The group may take a revoke back while it is deferred; what is already being released
-        # comes again with a later generation.
-        self._revocations.take_back(kept)
-        for partition in kept - self._releasing:
-            self._requested_at.pop(partition, None)
-        requested = unwanted - self._not_released()
-        now = time.monotonic()
-        for partition in requested:
-            self._requested_at[partition] = now
-        self._generation = event.generation
-        self._assigned |= added
-        if self._defer_revoke:
-            self._revocations.request(requested)
-            self._eventful = bool(requested)
-        self._set_assignment(owned | added)
-        if not self._defer_revoke:
-            self._complete(requested)
+    def _assigned(self, event: AssignmentReceived, step: Step) -> None:
+        self._complete(step.revoked)
         self._membership.applied(event)
-        log.info("%s", self._describe(len(added)))
-        if added or not owned:
-            self._tell_listener("on_partitions_assigned", added)
+        log.info("%s", self._describe(len(step.added)))
+        if step.added or not step.owned:
+            self._tell_listener("on_partitions_assigned", step.added)
 
-    def _complete(self, completed: frozenset[TopicPartition]) -> None:
-        if completed:
-            # Not fetched any more, but the listener may still commit.
-            self._io.set_assignment(self._io.owned(), self._not_released() | completed)
-            self._tell_listener("on_partitions_revoked", completed)
+    def _complete(self, revoked: frozenset[TopicPartition]) -> None:
+        if revoked:
+            self._tell_listener("on_partitions_revoked", revoked)
             with self._giving_up:
-                self._releasing |= completed
-                self._completion.forget(completed)
+                self._ownership.give_up(revoked)
+                self._completion.forget(revoked)
         self._release_drained()
 
     def _release_drained(self) -> None:
-        """Give up what is completed and has no commit outstanding (invariant 3)."""
-        released = {p for p in self._releasing if not self._membership.commits.outstanding(p)}
-        if released:
-            self._set_assignment(self._io.owned() - released)
-            self._releasing -= released  # not before: it would look assigned again for a moment
-            for partition in released:
-                self._requested_at.pop(partition, None)
-            self._membership.released(released)
-
-    def _overdue(self) -> frozenset[TopicPartition]:
-        return frozenset(filter(self._is_overdue, self._requested_at))
-
-    def _is_overdue(self, partition: TopicPartition) -> bool:
-        since = self._requested_at.get(partition)
-        return since is not None and time.monotonic() - since >= self._revoke_timeout_s
+        """Give up what is completed and has no commit outstanding."""
+        with self._giving_up:
+            commits = self._membership.commits
+            step = self._ownership.drained(
+                {p for p in self._ownership.releasing if commits.outstanding(p)}
+            )
+            if step.released:
+                self._take_effect(step)
+        if step.released:
+            self._membership.released(step.released)
 
     def _refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
         """Past its deadline a partition is lost, even if no poll has said so yet; any thread."""
-        refuse_strangers(offsets, frozenset(p for p in offsets if not self._is_overdue(p)))
+        now = time.monotonic()
+        in_time = frozenset(p for p in offsets if not self._ownership.is_overdue(p, now))
+        refuse_strangers(offsets, in_time)
 
     def _lose_overdue(self) -> None:
         """At the deadline the partitions that are not drained, and only those, are lost."""
-        overdue = self._overdue()
-        if not overdue:
-            return
+        with self._giving_up:
+            step = self._ownership.overdue(time.monotonic())
+            if not step.lost:
+                return
+            self._membership.commits.drop(step.lost)
+            self._take_effect(step)
         log.warning(
             "group %s: lost, not drained within revoke_timeout_ms=%d: %s",
             self._group_id,
-            self._revoke_timeout_s * 1000,
-            sorted(overdue),
+            self._revoke_timeout_ms,
+            sorted(step.lost),
         )
-        self._revocations.lose(overdue)
-        self._eventful = True
-        with self._giving_up:
-            self._membership.commits.drop(overdue)
-            self._completion.forget(overdue)
-            # A commit in flight cannot be recalled: the group gets the partition after its answer.
-            self._releasing |= overdue
-        for partition in overdue:
-            self._requested_at.pop(partition, None)
-        self._tell_listener("on_partitions_lost", overdue)
-        self._set_assignment(self._io.owned())
+        self._tell_listener("on_partitions_lost", step.lost)
         self._release_drained()
 
-    def _take_event(self) -> tuple[AssignmentReceived | Lost | None, frozenset[TopicPartition]]:
-        """The next event, and what it loses, which is not assigned any more from here on."""
-        with self._giving_up:
-            event = self._membership.take_event()
-            if not isinstance(event, Lost):
-                return event, frozenset()
-            owned = self._io.owned()
-            lost = owned if event.partitions is None else owned & event.partitions
-            self._set_assignment(owned - lost)
-            self._completion.forget(lost)
-            return event, lost
+    def _lost_by(self, event: Lost) -> frozenset[TopicPartition]:
+        return self._ownership.owned if event.partitions is None else event.partitions
 
-    def _drop(self, lost: frozenset[TopicPartition]) -> None:
-        """These partitions are gone, and are nothing that could be released."""
-        self._releasing -= lost
-        for partition in lost:
-            self._requested_at.pop(partition, None)
+    def _take_effect(self, step: Step) -> None:
+        """What a step changes besides what others are told; locked."""
+        self._io.set_assignment(step.owned, step.gated)
+        self._ends.collect(step.owned)
+        self._completion.forget(step.lost)
+
+    def _tell_lost(self, lost: frozenset[TopicPartition]) -> None:
         log.warning("%s", self._describe(0))
         self._tell_listener("on_partitions_lost", lost)
-
-    def _set_assignment(self, partitions: Collection[TopicPartition]) -> None:
-        self._io.set_assignment(partitions, self._not_released())
-        self._ends.collect(partitions)
 
     def _tell_listener(self, method: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._io.rebalance_listener
@@ -1022,16 +974,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             raise failure
 
     def _describe(self, added: int) -> str:
-        revoking = self._not_released()
-        deadline = ""
-        if self._requested_at:
-            left = min(self._requested_at.values()) + self._revoke_timeout_s - time.monotonic()
-            deadline = f" deadline in {left:.1f} s"
-        return (
-            f"rebalance g={self._group_id} gen={self._generation} "
-            f"assigned={len(self._io.owned())} (new {added}) revoking={len(revoking)} "
-            f"(drained {len(self._releasing)}) lost={len(self._revocations.lost)}{deadline}"
-        )
+        standing = self._ownership.describe(time.monotonic(), added)
+        return f"rebalance g={self._group_id} {standing}"
 
 
 def _offsets(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:

@@ -303,24 +303,16 @@ class Ownership:
             self._standing = replace(before, owned=before.owned - released)
         return self._step(released=released)
 
-    def delay(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Move from revoke-next to revoke-thereafter; others are left where they are.
-
-        Returns
-        -------
-        bool
-            Whether all of them are still assigned.
-        """
-        asked = frozenset(partitions)
+    def delay(self, partitions: Iterable[TopicPartition]) -> None:
+        """Move from revoke-next to revoke-thereafter; others are left where they are."""
         before = self._standing
-        delayed = before.revoke_next & asked
+        delayed = before.revoke_next.intersection(partitions)
         if delayed:
             self._standing = replace(
                 before,
                 revoke_next=before.revoke_next - delayed,
                 revoke_thereafter=before.revoke_thereafter | delayed,
             )
-        return asked <= self.assignment
 
     def forget_all(self) -> None:
         """The member left the group by itself: it owns nothing, and nothing was lost."""

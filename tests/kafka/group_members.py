@@ -83,7 +83,7 @@ def poll_until(
         for member in members:
             result = member.poll_with_rebalance(timeout_ms=20)
             results[member].append(result)
-            revoking = member._revocations.revoking
+            revoking = member._ownership.revoking
             assert not result.lost & member.assignment(), "both lost and assigned"
             assert not result.lost & result.assigned, "both lost and newly assigned"
             assert not revoking & result.records.keys(), "a record of a revoking one"
@@ -91,6 +91,15 @@ def poll_until(
                 assert member.delay_revoke(result.to_be_revoked)
         assert_nothing_is_owned_twice(*members)
     return results
+
+
+def request_revoke(
+    member: DeferredRevokeConsumer, *partitions: TopicPartition, at: float | None = None
+) -> None:
+    """As if the group had wanted them back; now, or at another time (seconds, monotonic)."""
+    ownership = member._ownership
+    kept = ownership.assignment.difference(partitions)
+    ownership.assigned(kept, ownership.generation, time.monotonic() if at is None else at)
 
 
 def assert_nothing_is_owned_twice(*members: DeferredRevokeConsumer) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from group_members import PATIENCE_S, held, lost, owns, poll_until, wait_until
+from group_members import PATIENCE_S, held, lost, owns, poll_until, request_revoke, wait_until
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -202,8 +202,8 @@ def test_a_commit_by_hand_after_the_loss_is_refused_before_a_poll_tells_of_it(
     slow = consumers(topic_name, max_poll_interval_ms=4_000)
     poll_until(owns(slow, 2), slow)
     second = consumers(topic_name)
-    poll_until(lambda: bool(slow._revocations.revoking), slow, second, hold=True)
-    (given_up,) = slow._revocations.revoking
+    poll_until(lambda: bool(slow._ownership.revoking), slow, second, hold=True)
+    (given_up,) = slow._ownership.revoking
     poll_until(owns(second, 1), second)  # slow is not polled
     second.commit({given_up: at(80)})
     named = f"not owned: {given_up.topic}-{given_up.partition} at 20"
@@ -226,7 +226,7 @@ def test_a_commit_by_hand_that_waits_at_the_loss_is_never_sent(with_records, kaf
         if how == "all":
             member._membership._lose("test")
         else:
-            member._requested_at[partition] = -1e9  # its revoke is long overdue
+            request_revoke(member, partition, at=-1e9)  # long overdue
             assert member.poll_with_rebalance().lost == {partition}
     wait_until(lambda: future.is_done, "the refusal")
     assert isinstance(future.exception, PartitionsLostError)
@@ -239,8 +239,7 @@ def test_after_its_deadline_nothing_is_committed_although_no_poll_has_told_of_th
 ):
     """It was committed, by hand and in the background, and the next poll said that it is lost."""
     member, partition = with_records
-    member._revocations.request([partition])
-    member._requested_at[partition] = -1e9  # its revoke is long overdue
+    request_revoke(member, partition, at=-1e9)  # long overdue
     with pytest.raises(PartitionsLostError):
         member.commit({partition: at(7)})
     assert isinstance(member.commit_async({partition: at(7)}).exception, PartitionsLostError)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from group_members import PATIENCE_S, owns, poll_until
+from group_members import PATIENCE_S, owns, poll_until, request_revoke
 from group_members import records as records_of
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer
 from kafka.cluster import ClusterMetadata
@@ -37,8 +37,8 @@ def test_a_revoke_is_requested_in_one_poll_and_completed_later(kafka, topic_name
     first = consumers(topic_name)
     poll_until(owns(first, 4), first)
     second = consumers(topic_name)
-    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
-    held = first._revocations.revoking
+    poll_until(lambda: len(first._ownership.revoking) == 2, first, second, hold=True)
+    held = first._ownership.revoking
     # As long as it is delayed, nothing of it goes to the new owner, over several polls.
     for _ in range(20):
         assert first.poll_with_rebalance(timeout_ms=20).to_be_revoked == held
@@ -186,7 +186,7 @@ def test_a_revoke_waits_for_the_answer_to_its_commit(kafka, topic_name, group_id
     try:
         first.commit_processed(dict.fromkeys(first.assignment(), 5))
         moving = TopicPartition(topic_name, 0)
-        first._revocations.request([moving])
+        request_revoke(first, moving)
         first.poll_with_rebalance(timeout_ms=20)
         # To the application the revoke is complete; to the group the partition is still owned.
         assert moving not in first.assignment()
@@ -222,7 +222,7 @@ def test_a_commit_racing_the_completion_of_a_revoke_counts_or_is_refused(
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
     moving = TopicPartition(topic_name, 0)
-    member._revocations.request([moving])
+    request_revoke(member, moving)
     membership = member._membership
     commit, poll = interrupted(membership.commit, by=member)
     monkeypatch.setattr(membership, "commit", commit)
@@ -432,7 +432,7 @@ def test_what_a_poll_that_raised_had_learned_is_told_by_the_next(kafka, topic_na
     assert member.poll_with_rebalance().assigned == {moving, kept}
     member.seek(kept, 1)
     kafka.produce(topic_name, [b"bad"], partition=1)
-    member._revocations.request([moving])
+    request_revoke(member, moving)
     with pytest.raises(RecordDeserializationError):
         member.poll_with_rebalance(timeout_ms=PATIENCE_S * 1000)
     result = member.poll_with_rebalance(timeout_ms=PATIENCE_S * 1000)
@@ -738,7 +738,7 @@ def test_a_topic_deleted_in_a_deferral_is_let_go(kafka, topic_name, consumers):
     poll_until(owns(first, 4), first)
     second = consumers(metadata_max_age_ms=300)
     second.subscribe(pattern=f"^{topic_name}")
-    poll_until(lambda: bool(first._revocations.revoking), first, second, hold=True)
+    poll_until(lambda: bool(first._ownership.revoking), first, second, hold=True)
     kafka.delete_topic(f"{topic_name}.b")
     poll_until(
         lambda: (

@@ -252,9 +252,9 @@ def test_the_coordinator_moves_in_a_deferral_and_back_again(
     second = quorum_members(topic_name)
     polled = {}
     poll_until(
-        lambda: len(first._revocations.revoking) == 3, first, second, hold=True, results=polled
+        lambda: len(first._ownership.revoking) == 3, first, second, hold=True, results=polled
     )
-    moving = first._revocations.revoking
+    moving = first._ownership.revoking
 
     def commit_everything(offset: int) -> None:
         first.commit_processed(dict.fromkeys(first.assignment(), offset))
@@ -281,7 +281,7 @@ def test_the_coordinator_moves_in_a_deferral_and_back_again(
         results=polled,
     )
     commit_everything(2)
-    assert moving == first._revocations.revoking, "the deferral did not survive"
+    assert moving == first._ownership.revoking, "the deferral did not survive"
     poll_until(share(first, second, partitions=6), first, second, results=polled)
     assert second.assignment() == moving
     assert not any(map(lost, polled.values()))

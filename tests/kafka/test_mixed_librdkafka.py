@@ -93,8 +93,8 @@ def test_librdkafka_waits_for_what_ours_defers(
     ours = consumers(topic_name)
     poll_until(owns(ours, 4), ours)
     theirs = librdkafka("theirs")
-    poll_until(lambda: len(ours._revocations.revoking) == 2, ours, hold=True)
-    held = ours._revocations.revoking
+    poll_until(lambda: len(ours._ownership.revoking) == 2, ours, hold=True)
+    held = ours._ownership.revoking
     for _ in range(50):
         assert ours.poll_with_rebalance(timeout_ms=20).to_be_revoked == held
         assert ours.delay_revoke(held)

@@ -59,8 +59,8 @@ def test_only_what_is_not_drained_is_lost_before_the_broker_fences_the_member(
     slow = consumers(topic_name, max_poll_interval_ms=4_000)
     poll_until(owns(slow, 4), slow)
     second = consumers(topic_name)
-    poll_until(lambda: bool(slow._revocations.revoking), slow, second, hold=True)
-    revoking = slow._revocations.revoking
+    poll_until(lambda: bool(slow._ownership.revoking), slow, second, hold=True)
+    revoking = slow._ownership.revoking
     kept = slow.assignment() - revoking
     member_id = slow._membership.member_id
     results: Results = {}
@@ -84,8 +84,8 @@ def test_the_deadline_holds_also_while_nobody_polls(kafka, topic_name, consumers
     slow = consumers(topic_name, max_poll_interval_ms=4_000)
     poll_until(owns(slow, 2), slow)
     second = consumers(topic_name)
-    poll_until(lambda: bool(slow._revocations.revoking), slow, second, hold=True)
-    revoking = slow._revocations.revoking
+    poll_until(lambda: bool(slow._ownership.revoking), slow, second, hold=True)
+    revoking = slow._ownership.revoking
     poll_until(owns(second, 1), second)  # slow is not polled
     with pytest.raises(Exception, match=f"{topic_name}-"):
         slow.commit_processed(dict.fromkeys(revoking, 1))
@@ -101,9 +101,9 @@ def test_revoked_partitions_are_released_together(kafka, topic_name, consumers):
     first = consumers(topic_name)
     poll_until(owns(first, 4), first)
     second = consumers(topic_name)
-    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
+    poll_until(lambda: len(first._ownership.revoking) == 2, first, second, hold=True)
     sent = sent_heartbeats(first)
-    quick, slow = sorted(first._revocations.revoking)
+    quick, slow = sorted(first._ownership.revoking)
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline:
         first.poll_with_rebalance(timeout_ms=20)

@@ -18,6 +18,7 @@ from group_members import (
     held,
     owns,
     poll_until,
+    request_revoke,
     share,
     wait_until,
 )
@@ -321,7 +322,7 @@ def test_a_commit_of_the_positions_leaves_out_a_revoke_that_is_complete(
     with held(member, OffsetCommitRequest, answer=True) as committing:
         member.commit_processed({moving: 5})
         assert committing.wait(PATIENCE_S)
-        member._revocations.request([moving])
+        request_revoke(member, moving)
         member.poll_membership()
         assert member.assignment() == {kept}
         future = member.commit_async()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 
@@ -102,7 +103,7 @@ def test_lost_in_a_deferral(kafka, topic_name, consumers):
     first = consumers(topic_name, max_poll_interval_ms=2_000)
     poll_until(owns(first, 4), first)
     second = consumers(topic_name)
-    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
+    poll_until(lambda: len(first._ownership.revoking) == 2, first, second, hold=True)
     assert first.poll_with_rebalance(timeout_ms=20).to_be_revoked  # complete in the next poll
     poll_until(owns(second, 4), second)
     result = first.poll_with_rebalance(timeout_ms=20)
@@ -166,10 +167,10 @@ def test_buffered_records_of_a_revoked_partition(kafka, topic_name, consumers):
 
     def revoke_is_requested() -> bool:
         first.delay_revoke(first.poll_membership().to_be_revoked)  # reads nothing
-        return len(first._revocations.revoking) == 2
+        return len(first._ownership.revoking) == 2
 
     poll_until(revoke_is_requested, second, results=polled)
-    moving = first._revocations.revoking
+    moving = first._ownership.revoking
     assert all(first.position(p) < 20 for p in moving), "nothing is left in the buffers"
     before = len(records(polled[first]))
     poll_until(
@@ -201,9 +202,9 @@ def test_a_fetch_that_is_answered_during_the_revoke(kafka, topic_name, consumers
     poll_until(lambda: first._fetcher.in_flight_fetches(), first, results=polled)
     second = consumers(topic_name)
     poll_until(
-        lambda: len(first._revocations.revoking) == 2, first, second, hold=True, results=polled
+        lambda: len(first._ownership.revoking) == 2, first, second, hold=True, results=polled
     )
-    moving = first._revocations.revoking
+    moving = first._ownership.revoking
     assert first._fetcher.in_flight_fetches(), "no fetch is waiting, so this proves nothing"
     kafka.produce(topic_name, [bytes(5_000)] * 16)
     poll_until(lambda: len(records(polled[first])) == 8, first, second, hold=True, results=polled)
@@ -220,8 +221,8 @@ def test_a_commit_racing_a_revoke(kafka, topic_name, group_id, consumers):
     first = consumers(topic_name)
     poll_until(owns(first, 4), first)
     second = consumers(topic_name)
-    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
-    moving, before = first._revocations.revoking, first.generation
+    poll_until(lambda: len(first._ownership.revoking) == 2, first, second, hold=True)
+    moving, before = first._ownership.revoking, first.generation
     with held(first, OffsetCommitRequest, answer=False) as committing:
         first.commit_processed(dict.fromkeys(first.assignment(), 5))
         assert committing.wait(PATIENCE_S)
@@ -246,16 +247,17 @@ def test_a_revoke_that_is_taken_back_in_a_deferral(kafka, topic_name, consumers)
     second = consumers(topic_name)
     polled = {}
     poll_until(
-        lambda: len(first._revocations.revoking) == 2, first, second, hold=True, results=polled
+        lambda: len(first._ownership.revoking) == 2, first, second, hold=True, results=polled
     )
-    moving = first._revocations.revoking
+    moving = first._ownership.revoking
     second.close()
-    poll_until(lambda: not first._revocations.revoking, first, hold=True, results=polled)
+    poll_until(lambda: not first._ownership.revoking, first, hold=True, results=polled)
     kafka.produce(topic_name, [b"y"] * 4)
     poll_until(
         lambda: {(p, 10) for p in moving} <= set(records(polled[first])), first, results=polled
     )
-    assert first._requested_at == {}, "its deadline still runs"
+    still_runs = [p for p in moving if first._ownership.is_overdue(p, now=math.inf)]
+    assert not still_runs, "its deadline still runs"
     assert revoked(polled[first]) == lost(polled[first]) == frozenset()
     assert first.get_to_be_revoked_partitions() == frozenset()
     assert owns(first, 4)()
@@ -266,7 +268,7 @@ def test_partitions_are_added_in_a_deferral(kafka, topic_name, consumers):
     first = consumers(topic_name, metadata_max_age_ms=300)
     poll_until(owns(first, 6), first)
     second = consumers(topic_name, metadata_max_age_ms=300)
-    poll_until(lambda: len(first._revocations.revoking) == 3, first, second, hold=True)
+    poll_until(lambda: len(first._ownership.revoking) == 3, first, second, hold=True)
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     try:
         # On broker 1; 3.0.5 sends an empty list of assignments if it is given none.
@@ -276,7 +278,7 @@ def test_partitions_are_added_in_a_deferral(kafka, topic_name, consumers):
     # In the consumer protocol only who has nothing to give up gets something new.
     poll_until(lambda: bool(second.assignment()), first, second, hold=True)
     assert second.assignment() <= {TopicPartition(topic_name, n) for n in (6, 7)}
-    assert first._revocations.revoking, "not deferred any more, so this proves nothing"
+    assert first._ownership.revoking, "not deferred any more, so this proves nothing"
     poll_until(share(first, second, partitions=8), first, second)
 
 

@@ -163,8 +163,8 @@ def test_releases_that_come_together_share_one_join(kafka, topic_name, consumers
     first = consumers(topic_name, **patient)
     poll_until(owns(first, 6), first)
     second = consumers(topic_name, **patient)
-    poll_until(lambda: len(first._revocations.revoking) == 3, first, second, hold=True)
-    waiting = sorted(first._revocations.revoking)
+    poll_until(lambda: len(first._ownership.revoking) == 3, first, second, hold=True)
+    waiting = sorted(first._ownership.revoking)
     with counted(first, JoinGroupRequest) as joins:
         while waiting:  # one a poll
             waiting.pop()
@@ -183,8 +183,8 @@ def test_one_slow_partition_does_not_hold_the_others_back(kafka, topic_name, con
     first = consumers(topic_name)
     poll_until(owns(first, 6), first)
     second = consumers(topic_name)
-    poll_until(lambda: len(first._revocations.revoking) == 3, first, second, hold=True)
-    slow = min(first._revocations.revoking)
+    poll_until(lambda: len(first._ownership.revoking) == 3, first, second, hold=True)
+    slow = min(first._ownership.revoking)
 
     def done_but_one() -> bool:
         first.delay_revoke({slow})
@@ -202,12 +202,12 @@ def test_a_release_while_a_join_is_under_way_asks_for_one_more(kafka, topic_name
     first = consumers(topic_name)
     poll_until(owns(first, 4), first)
     second = consumers(topic_name)
-    poll_until(lambda: len(first._revocations.revoking) == 2, first, second, hold=True)
-    moving = first._revocations.revoking
+    poll_until(lambda: len(first._ownership.revoking) == 2, first, second, hold=True)
+    moving = first._ownership.revoking
     with held(first, JoinGroupRequest, answer=True) as joining:
         third = consumers(topic_name)  # makes the group join again
         poll_until(joining.is_set, first, second, third, hold=True)
-        poll_until(lambda: not first._revocations.revoking, first, second, third)
+        poll_until(lambda: not first._ownership.revoking, first, second, third)
         assert first.assignment().isdisjoint(moving)
     poll_until(share(first, second, third, partitions=4), first, second, third)
 
@@ -224,14 +224,14 @@ def test_the_gate_of_a_revoking_partition_outlives_an_assignment(
     first = consumers(topic_name)
     poll_until(owns(first, 6), first)
     second = consumers(topic_name)
-    poll_until(lambda: len(first._revocations.revoking) == 3, first, second, hold=True)
-    moving, before = first._revocations.revoking, first.generation
+    poll_until(lambda: len(first._ownership.revoking) == 3, first, second, hold=True)
+    moving, before = first._ownership.revoking, first.generation
     third = consumers(topic_name)
     poll_until(lambda: third.generation > before, first, second, third, hold=True)
     if protocol == "classic":  # in the other the epoch waits for the release
         poll_until(lambda: first.generation > before, first, second, third, hold=True)
-    assert moving <= first._revocations.revoking
-    kept = first.assignment() - first._revocations.revoking
+    assert moving <= first._ownership.revoking
+    kept = first.assignment() - first._ownership.revoking
     kafka.produce(topic_name, [b"x"] * 12)
     polled = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.ownership import Ownership
 from pyspark_kafka_rebalance.consumer.progress import OffsetCommits
-from pyspark_kafka_rebalance.consumer.revocation import Revocations
 from pyspark_kafka_rebalance.errors import PartitionsLostError
 
 PARTITIONS = [TopicPartition("t", n) for n in range(4)]
@@ -53,8 +54,7 @@ class FakeMember:
         self.session_timeout_ms = 10_000
         self.member_id = f"member-{len(group.members)}"
         self.lease_holds = True
-        self.owned: set[TopicPartition] = set()
-        self.revocations = Revocations()
+        self.ownership = Ownership(revoke_timeout_s=math.inf)
         self.commits = OffsetCommits()
         self.delayed: set[TopicPartition] = set()  # in the last call
         self.released: set[TopicPartition] = set()
@@ -73,6 +73,10 @@ class FakeMember:
         self._to_lose: set[TopicPartition] = set()
         self._to_keep: set[TopicPartition] = set()
 
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        return self.ownership.owned
+
     # What a test makes happen.
 
     def assign(self, *partitions: TopicPartition, generation: int = 1) -> None:
@@ -82,10 +86,12 @@ class FakeMember:
     def revoke(self, *partitions: TopicPartition) -> None:
         with self.group.changed:
             self._to_revoke |= set(partitions)
+            self._to_keep -= set(partitions)
 
     def take_revoke_back(self, *partitions: TopicPartition) -> None:
         with self.group.changed:
             self._to_keep |= set(partitions)
+            self._to_revoke -= set(partitions)
 
     def lose(self, *partitions: TopicPartition) -> None:
         with self.group.changed:
@@ -124,24 +130,27 @@ class FakeMember:
             self.group.changed.notify_all()
             if self.poll_error is not None:
                 raise self.poll_error
-            lost = self._to_lose & self.owned
-            completed = self.revocations.begin_poll(lost)
-            self.owned -= lost | completed
-            self.commits.drop(lost | completed)
-            self.released |= completed
-            self.revocations.take_back(self._to_keep)
-            self.revocations.request((self._to_revoke & self.owned) - self.revocations.revoking)
-            assigned: set[TopicPartition] = set()
-            if not lost:  # as the real one: an assignment waits for the poll after a loss
+            ownership = self.ownership
+            step = ownership.begin(self._to_lose, now=0)
+            ownership.give_up(step.revoked)
+            self.commits.drop(step.lost | step.revoked)
+            self.released |= ownership.drained(outstanding=()).released
+            self._to_lose = set()
+            if not step.lost:  # as the real one: an assignment waits for the poll after a loss
+                wanted = ownership.owned - ownership.revoking - self._to_revoke
+                wanted |= ownership.revoking & self._to_keep
                 for generation, partitions in self._to_assign:
                     self.generation = generation
-                    assigned |= partitions - self.owned
-                self._to_assign = []
-                self.owned |= assigned
-            self._to_lose, self._to_revoke, self._to_keep = set(), set(), set()
+                    wanted |= partitions
+                ownership.assigned(wanted, self.generation, now=0)
+                self._to_assign, self._to_revoke, self._to_keep = [], set(), set()
             self.exchange_commits()
             return PollResult(
-                {}, self.revocations.to_be_revoked, frozenset(lost), frozenset(assigned), completed
+                {},
+                ownership.to_be_revoked,
+                ownership.lost,
+                ownership.added,
+                ownership.revoked,
             )
 
     def exchange_commits(self) -> None:
@@ -154,7 +163,7 @@ class FakeMember:
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
         with self.group.changed:
             self.delayed = set(partitions)
-            self.revocations.delay(self.delayed)
+            self.ownership.delay(self.delayed)
             return self.delayed <= self.owned
 
     def may_hand_out(self) -> bool:
@@ -220,7 +229,7 @@ class FakeMember:
     def leave_until_polled(self, reason: str) -> None:
         with self.group.changed:
             self.left.append(reason)
-            self.owned.clear()
+            self.ownership.forget_all()
             self.group.changed.notify_all()
 
     def drain(self, timeout_ms: float) -> bool:

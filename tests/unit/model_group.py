@@ -150,7 +150,7 @@ class ModelMember(FakeMember):
         if free or self.generation < 0:
             self.assign(*free, generation=group.epoch)
         self.revoke(*self.owned - wanted)
-        self.take_revoke_back(*self.revocations.revoking & wanted)
+        self.take_revoke_back(*wanted)
 
     def fence(self) -> None:
         """Its session ended. It learns of it with its next poll; its lease ended before."""

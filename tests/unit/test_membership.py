@@ -628,7 +628,7 @@ def test_a_revoke_requested_while_ranges_are_recorded_waits_for_them(query: Quer
     member.while_planning = request
     query.read(P, 100, 150)
     query.rounds(3)
-    assert member.revocations.revoking == {P}
+    assert member.ownership.revoking == {P}
     assert member.released == set()
 
 
@@ -860,7 +860,8 @@ def test_released_and_given_back_in_one_poll(query: Query, monkeypatch: pytest.M
 
     def poll_membership() -> PollResult:
         result = poll()
-        member.owned |= result.revoked
+        if result.revoked:
+            member.ownership.assigned(member.owned | result.revoked, generation=1, now=0)
         return replace(result, assigned=result.assigned | result.revoked)
 
     monkeypatch.setattr(member, "poll_membership", poll_membership)

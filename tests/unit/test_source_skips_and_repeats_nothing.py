@@ -271,7 +271,7 @@ class Queries(RuleBasedStateMachine):
     @rule(query=queries)
     def the_revoke_times_out(self, query: int) -> None:
         for member in self.members_of(self.queries[query]):
-            member.lose(*member.revocations.revoking)
+            member.lose(*member.ownership.revoking)
 
     @rule(how=st.sampled_from(["accepted", "accepted", "held", "unanswered"]))
     def commits_fare(self, how: str) -> None:
