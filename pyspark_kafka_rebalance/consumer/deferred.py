@@ -11,53 +11,42 @@ revoked is processed and committed first, outside any callback::
         consumer.delay_revoke(p for p in result.to_be_revoked if still_processing(p))
         abort_processing(result.lost)
 
-What is owned, to be revoked and lost is decided in ``ownership.py``; polls execute its steps.
+What is owned, to be revoked and lost is decided in ``ownership.py`` and executed by
+``rebalancing.py``; what may be committed is known to ``hand_outs.py``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 from kafka import KafkaConsumer
-from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import IllegalStateError, KafkaTimeoutError
 from kafka.future import Future
 from kafka.protocol.consumer import IsolationLevel
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import TopicPartition
 
-from ..errors import (
-    OptionError,
-    PartitionsLostError,
-    UnreadableRecordError,
-    UnsupportedBrokerError,
-)
+from ..errors import OptionError, PartitionsLostError, UnreadableRecordError
 from ..secured_clients import net_client
 from ._kafka_python import (
     end_offsets_now,
     fetch_step,
     hand_out_as,
-    offers_consumer_protocol,
     replace_coordinator,
     watch_fetches,
 )
 from ._kafka_python_records import ReadableRecords, name_what_is_unreadable
-from .classic import ClassicMembership
-from .commit_loop import EnteredCommit
-from .completion import Completion
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
-from .group_membership import AssignmentReceived, GroupMembership, Lost, refuse_strangers
-from .next_generation import NextGenerationMembership
-from .ownership import Ownership, Step
+from .hand_outs import HandOuts
+from .ownership import Ownership
+from .poll_result import PollResult as PollResult
+from .protocol_choice import chosen_protocol, membership_in
+from .rebalance_listener import ListenerCalls
+from .rebalancing import Rebalancing
 
 log = logging.getLogger(__name__)
 
@@ -66,36 +55,6 @@ _ARROW_POLL_RECORDS = 100_000
 
 #: How long poll waits for records at a stretch before it looks for rebalance events again.
 _SLICE_MS = 50
-
-
-@dataclass(frozen=True)
-class PollResult:
-    """What one poll brought (KIP-983, variant 1).
-
-    Attributes
-    ----------
-    records : dict of TopicPartition to list of ConsumerRecord, or of Arrow record batches
-        Never of a partition whose revoke is requested.
-    to_be_revoked : frozenset of TopicPartition
-        Their revoke is completed at the start of the next poll unless it is delayed.
-    lost : frozenset of TopicPartition
-        Lost during this poll: abort their processing, commit nothing of them.
-    assigned : frozenset of TopicPartition
-        New since the last poll.
-    revoked : frozenset of TopicPartition
-        Their revoke was completed at the start of this poll.
-    metadata : dict of TopicPartition to FetchMetadata
-        Of every partition that a fetch answered since the last poll, empty answers included, and
-        of those in ``records`` (KIP-695). Never of one whose revoke is requested: nothing more of
-        it will be read, so that whoever waits for its lag to shrink would wait in vain.
-    """
-
-    records: dict[TopicPartition, list[Any]] = field(default_factory=dict)
-    to_be_revoked: frozenset[TopicPartition] = frozenset()
-    lost: frozenset[TopicPartition] = frozenset()
-    assigned: frozenset[TopicPartition] = frozenset()
-    revoked: frozenset[TopicPartition] = frozenset()
-    metadata: dict[TopicPartition, FetchMetadata] = field(default_factory=dict)
 
 
 class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
@@ -151,29 +110,23 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         config.setdefault("kafka_client", net_client)
         super().__init__(*topics, **config)
         try:
-            group_protocol = self._protocol_for(group_protocol)
+            protocol = chosen_protocol(self, group_protocol)
         except Exception:
             super().close(autocommit=False, timeout_ms=0)
             raise
-        max_poll_interval_ms: int = self.config["max_poll_interval_ms"]
-        self._revoke_timeout_ms = revoke_timeout_ms or max_poll_interval_ms
-        self._ownership = Ownership(self._revoke_timeout_ms / 1000, defer_revoke)
-        # Held while a commit is added, and while a partition stops to be assigned: either the
-        # commit is counted before, or it is refused. Never held over I/O or a listener.
-        self._giving_up = threading.Lock()
-        self._completion = Completion()
-        # Those on their way; whoever sends one, or waits for it, keeps it.
-        self._entered: WeakSet[EnteredCommit] = WeakSet()
+        revoke_timeout_ms = revoke_timeout_ms or int(self.config["max_poll_interval_ms"])
+        self._ownership = Ownership(revoke_timeout_ms / 1000, defer_revoke)
         self._woken = threading.Event()
-        self._listener_failure: BaseException | None = None
         self._untold = False  # while a poll runs, and after it if it raised
         io = replace_coordinator(self)
         self._io = io
-        member = (io, self.config, lambda: self._ownership.gated, self.assignment)
-        self._membership: GroupMembership = (
-            ClassicMembership(*member)
-            if group_protocol == "classic"
-            else NextGenerationMembership(*member, group_remote_assignor)
+        self._membership = membership_in(
+            protocol,
+            group_remote_assignor,
+            io,
+            self.config,
+            revoking=lambda: self._ownership.gated,
+            committable=self.assignment,
         )
         io.membership = self._membership
         if topics:
@@ -182,6 +135,17 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             io.forget_backoff()
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
+        self._hand_outs = HandOuts(io, self._membership, self._ownership)
+        self._listener = ListenerCalls(io)
+        self._rebalancing = Rebalancing(
+            io,
+            self._membership,
+            self._ownership,
+            self._hand_outs,
+            self._ends,
+            self._listener,
+            revoke_timeout_ms,
+        )
         watch_fetches(self, self._ends.answered)
         name_what_is_unreadable(self)
 
@@ -268,9 +232,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         if (untold := self._take_untold()) is not None:
             return untold
         self._io.poll()
-        self._begin_turn()
-        self._apply_events()
-        self._raise_listener_failure()
+        self._rebalancing.begin_turn()
+        self._untold = True
+        self._rebalancing.apply_events()
+        self._listener.raise_failure()
         self._untold = False
         return self._result({}, {})
 
@@ -281,14 +246,6 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         self._woken.set()
 
-    def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
-        """Partitions whose revoke is completed in the next poll, unless it is delayed."""
-        return self._ownership.to_be_revoked
-
-    def get_lost_partitions(self) -> frozenset[TopicPartition]:
-        """Partitions that were lost during the last poll."""
-        return self._ownership.lost
-
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
         """Delay the revoke of these partitions to the poll after the next.
 
@@ -298,9 +255,77 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             False when one of them is no longer owned (lost); the others are delayed all the same.
         """
         asked = frozenset(partitions)
-        with self._giving_up:
+        with self._hand_outs.lock:
             self._ownership.delay(asked)
         return asked <= self.assignment() and not self._membership.any_lost(asked)
+
+    def leave_until_polled(self, reason: str) -> None:
+        """Leave the group at once, and join again with the next poll, which tells of the loss.
+
+        As after ``max_poll_interval_ms`` without a poll. A static member sends nothing more, and
+        the group gives it up when its session ends.
+        """
+        self._membership.leave_until_polled(reason)
+
+    def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
+        """Drain what is processed, leave the group, close the connections.
+
+        From the end of the draining on, ``processed`` and ``commit_processed`` are refused.
+
+        Parameters
+        ----------
+        autocommit : bool
+            Of ``KafkaConsumer.close``; there is no auto-commit here.
+        timeout_ms : float, optional
+            For everything together; default ``request_timeout_ms``.
+        """
+        if self._closed:
+            return
+        if timeout_ms is None:
+            timeout_ms = self.config["request_timeout_ms"]
+        deadline = time.monotonic() + timeout_ms / 1000
+        if self._grouped():
+            try:
+                self._listener.revoked(self.assignment())  # it may commit
+                self._listener.raise_failure()
+            except Exception:
+                log.exception("group %s: the rebalance listener failed", self._group_id)
+            try:
+                while not self._hand_outs.end():
+                    if not self.drain(max(0.0, (deadline - time.monotonic()) * 1000)):
+                        log.warning("group %s: closed with commits outstanding", self._group_id)
+                        break
+            except Exception:
+                log.exception("group %s: closing without a full drain", self._group_id)
+            self._hand_outs.end(give_up=True)
+        left_ms = max(100.0, (deadline - time.monotonic()) * 1000)
+        super().close(autocommit=False, timeout_ms=left_ms)
+
+    def subscribe(
+        self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
+    ) -> None:
+        """``KafkaConsumer.subscribe``; what changes is joined with at once."""
+        super().subscribe(topics, pattern, listener)
+        self._membership.on_metadata_update()  # of fewer topics kafka-python asks for no metadata
+
+    def unsubscribe(self) -> None:
+        """Leave the group and give up every partition, once what is processed is committed.
+
+        Waits for the commits for the session timeout at most; what is left then comes again.
+        """
+        if self._grouped():
+            try:
+                if not self.drain(self.config["session_timeout_ms"]):
+                    log.warning("group %s: unsubscribed with commits outstanding", self._group_id)
+            except Exception:
+                log.exception("group %s: unsubscribed without a full drain", self._group_id)
+        super().unsubscribe()
+        self._membership.commits.forget_all()  # what another thread added while this one left
+        with self._hand_outs.lock:
+            self._hand_outs.forget_all()
+            self._ownership.forget_all()
+        self._untold = False
+        self._ends.collect(())
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Records below these next offsets are processed: commit them in the background.
@@ -322,12 +347,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             ``commit``), or its log was truncated since and the offset is that of a record that is
             gone; nothing of this call is committed.
         """
-        with self._giving_up:
-            refuse_strangers(offsets, self._owned_in_group())
-            self._refuse_overdue(offsets)
-            self._membership.refuse_lost(offsets)
-            self._completion.refuse_truncated(offsets)
-            self._membership.commit(self._entries(self._completion.complete_below(offsets)))
+        self._hand_outs.commit_processed(offsets)
 
     def processed(self, partition: TopicPartition, *offsets: int) -> None:
         """The records of a partition at these offsets are processed, in whatever order.
@@ -352,19 +372,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             No poll has handed out one of them. As with the other error, nothing of this call
             counts.
         """
-        with self._giving_up:
-            named = {partition: max(offsets, default=0)}
-            refuse_strangers(named, self._owned_in_group())
-            self._refuse_overdue(named)
-            self._membership.refuse_lost(named)
-            position = self._completion.complete(partition, offsets)
-            if position is not None:
-                self._membership.commit(self._entries({partition: position}))
+        self._hand_outs.processed(partition, offsets)
 
     def unprocessed(self) -> frozenset[TopicPartition]:
         """Owned partitions with records that polls handed out and nobody has ``processed``."""
-        with self._giving_up:
-            return self._completion.pending()
+        return self._hand_outs.unprocessed()
 
     def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
         """``KafkaConsumer.commit``: what the broker accepts counts as processed.
@@ -383,10 +395,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         KafkaError
             What the broker refuses.
         """
-        if not self._grouped():
+        if not self._io.subscribed:
             super().commit(offsets, timeout_ms)
             return
-        by_hand = self._enter(self._positions() if offsets is None else offsets, retried=True)
+        offsets = self._positions() if offsets is None else offsets
+        by_hand = self._hand_outs.enter(offsets, retried=True)
         if timeout_ms is None:
             timeout_ms = self.config["request_timeout_ms"]
         try:
@@ -402,12 +415,12 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         future and the callback only; then the records are still ``unprocessed``, so that their
         revoke can be delayed until another commit.
         """
-        if not self._grouped():
+        if not self._io.subscribed:
             return super().commit_async(offsets, callback)
         if offsets is None:
             offsets = self._positions()
         try:
-            future = self._enter(offsets, retried=False).future
+            future = self._hand_outs.enter(offsets, retried=False).future
         except PartitionsLostError as error:
             future = Future().failure(error)
         return self._io.tell_in_polls(future, offsets, callback)
@@ -415,43 +428,17 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """``KafkaConsumer.seek``; a lower offset than before may be committed from here on."""
         super().seek(partition, offset)
-        with self._giving_up:
-            self._completion.sought([partition])
-            if self._grouped():
-                self._membership.commits.move_back(partition, offset)
+        self._hand_outs.sought([partition], offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_beginning``; lower offsets may be committed from there on."""
         super().seek_to_beginning(*partitions)
-        with self._giving_up:
-            self._completion.sought(partitions or self._io.owned())
+        self._hand_outs.sought(partitions or self._io.owned())
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_end``."""
         super().seek_to_end(*partitions)
-        with self._giving_up:
-            self._completion.sought(partitions or self._io.owned())
-
-    def current_lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end, as of the last poll.
-
-        Never asks a broker. The end is the high watermark, or the last stable offset under
-        ``read_committed``. Java's ``Consumer#currentLag`` (KIP-695).
-
-        Returns
-        -------
-        int or None
-            None while the position or the end is unknown: no fetch has been answered yet.
-
-        Raises
-        ------
-        IllegalStateError
-            The partition is not assigned; as ``position`` and ``highwater`` do.
-        """
-        if partition not in self.assignment():
-            raise IllegalStateError(f"{partition} is not assigned")
-        found = self._metadata_of(partition)
-        return None if found is None else found.lag
+        self._hand_outs.sought(partitions or self._io.owned())
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next.
@@ -459,9 +446,33 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         For the one case in which a committed position must move back: the records are gone.
         Those that were handed out do not count any more; seek to where polls go on.
         """
-        with self._giving_up:
-            self._membership.commits.drop(partitions)
-            self._completion.forget(partitions)
+        self._hand_outs.forget_commits(partitions)
+
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Those whose commit was given up since the last call, since the broker has no such."""
+        return self._membership.commits.take_unknown()
+
+    def drain(self, timeout_ms: float) -> bool:
+        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while self._membership.commits.any_outstanding():
+            if time.monotonic() >= deadline:
+                return False
+            self._membership.raise_if_failed()
+            time.sleep(0.002)
+        return True
+
+    def __next__(self) -> Any:
+        """The next record; the library's iterator, which may drop records that a poll brought."""
+        record = super().__next__()
+        if self._io.subscribed:
+            self._hand_outs.hand_out({TopicPartition(record.topic, record.partition): [record]})
+        return record
+
+    def _positions(self) -> dict[TopicPartition, Any]:
+        """What a commit by hand without offsets commits; nothing of a completed revoke."""
+        consumed = self._io.consumed()
+        return {p: consumed[p] for p in self.assignment() & consumed.keys()}
 
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
         """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
@@ -476,33 +487,9 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         counts = self._io.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
 
-    def take_unknown(self) -> frozenset[TopicPartition]:
-        """Those whose commit was given up since the last call, since the broker has no such."""
-        return self._membership.commits.take_unknown()
-
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
         self._io.refresh_metadata()
-
-    def leave_until_polled(self, reason: str) -> None:
-        """Leave the group at once, and join again with the next poll, which tells of the loss.
-
-        As after ``max_poll_interval_ms`` without a poll. A static member sends nothing more, and
-        the group gives it up when its session ends.
-        """
-        self._membership.leave_until_polled(reason)
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions assigned now, those to be revoked included.
-
-        A partition leaves it when its revoke is completed or it is lost, even while the answer
-        to its last commit keeps it from being released to the group.
-        """
-        return self._ownership.assignment if self._grouped() else self._io.owned()
-
-    def acknowledged(self, partition: TopicPartition) -> int | None:
-        """The next offset of an owned partition whose commit the broker has acknowledged."""
-        return self._membership.commits.acknowledged(partition)
 
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
@@ -526,6 +513,43 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Those whose leader the metadata knows; asking for others would wait for them."""
         leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
         return [p for p, leader in leaders.items() if leader is not None and leader >= 0]
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions assigned now, those to be revoked included.
+
+        A partition leaves it when its revoke is completed or it is lost, even while the answer
+        to its last commit keeps it from being released to the group.
+        """
+        return self._ownership.assignment if self._io.subscribed else self._io.owned()
+
+    def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions whose revoke is completed in the next poll, unless it is delayed."""
+        return self._ownership.to_be_revoked
+
+    def get_lost_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions that were lost during the last poll."""
+        return self._ownership.lost
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end, as of the last poll.
+
+        Never asks a broker. The end is the high watermark, or the last stable offset under
+        ``read_committed``. Java's ``Consumer#currentLag`` (KIP-695).
+
+        Returns
+        -------
+        int or None
+            None while the position or the end is unknown: no fetch has been answered yet.
+
+        Raises
+        ------
+        IllegalStateError
+            The partition is not assigned; as ``position`` and ``highwater`` do.
+        """
+        if partition not in self.assignment():
+            raise IllegalStateError(f"{partition} is not assigned")
+        found = self._metadata_of(partition)
+        return None if found is None else found.lag
 
     @property
     def generation(self) -> int:
@@ -551,105 +575,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Whether the membership is certain right now (the lease; no loss waits to be applied)."""
         return self._membership.lease.holds() and not self._membership.loss_waits()
 
-    def drain(self, timeout_ms: float) -> bool:
-        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
-        deadline = time.monotonic() + timeout_ms / 1000
-        while self._membership.commits.any_outstanding():
-            if time.monotonic() >= deadline:
-                return False
-            self._membership.raise_if_failed()
-            time.sleep(0.002)
-        return True
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The next offset of an owned partition whose commit the broker has acknowledged."""
+        return self._membership.commits.acknowledged(partition)
 
-    def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
-        """Drain what is processed, leave the group, close the connections.
-
-        From the end of the draining on, ``processed`` and ``commit_processed`` are refused.
-
-        Parameters
-        ----------
-        autocommit : bool
-            Of ``KafkaConsumer.close``; there is no auto-commit here.
-        timeout_ms : float, optional
-            For everything together; default ``request_timeout_ms``.
-        """
-        if self._closed:
-            return
-        if timeout_ms is None:
-            timeout_ms = self.config["request_timeout_ms"]
-        deadline = time.monotonic() + timeout_ms / 1000
-        if self._grouped():
-            try:
-                self._tell_listener("on_partitions_revoked", self.assignment())  # it may commit
-                self._raise_listener_failure()
-            except Exception:
-                log.exception("group %s: the rebalance listener failed", self._group_id)
-            try:
-                while not self._end_commits():
-                    if not self.drain(max(0.0, (deadline - time.monotonic()) * 1000)):
-                        log.warning("group %s: closed with commits outstanding", self._group_id)
-                        break
-            except Exception:
-                log.exception("group %s: closing without a full drain", self._group_id)
-            self._end_commits(give_up=True)
-        left_ms = max(100.0, (deadline - time.monotonic()) * 1000)
-        super().close(autocommit=False, timeout_ms=left_ms)
-
-    def _end_commits(self, give_up: bool = False) -> bool:
-        """Refuse commits from here on, once none is outstanding; whether they are refused now."""
-        with self._giving_up:
-            if self._membership.commits.any_outstanding() and not give_up:
-                return False
-            self._ownership.give_up(self._ownership.owned)
-            self._completion.forget_all()
-            return True
-
-    def subscribe(
-        self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
-    ) -> None:
-        """``KafkaConsumer.subscribe``; what changes is joined with at once."""
-        super().subscribe(topics, pattern, listener)
-        self._membership.on_metadata_update()  # of fewer topics kafka-python asks for no metadata
-
-    def unsubscribe(self) -> None:
-        """Leave the group and give up every partition, once what is processed is committed.
-
-        Waits for the commits for the session timeout at most; what is left then comes again.
-        """
-        if self._grouped():
-            try:
-                if not self.drain(self.config["session_timeout_ms"]):
-                    log.warning("group %s: unsubscribed with commits outstanding", self._group_id)
-            except Exception:
-                log.exception("group %s: unsubscribed without a full drain", self._group_id)
-        super().unsubscribe()
-        self._membership.commits.forget_all()  # what another thread added while this one left
-        with self._giving_up:
-            self._completion.forget_all()
-            self._ownership.forget_all()
-        self._untold = False
-        self._ends.collect(())
-
-    def _protocol_for(self, group_protocol: str) -> str:
-        """The protocol to use, by what the brokers offer; ``"classic"`` needs no question."""
-        if group_protocol == "classic":
-            return group_protocol
-        offered = offers_consumer_protocol(self)
-        if not offered and group_protocol == "consumer":
-            raise UnsupportedBrokerError(
-                "the brokers do not offer the consumer group protocol (KIP-848: Apache Kafka 4.0 "
-                "or later, with the feature group.version at 1); use group_protocol='classic'"
-            )
-        chosen = "consumer" if offered else "classic"
-        log.info("group %s: the %s protocol", self._group_id, chosen)
-        return chosen
-
-    def __next__(self) -> Any:
-        """The next record; the library's iterator, which may drop records that a poll brought."""
-        record = super().__next__()
-        if self._grouped():
-            self._hand_out({TopicPartition(record.topic, record.partition): [record]})
-        return record
+    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
+        end, position = self._ends.latest(partition), self._io.position(partition)
+        return None if end is None or position is None else end.seen_from(position)
 
     # -- one turn of the rebalance ----------------------------------------------------------------
 
@@ -659,10 +591,6 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def _grouped(self) -> bool:
         return bool(self._io.subscribed)
-
-    def _owned_in_group(self) -> frozenset[TopicPartition]:
-        """The assignment, unless it was made by hand: then there is no membership that commits."""
-        return self.assignment() if self._grouped() else frozenset()
 
     def _poll_as(
         self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
@@ -703,11 +631,12 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             return untold
         self._io.poll()
         self._ends.collect(self._io.owned())  # before this poll changes it
-        self._begin_turn()
+        self._rebalancing.begin_turn()
+        self._untold = True
         while True:
             self._membership.polled()  # waiting in a poll is being alive, however long it takes
-            return_early = self._apply_events()
-            self._raise_listener_failure()
+            return_early = self._rebalancing.apply_events()
+            self._listener.raise_failure()
             left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
             try:
                 records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
@@ -716,8 +645,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
                     raise
                 records = {}  # first what this poll has to tell; a later one meets them again
             if update_offsets:
-                self._hand_out(records)
-            self._look_for_truncations(records)
+                self._hand_outs.hand_out(records)
+            self._hand_outs.look_for_truncations(records)
             woken = self._woken.is_set()
             if records or return_early or woken or time.monotonic() >= deadline:
                 self._woken.clear()
@@ -736,83 +665,6 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         result = self._result({}, {})
         tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
         return result if tells else None
-
-    def _hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
-        with self._giving_up:
-            for partition, found in records.items():
-                for offsets, leader_epoch in _offsets(found):
-                    if self._completion.was_sought(partition):
-                        self._handed_out_again(partition, offsets[0])
-                    self._goes_on(partition, offsets[0])
-                    self._completion.hand_out(partition, offsets, leader_epoch)
-
-    def _goes_on(self, partition: TopicPartition, offset: int) -> None:
-        """Polls of the partition go on from this offset, which may be a lower one; locked."""
-        if self._completion.was_sought(partition):
-            self._membership.commits.move_back(partition, offset)
-        elif self._completion.truncated_at(partition, offset):
-            log.warning(
-                "group %s: %s-%d goes back to offset %d: its log was truncated or its topic "
-                "created anew; what was processed from there on is not committed any more",
-                self._group_id,
-                *partition,
-                offset,
-            )
-            self._membership.commits.truncate(partition, offset)
-            self._completion.truncate(partition, offset)
-            self._handed_out_again(partition, offset)
-
-    def _handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """What is answered from now on does not say that the records from here on are processed."""
-        for by_hand in self._entered:
-            by_hand.handed_out_again(partition, offset)
-
-    def _look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
-        """Positions that went back where there is no record yet."""
-        with self._giving_up:
-            for partition in self._completion.partitions() - set(handed_out):
-                position = self._io.position(partition)
-                # Where the application sought, lower offsets may be committed from the seek on, and
-                # once more from the next hand-out on; not with each poll in between.
-                if position is not None and not self._completion.was_sought(partition):
-                    self._goes_on(partition, position)
-
-    def _positions(self) -> dict[TopicPartition, Any]:
-        """What a commit by hand without offsets commits; nothing of a completed revoke."""
-        consumed = self._io.consumed()
-        return {p: consumed[p] for p in self.assignment() & consumed.keys()}
-
-    def _enter(self, offsets: Mapping[TopicPartition, Any], retried: bool) -> EnteredCommit:
-        """Put a commit by hand in its place among the others."""
-        by_hand = EnteredCommit(offsets, retried, self._committed_by_hand)
-        if not offsets:
-            by_hand.future.success(None)
-            return by_hand
-        with self._giving_up:
-            self._refuse_overdue(by_hand.offsets)
-            self._membership.commit_by_hand(by_hand)
-            self._entered.add(by_hand)
-        return by_hand
-
-    def _committed_by_hand(self, by_hand: EnteredCommit) -> None:
-        """On the I/O loop, when the broker has accepted it, or some of its partitions."""
-        committed = {p: entry.offset for p, entry in by_hand.accepted.items()}
-        with self._giving_up:
-            reached = self._completion.complete_below(by_hand.processed())
-            beyond = {
-                p: offset
-                for p, offset in reached.items()
-                if offset > committed[p] and p not in by_hand.moved_back
-            }
-            if beyond:
-                # Lost since: then there is nothing to commit, and the next poll says so.
-                with contextlib.suppress(PartitionsLostError):
-                    self._membership.commit(self._entries(beyond))
-
-    def _entries(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
-        """These next offsets with the leader epochs of the last records before them (KIP-320)."""
-        epoch = self._completion.leader_epoch
-        return {p: OffsetAndMetadata(offset, "", epoch(p, offset)) for p, offset in offsets.items()}
 
     def _result(
         self,
@@ -837,162 +689,3 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         told = self._ends.take_fresh().union(records) - self._ownership.gated
         found = ((partition, self._metadata_of(partition)) for partition in told)
         return {partition: metadata for partition, metadata in found if metadata is not None}
-
-    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        end, position = self._ends.latest(partition), self._io.position(partition)
-        return None if end is None or position is None else end.seen_from(position)
-
-    def _begin_turn(self) -> None:
-        """The KIP's steps at the start of a poll."""
-        self._membership.polled()
-        self._membership.lose_if_expired()
-        with self._giving_up:
-            lost: frozenset[TopicPartition] = frozenset()
-            if self._membership.loss_waits():
-                event = self._membership.take_event()
-                if isinstance(event, Lost):
-                    lost = self._lost_by(event)
-            step = self._ownership.begin(lost, time.monotonic())
-            if step.lost or step.revoked:
-                self._take_effect(step)
-        self._untold = True
-        if step.lost:
-            self._tell_lost(step.lost)
-        self._complete(step.revoked)
-
-    def _apply_events(self) -> bool:
-        """Apply what the membership recorded since; whether the poll should return early.
-
-        After a loss the next assignment waits for the next poll, so that no partition is ever
-        both in the lost list and assigned.
-        """
-        self._membership.lose_if_expired()
-        self._release_drained()
-        self._lose_overdue()
-        if self._ownership.lost:
-            return True
-        with self._giving_up:
-            event = self._membership.take_event()
-            if event is None:
-                return False
-            if isinstance(event, Lost):
-                step = self._ownership.lose(self._lost_by(event))
-            else:
-                now = time.monotonic()
-                step = self._ownership.assigned(event.partitions, event.generation, now)
-            self._take_effect(step)
-        if isinstance(event, Lost):
-            self._tell_lost(step.lost)
-        else:
-            self._assigned(event, step)
-        return step.return_early
-
-    def _assigned(self, event: AssignmentReceived, step: Step) -> None:
-        self._complete(step.revoked)
-        self._membership.applied(event)
-        log.info("%s", self._describe(len(step.added)))
-        if step.added or not step.owned:
-            self._tell_listener("on_partitions_assigned", step.added)
-
-    def _complete(self, revoked: frozenset[TopicPartition]) -> None:
-        if revoked:
-            self._tell_listener("on_partitions_revoked", revoked)
-            with self._giving_up:
-                self._ownership.give_up(revoked)
-                self._completion.forget(revoked)
-        self._release_drained()
-
-    def _release_drained(self) -> None:
-        """Give up what is completed and has no commit outstanding."""
-        with self._giving_up:
-            commits = self._membership.commits
-            step = self._ownership.drained(
-                {p for p in self._ownership.releasing if commits.outstanding(p)}
-            )
-            if step.released:
-                self._take_effect(step)
-        if step.released:
-            self._membership.released(step.released)
-
-    def _refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
-        """Past its deadline a partition is lost, even if no poll has said so yet; any thread."""
-        now = time.monotonic()
-        in_time = frozenset(p for p in offsets if not self._ownership.is_overdue(p, now))
-        refuse_strangers(offsets, in_time)
-
-    def _lose_overdue(self) -> None:
-        """At the deadline the partitions that are not drained, and only those, are lost."""
-        with self._giving_up:
-            step = self._ownership.overdue(time.monotonic())
-            if not step.lost:
-                return
-            self._membership.commits.drop(step.lost)
-            self._take_effect(step)
-        log.warning(
-            "group %s: lost, not drained within revoke_timeout_ms=%d: %s",
-            self._group_id,
-            self._revoke_timeout_ms,
-            sorted(step.lost),
-        )
-        self._tell_listener("on_partitions_lost", step.lost)
-        self._release_drained()
-
-    def _lost_by(self, event: Lost) -> frozenset[TopicPartition]:
-        return self._ownership.owned if event.partitions is None else event.partitions
-
-    def _take_effect(self, step: Step) -> None:
-        """What a step changes besides what others are told; locked."""
-        self._io.set_assignment(step.owned, step.gated)
-        self._ends.collect(step.owned)
-        self._completion.forget(step.lost)
-
-    def _tell_lost(self, lost: frozenset[TopicPartition]) -> None:
-        log.warning("%s", self._describe(0))
-        self._tell_listener("on_partitions_lost", lost)
-
-    def _tell_listener(self, method: str, partitions: Collection[TopicPartition]) -> None:
-        listener = self._io.rebalance_listener
-        if listener is None or (not partitions and method != "on_partitions_assigned"):
-            return
-        callback = getattr(listener, method)
-        try:
-            if inspect.iscoroutinefunction(callback):
-                self._io.run(callback, set(partitions))
-            else:
-                callback(set(partitions))
-        except BaseException as error:
-            # Raised once this turn of the rebalance is done, which waits for no listener.
-            if self._listener_failure is None:
-                self._listener_failure = error
-            else:
-                log.exception("group %s: the rebalance listener failed again", self._group_id)
-
-    def _raise_listener_failure(self) -> None:
-        """Raise what a listener raised first in this turn, as Java does."""
-        failure, self._listener_failure = self._listener_failure, None
-        if failure is not None:
-            raise failure
-
-    def _describe(self, added: int) -> str:
-        standing = self._ownership.describe(time.monotonic(), added)
-        return f"rebalance g={self._group_id} {standing}"
-
-
-def _offsets(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:
-    """The offsets of records, or of each Arrow batch, and their leader epoch (-1: unknown).
-
-    A range where none is missing between; for each leader epoch apart.
-    """
-    if isinstance(found[0], ConsumerRecord):
-        if found[0].leader_epoch != found[-1].leader_epoch:
-            for _, same in groupby(found, key=lambda record: record.leader_epoch):
-                yield from _offsets(list(same))
-            return
-        whole = range(found[0].offset, found[-1].offset + 1)
-        offsets = whole if len(whole) == len(found) else [record.offset for record in found]
-        yield offsets, found[0].leader_epoch
-        return
-    for batch in found:
-        offsets = batch.column("offset")
-        whole = range(offsets[0].as_py(), offsets[-1].as_py() + 1)
-        yield whole if len(whole) == batch.num_rows else offsets.to_pylist(), -1

@@ -1,0 +1,225 @@
+"""HandOuts: what polls handed out and what of it may be committed, under one lock.
+
+Any thread says what is processed, while the polling thread hands out, gives up and loses
+partitions, and the I/O loop accepts commits. One lock makes each of these one step: a commit is
+counted before its partition stops being assigned, or it is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ..errors import PartitionsLostError
+from .commit_loop import EnteredCommit
+from .completion import Completion
+from .group_membership import GroupMembership, refuse_strangers
+from .ownership import Ownership
+
+if TYPE_CHECKING:
+    from ._kafka_python import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+class HandOuts:
+    """The records that polls returned, until they are processed or their partition is gone.
+
+    Attributes
+    ----------
+    lock : threading.Lock
+        Held while a commit is added, and while Ownership changes. Never held over I/O or a
+        listener.
+    """
+
+    def __init__(
+        self, io: GroupCoordinator, membership: GroupMembership, ownership: Ownership
+    ) -> None:
+        self.lock = threading.Lock()
+        self._io = io
+        self._membership = membership
+        self._ownership = ownership
+        self._completion = Completion()
+        # Those on their way; whoever sends one, or waits for it, keeps it.
+        self._entered: WeakSet[EnteredCommit] = WeakSet()
+
+    # -- any thread -------------------------------------------------------------------------------
+
+    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Everything below these next offsets is processed: commit it in the background.
+
+        Raises PartitionsLostError, and then nothing of the call counts.
+        """
+        with self.lock:
+            self._refuse_lost(offsets)
+            self._completion.refuse_truncated(offsets)
+            self._membership.commit(self._entries(self._completion.complete_below(offsets)))
+
+    def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
+        """The records at these offsets are processed: commit how far all of them are.
+
+        Raises PartitionsLostError, and ValueError for what was not handed out.
+        """
+        with self.lock:
+            self._refuse_lost({partition: max(offsets, default=0)})
+            position = self._completion.complete(partition, offsets)
+            if position is not None:
+                self._membership.commit(self._entries({partition: position}))
+
+    def unprocessed(self) -> frozenset[TopicPartition]:
+        """The partitions with records that were handed out and are not processed."""
+        with self.lock:
+            return self._completion.pending()
+
+    def enter(self, offsets: Mapping[TopicPartition, Any], retried: bool) -> EnteredCommit:
+        """Put a commit by hand in its place among the others.
+
+        Raises PartitionsLostError.
+        """
+        by_hand = EnteredCommit(offsets, retried, self._accepted)
+        if not offsets:
+            by_hand.future.success(None)
+            return by_hand
+        with self.lock:
+            self._refuse_overdue(by_hand.offsets)
+            self._membership.commit_by_hand(by_hand)
+            self._entered.add(by_hand)
+        return by_hand
+
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        """Send nothing more of what waits; what was handed out does not count any more."""
+        with self.lock:
+            self._membership.commits.drop(partitions)
+            self._completion.forget(partitions)
+
+    # -- the thread that polls --------------------------------------------------------------------
+
+    def hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
+        """A poll returns these records, or Arrow batches of them."""
+        with self.lock:
+            for partition, found in records.items():
+                for offsets, leader_epoch in _offsets(found):
+                    if self._completion.was_sought(partition):
+                        self._handed_out_again(partition, offsets[0])
+                    self._goes_on(partition, offsets[0])
+                    self._completion.hand_out(partition, offsets, leader_epoch)
+
+    def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
+        """Positions that went back where there is no record yet."""
+        with self.lock:
+            for partition in self._completion.partitions() - set(handed_out):
+                position = self._io.position(partition)
+                # Where the application sought, lower offsets may be committed from the seek on, and
+                # once more from the next hand-out on; not with each poll in between.
+                if position is not None and not self._completion.was_sought(partition):
+                    self._goes_on(partition, position)
+
+    def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
+        """The application said where polls go on; at which offset, as far as that is known."""
+        with self.lock:
+            self._completion.sought(partitions)
+            if offset is not None and self._io.subscribed:
+                for partition in partitions:
+                    self._membership.commits.move_back(partition, offset)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are not assigned any more; locked by the caller."""
+        self._completion.forget(partitions)
+
+    def forget_all(self) -> None:
+        """Nothing is assigned any more; locked by the caller."""
+        self._completion.forget_all()
+
+    def end(self, give_up: bool = False) -> bool:
+        """Refuse commits from here on, once none is outstanding; whether they are refused now."""
+        with self.lock:
+            if self._membership.commits.any_outstanding() and not give_up:
+                return False
+            self._ownership.give_up(self._ownership.owned)
+            self._completion.forget_all()
+            return True
+
+    # -- locked -----------------------------------------------------------------------------------
+
+    def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+        # Assigned by hand there is no membership that commits.
+        committable = self._ownership.assignment if self._io.subscribed else frozenset()
+        refuse_strangers(offsets, committable)
+        self._refuse_overdue(offsets)
+        self._membership.refuse_lost(offsets)
+
+    def _refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
+        """Past its deadline a partition is lost, even if no poll has said so yet."""
+        now = time.monotonic()
+        in_time = frozenset(p for p in offsets if not self._ownership.is_overdue(p, now))
+        refuse_strangers(offsets, in_time)
+
+    def _goes_on(self, partition: TopicPartition, offset: int) -> None:
+        """Polls of the partition go on from this offset, which may be a lower one."""
+        if self._completion.was_sought(partition):
+            self._membership.commits.move_back(partition, offset)
+        elif self._completion.truncated_at(partition, offset):
+            log.warning(
+                "group %s: %s-%d goes back to offset %d: its log was truncated or its topic "
+                "created anew; what was processed from there on is not committed any more",
+                self._io.group_id,
+                *partition,
+                offset,
+            )
+            self._membership.commits.truncate(partition, offset)
+            self._completion.truncate(partition, offset)
+            self._handed_out_again(partition, offset)
+
+    def _handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """What is answered from now on does not say that the records from here on are processed."""
+        for by_hand in self._entered:
+            by_hand.handed_out_again(partition, offset)
+
+    def _accepted(self, by_hand: EnteredCommit) -> None:
+        """On the I/O loop, when the broker has accepted it, or some of its partitions."""
+        committed = {p: entry.offset for p, entry in by_hand.accepted.items()}
+        with self.lock:
+            reached = self._completion.complete_below(by_hand.processed())
+            beyond = {
+                p: offset
+                for p, offset in reached.items()
+                if offset > committed[p] and p not in by_hand.moved_back
+            }
+            if beyond:
+                # Lost since: then there is nothing to commit, and the next poll says so.
+                with contextlib.suppress(PartitionsLostError):
+                    self._membership.commit(self._entries(beyond))
+
+    def _entries(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        """These next offsets with the leader epochs of the last records before them (KIP-320)."""
+        epoch = self._completion.leader_epoch
+        return {p: OffsetAndMetadata(offset, "", epoch(p, offset)) for p, offset in offsets.items()}
+
+
+def _offsets(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:
+    """The offsets of records, or of each Arrow batch, and their leader epoch (-1: unknown).
+
+    A range where none is missing between; for each leader epoch apart.
+    """
+    if isinstance(found[0], ConsumerRecord):
+        if found[0].leader_epoch != found[-1].leader_epoch:
+            for _, same in groupby(found, key=lambda record: record.leader_epoch):
+                yield from _offsets(list(same))
+            return
+        whole = range(found[0].offset, found[-1].offset + 1)
+        offsets = whole if len(whole) == len(found) else [record.offset for record in found]
+        yield offsets, found[0].leader_epoch
+        return
+    for batch in found:
+        offsets = batch.column("offset")
+        whole = range(offsets[0].as_py(), offsets[-1].as_py() + 1)
+        yield whole if len(whole) == batch.num_rows else offsets.to_pylist(), -1

@@ -1,0 +1,40 @@
+"""PollResult: what one poll of a DeferredRevokeConsumer brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from .fetch_metadata import FetchMetadata
+
+
+@dataclass(frozen=True)
+class PollResult:
+    """What one poll brought (KIP-983, variant 1).
+
+    Attributes
+    ----------
+    records : dict of TopicPartition to list of ConsumerRecord, or of Arrow record batches
+        Never of a partition whose revoke is requested.
+    to_be_revoked : frozenset of TopicPartition
+        Their revoke is completed at the start of the next poll unless it is delayed.
+    lost : frozenset of TopicPartition
+        Lost during this poll: abort their processing, commit nothing of them.
+    assigned : frozenset of TopicPartition
+        New since the last poll.
+    revoked : frozenset of TopicPartition
+        Their revoke was completed at the start of this poll.
+    metadata : dict of TopicPartition to FetchMetadata
+        Of every partition that a fetch answered since the last poll, empty answers included, and
+        of those in ``records`` (KIP-695). Never of one whose revoke is requested: nothing more of
+        it will be read, so that whoever waits for its lag to shrink would wait in vain.
+    """
+
+    records: dict[TopicPartition, list[Any]] = field(default_factory=dict)
+    to_be_revoked: frozenset[TopicPartition] = frozenset()
+    lost: frozenset[TopicPartition] = frozenset()
+    assigned: frozenset[TopicPartition] = frozenset()
+    revoked: frozenset[TopicPartition] = frozenset()
+    metadata: dict[TopicPartition, FetchMetadata] = field(default_factory=dict)

@@ -1,0 +1,56 @@
+"""Which of the two group protocols a consumer uses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+from ..errors import UnsupportedBrokerError
+from ._kafka_python import offers_consumer_protocol
+from .classic import ClassicMembership
+from .group_membership import GroupMembership
+from .next_generation import NextGenerationMembership
+
+if TYPE_CHECKING:
+    from ._kafka_python import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+def chosen_protocol(consumer: KafkaConsumer, group_protocol: str) -> str:
+    """``"classic"`` or ``"consumer"``, by what the brokers offer; the former needs no question.
+
+    Raises
+    ------
+    UnsupportedBrokerError
+        ``"consumer"`` is asked for and not offered.
+    """
+    if group_protocol == "classic":
+        return group_protocol
+    offered = offers_consumer_protocol(consumer)
+    if not offered and group_protocol == "consumer":
+        raise UnsupportedBrokerError(
+            "the brokers do not offer the consumer group protocol (KIP-848: Apache Kafka 4.0 "
+            "or later, with the feature group.version at 1); use group_protocol='classic'"
+        )
+    chosen = "consumer" if offered else "classic"
+    log.info("group %s: the %s protocol", consumer.config["group_id"], chosen)
+    return chosen
+
+
+def membership_in(
+    protocol: str,
+    group_remote_assignor: str | None,
+    io: GroupCoordinator,
+    config: Mapping[str, Any],
+    revoking: Callable[[], Collection[TopicPartition]],
+    committable: Callable[[], frozenset[TopicPartition]],
+) -> GroupMembership:
+    """A member that speaks this protocol; see GroupMembership for the last four."""
+    if protocol == "classic":
+        return ClassicMembership(io, config, revoking, committable)
+    return NextGenerationMembership(io, config, revoking, committable, group_remote_assignor)

@@ -1,0 +1,64 @@
+"""ListenerCalls: the rebalance listener given to ``subscribe`` is told, and never in the way."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from ._kafka_python import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+class ListenerCalls:
+    """Calls the listener on the thread that polls, and keeps what it raises.
+
+    A turn of the rebalance waits for no listener's success: it is carried out to its end, and then
+    the poll raises what was raised first, as Java's does.
+    """
+
+    def __init__(self, io: GroupCoordinator) -> None:
+        self._io = io
+        self._failure: BaseException | None = None
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Call ``on_partitions_assigned``, also with no partition."""
+        self._call("on_partitions_assigned", partitions)
+
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Call ``on_partitions_revoked`` if there are any: their revoke is being completed."""
+        if partitions:
+            self._call("on_partitions_revoked", partitions)
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Call ``on_partitions_lost`` if there are any."""
+        if partitions:
+            self._call("on_partitions_lost", partitions)
+
+    def raise_failure(self) -> None:
+        """Raise what the listener raised first since this was last called."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _call(self, method: str, partitions: Collection[TopicPartition]) -> None:
+        listener = self._io.rebalance_listener
+        if listener is None:
+            return
+        callback = getattr(listener, method)
+        try:
+            if inspect.iscoroutinefunction(callback):
+                self._io.run(callback, set(partitions))
+            else:
+                callback(set(partitions))
+        except BaseException as error:
+            if self._failure is None:
+                self._failure = error
+            else:
+                group_id = self._io.group_id
+                log.exception("group %s: the rebalance listener failed again", group_id)

@@ -1,0 +1,175 @@
+"""Rebalancing: a poll's part in the rebalance, on the thread that polls.
+
+The membership records on the I/O loop what happens, ``Ownership`` decides what follows from it, and
+this executes it: the library's assignment, the listener, dropped commits, releases.
+
+In a turn, what is lost comes first, since it cannot be completed; then the revokes that are due;
+then, over and over while the poll waits, releases, deadlines and the next event.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from .fetch_metadata import EndOffsets
+from .group_membership import AssignmentReceived, GroupMembership, Lost
+from .hand_outs import HandOuts
+from .ownership import Ownership, Step
+from .rebalance_listener import ListenerCalls
+
+if TYPE_CHECKING:
+    from ._kafka_python import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+class Rebalancing:
+    """Executes the steps of Ownership.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The library's assignment.
+    membership : GroupMembership
+        Where events come from, and releases go to.
+    ownership : Ownership
+        Changed here alone, but for delays, under the lock of ``hand_outs``.
+    hand_outs : HandOuts
+        What was handed out of a partition that goes is forgotten.
+    ends : EndOffsets
+        Likewise where it ended.
+    listener : ListenerCalls
+        The application's.
+    revoke_timeout_ms : int
+        That of ``ownership``, for the log.
+    """
+
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        ownership: Ownership,
+        hand_outs: HandOuts,
+        ends: EndOffsets,
+        listener: ListenerCalls,
+        revoke_timeout_ms: int,
+    ) -> None:
+        self._io = io
+        self._membership = membership
+        self._ownership = ownership
+        self._hand_outs = hand_outs
+        self._ends = ends
+        self._listener = listener
+        self._revoke_timeout_ms = revoke_timeout_ms
+
+    def begin_turn(self) -> None:
+        """The KIP's steps at the start of a poll."""
+        self._membership.polled()
+        self._membership.lose_if_expired()
+        with self._hand_outs.lock:
+            step = self._ownership.begin(self._take_loss(), time.monotonic())
+            if step.lost or step.revoked:
+                self._take_effect(step)
+        if step.lost:
+            self._tell_lost(step)
+        self._complete(step)
+
+    def apply_events(self) -> bool:
+        """Apply what the membership recorded since; whether the poll should return early.
+
+        After a loss the next assignment waits for the next poll, so that no partition is ever
+        both in the lost list and assigned.
+        """
+        self._membership.lose_if_expired()
+        self._release_drained()
+        self._lose_overdue()
+        if self._ownership.lost:
+            return True
+        with self._hand_outs.lock:
+            event = self._membership.take_event()
+            if event is None:
+                return False
+            if isinstance(event, Lost):
+                step = self._ownership.lose(self._lost_by(event))
+            else:
+                now = time.monotonic()
+                step = self._ownership.assigned(event.partitions, event.generation, now)
+            self._take_effect(step)
+        if isinstance(event, Lost):
+            self._tell_lost(step)
+        else:
+            self._tell_assigned(event, step)
+        return step.return_early
+
+    def _take_loss(self) -> frozenset[TopicPartition]:
+        """What was lost since the last poll; locked."""
+        if self._membership.loss_waits():
+            event = self._membership.take_event()
+            if isinstance(event, Lost):
+                return self._lost_by(event)
+        return frozenset()
+
+    def _lost_by(self, event: Lost) -> frozenset[TopicPartition]:
+        return self._ownership.owned if event.partitions is None else event.partitions
+
+    def _take_effect(self, step: Step) -> None:
+        """What a step changes in this consumer; locked."""
+        self._io.set_assignment(step.owned, step.gated)
+        self._ends.collect(step.owned)
+        self._hand_outs.forget(step.lost)
+
+    def _tell_lost(self, step: Step) -> None:
+        log.warning("%s", self._describe(step))
+        self._listener.lost(step.lost)
+
+    def _tell_assigned(self, event: AssignmentReceived, step: Step) -> None:
+        self._complete(step)
+        self._membership.applied(event)
+        log.info("%s", self._describe(step))
+        if step.added or not step.owned:
+            self._listener.assigned(step.added)
+
+    def _complete(self, step: Step) -> None:
+        """Complete revokes: no more is fetched by now, but the listener may still commit."""
+        if step.revoked:
+            self._listener.revoked(step.revoked)
+            with self._hand_outs.lock:
+                self._ownership.give_up(step.revoked)
+                self._hand_outs.forget(step.revoked)
+        self._release_drained()
+
+    def _release_drained(self) -> None:
+        """Release what was given up and has no commit outstanding."""
+        with self._hand_outs.lock:
+            releasing = self._ownership.releasing
+            outstanding = {p for p in releasing if self._membership.commits.outstanding(p)}
+            step = self._ownership.drained(outstanding)
+            if step.released:
+                self._take_effect(step)
+        if step.released:
+            self._membership.released(step.released)
+
+    def _lose_overdue(self) -> None:
+        """At the deadline the partitions that are not drained, and only those, are lost."""
+        with self._hand_outs.lock:
+            step = self._ownership.overdue(time.monotonic())
+            if not step.lost:
+                return
+            self._membership.commits.drop(step.lost)
+            self._take_effect(step)
+        log.warning(
+            "group %s: lost, not drained within revoke_timeout_ms=%d: %s",
+            self._io.group_id,
+            self._revoke_timeout_ms,
+            sorted(step.lost),
+        )
+        self._listener.lost(step.lost)
+        self._release_drained()
+
+    def _describe(self, step: Step) -> str:
+        standing = self._ownership.describe(time.monotonic(), len(step.added))
+        return f"rebalance g={self._io.group_id} {standing}"
