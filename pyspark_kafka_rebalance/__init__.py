@@ -28,7 +28,7 @@ _PUBLIC = {
     "AsyncDeferredRevokeConsumer": "consumer.asynchronous",
     "DeferredRevokeConsumer": "consumer.deferred",
     "FetchMetadata": "consumer.fetch_metadata",
-    "PollResult": "consumer.deferred",
+    "PollResult": "consumer.poll_result",
     "RangeFetcher": "fetch.fetcher",
     "OffsetRange": "fetch.offset_range",
     "KafkaDeferredDataSource": "source.data_source",
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         AsyncDeferredRevokeConsumer as AsyncDeferredRevokeConsumer,
     )
     from .consumer.deferred import DeferredRevokeConsumer as DeferredRevokeConsumer
-    from .consumer.deferred import PollResult as PollResult
     from .consumer.fetch_metadata import FetchMetadata as FetchMetadata
+    from .consumer.poll_result import PollResult as PollResult
     from .errors import AuthenticationError as AuthenticationError
     from .errors import AuthorizationError as AuthorizationError
     from .errors import CorruptRecordError as CorruptRecordError

@@ -20,25 +20,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from kafka import KafkaConsumer
-from kafka.errors import IllegalStateError, KafkaTimeoutError
-from kafka.future import Future
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError, PartitionsLostError, UnreadableRecordError
+from ..errors import OptionError, UnreadableRecordError
 from ..secured_clients import net_client
-from ._kafka_python import (
-    end_offsets_now,
-    fetch_step,
-    hand_out_as,
-    replace_coordinator,
-    watch_fetches,
-)
+from ._kafka_python import fetch_step, hand_out_as, replace_coordinator, watch_fetches
 from ._kafka_python_records import ReadableRecords, name_what_is_unreadable
+from .committing_consumer import CommittingConsumer
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .hand_outs import HandOuts
@@ -57,7 +49,7 @@ _ARROW_POLL_RECORDS = 100_000
 _SLICE_MS = 50
 
 
-class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
+class DeferredRevokeConsumer(CommittingConsumer):
     """kafka-python's ``KafkaConsumer`` with KIP-983's deferred revoke.
 
     Everything of ``KafkaConsumer`` works as before (``seek``, ``pause``, ``position``, security
@@ -326,262 +318,6 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             self._ownership.forget_all()
         self._untold = False
         self._ends.collect(())
-
-    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Records below these next offsets are processed: commit them in the background.
-
-        Commits are aggregated, in order and one at a time, and go on during joins. A revoke is
-        only completed towards the group when the broker has acknowledged them; ``close`` drains.
-        May be called on another thread than the one that polls, as may ``assignment``,
-        ``acknowledged``, ``current_lag`` and the lists.
-
-        Parameters
-        ----------
-        offsets : dict of TopicPartition to int
-            The next offset to read (last processed + 1).
-
-        Raises
-        ------
-        PartitionsLostError
-            One of the partitions is not owned by this member of the group (assigned by hand:
-            ``commit``), or its log was truncated since and the offset is that of a record that is
-            gone; nothing of this call is committed.
-        """
-        self._hand_outs.commit_processed(offsets)
-
-    def processed(self, partition: TopicPartition, *offsets: int) -> None:
-        """The records of a partition at these offsets are processed, in whatever order.
-
-        Commits, as ``commit_processed`` does, how far everything is that polls handed out: the
-        lowest offset that is not processed, or the one after the last. For asynchronous workers;
-        any thread may call it. Again for the same record is fine.
-
-        Parameters
-        ----------
-        partition : TopicPartition
-            Where the records come from.
-        *offsets : int
-            The records' own offsets (not the next ones).
-
-        Raises
-        ------
-        PartitionsLostError
-            The partition is not owned any more, or it is again and these records were handed out
-            before; a worker cannot know. Whoever owns it now delivers them too.
-        ValueError
-            No poll has handed out one of them. As with the other error, nothing of this call
-            counts.
-        """
-        self._hand_outs.processed(partition, offsets)
-
-    def unprocessed(self) -> frozenset[TopicPartition]:
-        """Owned partitions with records that polls handed out and nobody has ``processed``."""
-        return self._hand_outs.unprocessed()
-
-    def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
-        """``KafkaConsumer.commit``: what the broker accepts counts as processed.
-
-        In one order with all other commits of this consumer: what was to be committed in the
-        background before is not sent after it, and what is said to be processed later only if it
-        is higher. A lower offset than before moves the group back, as in Kafka's own consumers.
-
-        Raises
-        ------
-        PartitionsLostError
-            One of the partitions is lost, even if no poll has said so yet, or not owned; nothing of
-            this call is committed.
-        KafkaTimeoutError
-            No final answer within ``timeout_ms`` (default ``request_timeout_ms``).
-        KafkaError
-            What the broker refuses.
-        """
-        if not self._io.subscribed:
-            super().commit(offsets, timeout_ms)
-            return
-        offsets = self._positions() if offsets is None else offsets
-        by_hand = self._hand_outs.enter(offsets, retried=True)
-        if timeout_ms is None:
-            timeout_ms = self.config["request_timeout_ms"]
-        try:
-            self._io.run(self._io.wait_for, by_hand.future, timeout_ms)
-        except KafkaTimeoutError:
-            self._membership.commits.give_up(by_hand)
-            raise
-
-    def commit_async(self, offsets: Any = None, callback: Any = None) -> Any:
-        """``KafkaConsumer.commit_async``: what the broker accepts counts as processed.
-
-        In one order with all other commits, as ``commit``. It is sent once: a failure reaches the
-        future and the callback only; then the records are still ``unprocessed``, so that their
-        revoke can be delayed until another commit.
-        """
-        if not self._io.subscribed:
-            return super().commit_async(offsets, callback)
-        if offsets is None:
-            offsets = self._positions()
-        try:
-            future = self._hand_outs.enter(offsets, retried=False).future
-        except PartitionsLostError as error:
-            future = Future().failure(error)
-        return self._io.tell_in_polls(future, offsets, callback)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """``KafkaConsumer.seek``; a lower offset than before may be committed from here on."""
-        super().seek(partition, offset)
-        self._hand_outs.sought([partition], offset)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """``KafkaConsumer.seek_to_beginning``; lower offsets may be committed from there on."""
-        super().seek_to_beginning(*partitions)
-        self._hand_outs.sought(partitions or self._io.owned())
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """``KafkaConsumer.seek_to_end``."""
-        super().seek_to_end(*partitions)
-        self._hand_outs.sought(partitions or self._io.owned())
-
-    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of what waits, and let a lower offset be committed next.
-
-        For the one case in which a committed position must move back: the records are gone.
-        Those that were handed out do not count any more; seek to where polls go on.
-        """
-        self._hand_outs.forget_commits(partitions)
-
-    def take_unknown(self) -> frozenset[TopicPartition]:
-        """Those whose commit was given up since the last call, since the broker has no such."""
-        return self._membership.commits.take_unknown()
-
-    def drain(self, timeout_ms: float) -> bool:
-        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
-        deadline = time.monotonic() + timeout_ms / 1000
-        while self._membership.commits.any_outstanding():
-            if time.monotonic() >= deadline:
-                return False
-            self._membership.raise_if_failed()
-            time.sleep(0.002)
-        return True
-
-    def __next__(self) -> Any:
-        """The next record; the library's iterator, which may drop records that a poll brought."""
-        record = super().__next__()
-        if self._io.subscribed:
-            self._hand_outs.hand_out({TopicPartition(record.topic, record.partition): [record]})
-        return record
-
-    def _positions(self) -> dict[TopicPartition, Any]:
-        """What a commit by hand without offsets commits; nothing of a completed revoke."""
-        consumed = self._io.consumed()
-        return {p: consumed[p] for p in self.assignment() & consumed.keys()}
-
-    def existing_topics(self, timeout_ms: float) -> frozenset[str]:
-        """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
-        return self._io.existing_topics(timeout_ms)
-
-    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """Those of these topics that this client may not describe, asked now."""
-        return self._io.hidden_topics(topics, timeout_ms)
-
-    def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that the metadata has now."""
-        counts = self._io.partition_counts({p.topic for p in partitions})
-        return frozenset(p for p in partitions if p.partition < counts[p.topic])
-
-    def request_metadata(self) -> None:
-        """Ask for new metadata, without waiting for it."""
-        self._io.refresh_metadata()
-
-    def committed_offsets(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, int]:
-        """The group's committed offsets, over the lane; without those that have none.
-
-        Raises KafkaTimeoutError, and what the broker refuses.
-        """
-        committed = self._coordinator.fetch_committed_offsets(list(partitions), timeout_ms)
-        return {partition: found.offset for partition, found in committed.items()}
-
-    def end_offsets_now(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, int]:
-        """As ``end_offsets``, without those whose leader does not tell; never asks it twice."""
-        return end_offsets_now(self, partitions, timeout_ms)
-
-    def partitions_with_leader(
-        self, partitions: Collection[TopicPartition]
-    ) -> list[TopicPartition]:
-        """Those whose leader the metadata knows; asking for others would wait for them."""
-        leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
-        return [p for p, leader in leaders.items() if leader is not None and leader >= 0]
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions assigned now, those to be revoked included.
-
-        A partition leaves it when its revoke is completed or it is lost, even while the answer
-        to its last commit keeps it from being released to the group.
-        """
-        return self._ownership.assignment if self._io.subscribed else self._io.owned()
-
-    def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
-        """Partitions whose revoke is completed in the next poll, unless it is delayed."""
-        return self._ownership.to_be_revoked
-
-    def get_lost_partitions(self) -> frozenset[TopicPartition]:
-        """Partitions that were lost during the last poll."""
-        return self._ownership.lost
-
-    def current_lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end, as of the last poll.
-
-        Never asks a broker. The end is the high watermark, or the last stable offset under
-        ``read_committed``. Java's ``Consumer#currentLag`` (KIP-695).
-
-        Returns
-        -------
-        int or None
-            None while the position or the end is unknown: no fetch has been answered yet.
-
-        Raises
-        ------
-        IllegalStateError
-            The partition is not assigned; as ``position`` and ``highwater`` do.
-        """
-        if partition not in self.assignment():
-            raise IllegalStateError(f"{partition} is not assigned")
-        found = self._metadata_of(partition)
-        return None if found is None else found.lag
-
-    @property
-    def generation(self) -> int:
-        """The generation of the assignment in force; -1 before the first."""
-        return self._ownership.generation
-
-    @property
-    def is_stable(self) -> bool:
-        """Whether this member has joined and its assignment is in force."""
-        return self._membership.is_stable()
-
-    @property
-    def member_id(self) -> str:
-        """The id by which the coordinator knows this member; empty before the first join."""
-        return self._membership.member_id
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """Without a sign of life for so long this member is out; the broker's, once known."""
-        return self._membership.lease.session_timeout_ms
-
-    def may_hand_out(self) -> bool:
-        """Whether the membership is certain right now (the lease; no loss waits to be applied)."""
-        return self._membership.lease.holds() and not self._membership.loss_waits()
-
-    def acknowledged(self, partition: TopicPartition) -> int | None:
-        """The next offset of an owned partition whose commit the broker has acknowledged."""
-        return self._membership.commits.acknowledged(partition)
-
-    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        end, position = self._ends.latest(partition), self._io.position(partition)
-        return None if end is None or position is None else end.seen_from(position)
 
     # -- one turn of the rebalance ----------------------------------------------------------------
 

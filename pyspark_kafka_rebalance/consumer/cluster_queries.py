@@ -1,0 +1,59 @@
+"""ClusterQueries: questions to the brokers that KafkaConsumer does not ask, or asks too long.
+
+None of them depends on membership, and none waits longer than it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+from ._kafka_python import GroupCoordinator, end_offsets_now
+
+
+class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
+    """A KafkaConsumer that tells topics, committed offsets and end offsets within a given time."""
+
+    _io: GroupCoordinator
+
+    def existing_topics(self, timeout_ms: float) -> frozenset[str]:
+        """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
+        return self._io.existing_topics(timeout_ms)
+
+    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
+        """Those of these topics that this client may not describe, asked now."""
+        return self._io.hidden_topics(topics, timeout_ms)
+
+    def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those that the metadata has now."""
+        counts = self._io.partition_counts({p.topic for p in partitions})
+        return frozenset(p for p in partitions if p.partition < counts[p.topic])
+
+    def request_metadata(self) -> None:
+        """Ask for new metadata, without waiting for it."""
+        self._io.refresh_metadata()
+
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """The group's committed offsets, over the lane; without those that have none.
+
+        Raises KafkaTimeoutError, and what the broker refuses.
+        """
+        committed = self._coordinator.fetch_committed_offsets(list(partitions), timeout_ms)
+        return {partition: found.offset for partition, found in committed.items()}
+
+    def end_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``end_offsets``, without those whose leader does not tell; never asks it twice."""
+        return end_offsets_now(self, partitions, timeout_ms)
+
+    def partitions_with_leader(
+        self, partitions: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Those whose leader the metadata knows; asking for others would wait for them."""
+        leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
+        return [p for p, leader in leaders.items() if leader is not None and leader >= 0]

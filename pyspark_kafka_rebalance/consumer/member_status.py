@@ -1,0 +1,88 @@
+"""MemberStatus: how a member of a group stands, as of its last poll. Asks no broker."""
+
+from __future__ import annotations
+
+from kafka.errors import IllegalStateError
+from kafka.structs import TopicPartition
+
+from .cluster_queries import ClusterQueries
+from .fetch_metadata import EndOffsets, FetchMetadata
+from .group_membership import GroupMembership
+from .ownership import Ownership
+
+
+class MemberStatus(ClusterQueries):
+    """A KafkaConsumer that tells what it owns; on any thread, also while a poll runs."""
+
+    _membership: GroupMembership
+    _ownership: Ownership
+    _ends: EndOffsets
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions assigned now, those to be revoked included.
+
+        A partition leaves it when its revoke is completed or it is lost, even while the answer
+        to its last commit keeps it from being released to the group.
+        """
+        return self._ownership.assignment if self._io.subscribed else self._io.owned()
+
+    def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions whose revoke is completed in the next poll, unless it is delayed."""
+        return self._ownership.to_be_revoked
+
+    def get_lost_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions that were lost during the last poll."""
+        return self._ownership.lost
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end, as of the last poll.
+
+        Never asks a broker. The end is the high watermark, or the last stable offset under
+        ``read_committed``. Java's ``Consumer#currentLag`` (KIP-695).
+
+        Returns
+        -------
+        int or None
+            None while the position or the end is unknown: no fetch has been answered yet.
+
+        Raises
+        ------
+        IllegalStateError
+            The partition is not assigned; as ``position`` and ``highwater`` do.
+        """
+        if partition not in self.assignment():
+            raise IllegalStateError(f"{partition} is not assigned")
+        found = self._metadata_of(partition)
+        return None if found is None else found.lag
+
+    @property
+    def generation(self) -> int:
+        """The generation of the assignment in force; -1 before the first."""
+        return self._ownership.generation
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether this member has joined and its assignment is in force."""
+        return self._membership.is_stable()
+
+    @property
+    def member_id(self) -> str:
+        """The id by which the coordinator knows this member; empty before the first join."""
+        return self._membership.member_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """Without a sign of life for so long this member is out; the broker's, once known."""
+        return self._membership.lease.session_timeout_ms
+
+    def may_hand_out(self) -> bool:
+        """Whether the membership is certain right now (the lease; no loss waits to be applied)."""
+        return self._membership.lease.holds() and not self._membership.loss_waits()
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The next offset of an owned partition whose commit the broker has acknowledged."""
+        return self._membership.commits.acknowledged(partition)
+
+    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
+        end, position = self._ends.latest(partition), self._io.position(partition)
+        return None if end is None or position is None else end.seen_from(position)
