@@ -127,6 +127,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     join_node: str | None = None
     # For which assignment starts are looked up, and the answer to come.
     _starts_asked: tuple[dict[TopicPartition, TopicPartitionState], Future] | None = None
+    # What was committed where partitions start, until the consumer takes it.
+    _starts: dict[TopicPartition, OffsetAndMetadata]
 
     # -- services for the membership, all to be used on the I/O loop ------------------------------
 
@@ -275,6 +277,15 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         position = None if state is None else state.position
         return None if position is None else int(position.offset)
 
+    def take_start(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """The commit at which the partition has started; once, with the first records of it."""
+        return self._starts.pop(partition, None)
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of the topic, if the metadata have it."""
+        found: UUID | None = self._cluster.topic_id(topic)
+        return found
+
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where each partition stands that has a position: what ``commit()`` commits."""
         consumed: dict[TopicPartition, OffsetAndMetadata] = (
@@ -399,6 +410,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
                 self._starts_asked = asked
             return False
         for partition, found in committed.items():
+            self._starts[partition] = found
             self._subscription.seek(
                 partition, OffsetAndMetadata(found.offset, "", found.leader_epoch)
             )
@@ -473,6 +485,7 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
             # acknowledged, and a new owner would begin there.
             **{**consumer.config, "isolation_level": "read_committed"},
         )
+        coordinator._starts = {}
         consumer._coordinator = coordinator
         return coordinator
 

@@ -19,6 +19,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ..errors import PartitionsLostError, names_of
 from .lane import Lane, Member, Verdict, verdict_of
 from .progress import CommitByHand, Committable, OffsetCommits
+from .remaining import DEFAULT_METADATA_BYTES
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
@@ -32,6 +33,9 @@ _PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
 
 #: Without anything to send the loop still looks again this often.
 _IDLE_S = 5.0
+
+#: What is processed behind a slow record is told this often, while no offset is to be committed.
+_TELL_GAPS_S = 1.0
 
 
 def not_owned(offsets: Mapping[TopicPartition, Committable]) -> PartitionsLostError:
@@ -115,6 +119,11 @@ class CommitLoop:
         self._unknown: frozenset[TopicPartition] = frozenset()  # to the broker, not told yet
         self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # and not told so yet
         self._ended = False
+        #: The metadata of a commit in the background: partition, offset, and how many bytes fit.
+        self.metadata_of: Callable[[TopicPartition, int, int], str] = lambda *_: ""
+        self._metadata_bytes = DEFAULT_METADATA_BYTES
+        self._changed: dict[TopicPartition, Committable] = {}  # of those the gaps, not the offset
+        self._tell_changed_at = 0.0
         self._alarm = io.alarm()
 
     # -- any thread -------------------------------------------------------------------------------
@@ -125,6 +134,29 @@ class CommitLoop:
             woken = self._commits.any_waiting()
             self._commits.add(offsets)
         if not woken:  # waking costs a system call, and every record may bring a commit
+            self.wake()
+
+    def tell_gaps(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        """Where these partitions stand has not changed, but what is processed beyond: tell soon."""
+        with self._lock:
+            woken = bool(self._changed) or self._ended
+            if not self._ended:
+                self._changed.update(offsets)
+        if not woken:
+            self.wake()
+
+    def forget_gaps(self, partitions: Collection[TopicPartition]) -> None:
+        """Where these stand is the next owner's business."""
+        with self._lock:
+            for partition in partitions:
+                self._changed.pop(partition, None)
+
+    def hurry(self) -> None:
+        """Tell now what is processed beyond the committed offsets."""
+        with self._lock:
+            self._tell_changed_at = 0.0
+            waits = bool(self._changed)
+        if waits:
             self.wake()
 
     def enter(self, by_hand: EnteredCommit) -> None:
@@ -152,6 +184,8 @@ class CommitLoop:
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of these partitions, by hand neither."""
         with self._lock:
+            for partition in partitions:
+                self._changed.pop(partition, None)
             for by_hand in self._commits.drop(partitions):
                 self._withdrawn.append((by_hand, not_owned(by_hand.offsets)))
         self.wake()
@@ -159,11 +193,13 @@ class CommitLoop:
     def move_back(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset, which may be lower: so may be what is committed next."""
         with self._lock:
+            self._changed.pop(partition, None)
             self._commits.move_back(partition, offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """The records from this offset on are gone: forget what was said about them."""
         with self._lock:
+            self._changed.pop(partition, None)
             self._commits.truncate(partition, offset)
 
     def forget_all(self) -> None:
@@ -176,6 +212,7 @@ class CommitLoop:
         self, why: Callable[[dict[TopicPartition, OffsetAndMetadata]], Exception]
     ) -> None:
         before, self._commits = self._commits, OffsetCommits()
+        self._changed = {}
         for by_hand in before.all_by_hand():
             if by_hand is not before.sent_by_hand:  # that one is told its answer
                 self._withdrawn.append((by_hand, why(by_hand.offsets)))
@@ -188,7 +225,7 @@ class CommitLoop:
     def any_outstanding(self) -> bool:
         """Whether any commit waits for its answer."""
         with self._lock:
-            return self._commits.any_outstanding()
+            return bool(self._changed) or self._commits.any_outstanding()
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of the partition that the broker acknowledged last."""
@@ -211,9 +248,10 @@ class CommitLoop:
                 member = self._member()
                 with self._lock:
                     commits = self._commits
+                    idle_s = self._repeat_changed()
                     offsets = {} if member is None else commits.take()
                 if member is None or not offsets:
-                    await self._alarm(_IDLE_S)
+                    await self._alarm(idle_s)
                 elif not await self._send(member, commits, offsets):
                     await self._alarm(self._backoff_s)
         finally:
@@ -221,6 +259,29 @@ class CommitLoop:
                 self._ended = True
                 self._forget_all(not_owned)
             self._tell_withdrawn()
+
+    def _repeat_changed(self) -> float:
+        """Commit again, if it is time, where the gaps changed; for how long to idle. Locked."""
+        if not self._changed:
+            return _IDLE_S
+        now = self._clock()
+        if now < self._tell_changed_at:
+            return min(self._tell_changed_at - now, _IDLE_S)
+        self._commits.repeat(self._changed)
+        self._changed, self._tell_changed_at = {}, now + _TELL_GAPS_S
+        return _IDLE_S
+
+    def _described(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is committed in the background, with what is processed beyond each offset."""
+        limit = self._metadata_bytes
+        return {
+            p: OffsetAndMetadata(
+                entry.offset, self.metadata_of(p, entry.offset, limit), entry.leader_epoch
+            )
+            for p, entry in offsets.items()
+        }
 
     def _tell_withdrawn(self) -> None:
         """Not where they were withdrawn: locks are held there, and callbacks may do anything."""
@@ -245,11 +306,15 @@ class CommitLoop:
                 with self._lock:  # what was lost while the coordinator was looked up is not sent
                     same = commits is self._commits and member == self._member()
                     offsets = commits.recall() if same else {}
+            if commits.sent_by_hand is None:
+                offsets = self._described(offsets)
             errors = await self._lane.commit(member, offsets) if offsets else {}
         except kafka_errors.KafkaError as failure:
             errors = dict.fromkeys(offsets, type(failure))
             unanswered = failure
         verdicts = {partition: verdict_of(error) for partition, error in errors.items()}
+        for p in self._too_large(offsets, errors, commits):
+            verdicts[p] = Verdict.BUSY
         accepted = [p for p, verdict in verdicts.items() if verdict is Verdict.ACCEPTED]
         by_hand = commits.sent_by_hand
         assert by_hand is None or isinstance(by_hand, EnteredCommit)
@@ -300,6 +365,24 @@ class CommitLoop:
         elif not by_hand.offsets:
             by_hand.future.success(None)
         return failure_by_hand is not None or not by_hand.offsets
+
+    def _too_large(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        errors: Mapping[TopicPartition, type[Exception]],
+        commits: OffsetCommits,
+    ) -> list[TopicPartition]:
+        """Whose gaps the broker has no room for (``offset.metadata.max.bytes``); tell less then."""
+        refused = [
+            p
+            for p, error in errors.items()
+            if error is kafka_errors.OffsetMetadataTooLargeError
+            and offsets[p].metadata
+            and commits.sent_by_hand is None
+        ]
+        for p in refused:
+            self._metadata_bytes = min(self._metadata_bytes, len(offsets[p].metadata) // 2)
+        return refused
 
 
 def _final(

@@ -153,6 +153,7 @@ class CommittingConsumer(MemberStatus):
         """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
         deadline = time.monotonic() + timeout_ms / 1000
         while self._membership.commits.any_outstanding():
+            self._membership.commits.hurry()
             if time.monotonic() >= deadline:
                 return False
             self._membership.raise_if_failed()
@@ -161,10 +162,14 @@ class CommittingConsumer(MemberStatus):
 
     def __next__(self) -> Any:
         """The next record; the library's iterator, which may drop records that a poll brought."""
-        record = super().__next__()
-        if self._io.subscribed:
-            self._hand_outs.hand_out({TopicPartition(record.topic, record.partition): [record]})
-        return record
+        while True:
+            record = super().__next__()
+            if not self._io.subscribed:
+                return record
+            partition = TopicPartition(record.topic, record.partition)
+            if found := self._hand_outs.still_owed({partition: [record]}):
+                self._hand_outs.hand_out(found)
+                return record
 
     def _positions(self) -> dict[TopicPartition, Any]:
         """What a commit by hand without offsets commits; nothing of a completed revoke."""

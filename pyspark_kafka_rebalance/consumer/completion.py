@@ -24,6 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from kafka.structs import TopicPartition
 
 from ..errors import PartitionsLostError
+from .inherited import Inherited
+from .remaining import Remaining
 
 
 class PartitionCompletion:
@@ -39,6 +41,9 @@ class PartitionCompletion:
         # Leader epochs of what was handed out, each from an offset on; -1: unknown.
         self._epochs: list[tuple[int, int]] = []
         self._singly = False  # whether records were completed one by one
+        self._sought_past: int | None = None  # the first that a forward seek left out
+        #: What the owner before had completed out of order; those records are not handed out.
+        self.inherited: Inherited | None = None
 
     @property
     def next_offset(self) -> int | None:
@@ -69,12 +74,38 @@ class PartitionCompletion:
     @property
     def position(self) -> int | None:
         """The offset to commit, exclusive (invariant 2); None before the first hand-out."""
-        return self._starts[0] if self._starts else self._next
+        if self._starts or self._next is None or self.inherited is None:
+            return self._starts[0] if self._starts else self._next
+        return self.inherited.remaining.next_from(self._next)
 
     @property
     def any_pending(self) -> bool:
         """Whether something that was handed out is not complete."""
         return bool(self._starts)
+
+    def remaining(self, offset: int) -> tuple[Remaining, int]:
+        """What is left to process when this offset is committed, and the highest leader epoch.
+
+        Everything from where polls go on, and what is pending below. Without gaps while nobody
+        completes records one by one: what is left out of a log is nothing to tell of.
+        """
+        inherited = self.inherited
+        if self._continues_at is None or not (self._singly or inherited):
+            return Remaining(offset), -1
+        live = self._continues_at
+        if self._sought_past is not None and offset <= self._sought_past:
+            live = min(live, self._sought_past)  # who takes over has not sought
+        remaining = Remaining.of(zip(self._starts, self._ends, strict=True), max(offset, live))
+        epoch = self.leader_epoch(self._continues_at)
+        if inherited is not None:
+            remaining = remaining.merge(inherited.remaining)
+            known = epoch >= 0 and inherited.leader_epoch >= 0
+            epoch = max(epoch, inherited.leader_epoch) if known else -1
+        remaining = remaining.trim(offset)
+        if offset not in remaining:  # committed lower than it might be
+            between = remaining.between(offset, remaining.live)
+            remaining = Remaining.of([(offset, offset + 1), *between], remaining.live)
+        return remaining, epoch
 
     def hand_out(self, offsets: Sequence[int], leader_epoch: int = -1) -> None:
         """These offsets, ascending, are in processing now; also again, after a seek back."""
@@ -96,6 +127,17 @@ class PartitionCompletion:
         self._next = after if self._next is None else max(self._next, after)
         self._continues_at = after
 
+    def seek(self, offset: int) -> None:
+        """The application said that polls go on from this offset."""
+        after = self._continues_at
+        if after is not None and offset > after:
+            past = self._sought_past
+            self._sought_past = after if past is None or self._reached(past) else min(past, after)
+
+    def _reached(self, offset: int) -> bool:
+        """Whether the position to commit is beyond this offset."""
+        return (self.position or 0) > offset
+
     def _learn_epoch(self, offset: int, epoch: int) -> None:
         while self._epochs and self._epochs[-1][0] >= offset:
             self._epochs.pop()
@@ -107,6 +149,7 @@ class PartitionCompletion:
 
     def truncate(self, offset: int) -> None:
         """Forget what was handed out from this offset on: those records are gone."""
+        self.inherited = None
         at = bisect_right(self._starts, offset - 1)
         del self._starts[at:], self._ends[at:]
         if self._ends and self._ends[-1] > offset:
@@ -149,7 +192,7 @@ class PartitionCompletion:
         if self._starts and self._starts[0] < offset:
             self._starts[0] = offset
         # Without workers no more than was asked for, although nothing may lie in between.
-        return max(offset, self.position or 0) if self._singly else offset
+        return max(offset, self.position or 0) if self._singly or self.inherited else offset
 
     def _add(self, start: int, end: int) -> None:
         """Add a range, merged with what it touches."""
@@ -168,6 +211,7 @@ class Completion:
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionCompletion] = {}
         self._sought: set[TopicPartition] = set()  # and nothing handed out since
+        self._inherited: dict[TopicPartition, Inherited] = {}
         # The offset after the highest that was handed out under an assignment that is over.
         self._over: dict[TopicPartition, int] = {}
         # The same, of a log that was truncated under the present assignment.
@@ -177,10 +221,54 @@ class Completion:
         self, partition: TopicPartition, offsets: Sequence[int], leader_epoch: int = -1
     ) -> None:
         """A poll returned the records at these offsets, ascending, all of one leader epoch."""
+        sought = partition in self._sought
         self._sought.discard(partition)
-        self._partitions.setdefault(partition, PartitionCompletion()).hand_out(
-            offsets, leader_epoch
-        )
+        found = self._partitions.setdefault(partition, PartitionCompletion())
+        found.inherited = self._inherited.get(partition)
+        if sought and offsets:
+            found.seek(offsets[0])
+        found.hand_out(offsets, leader_epoch)
+
+    def inherit(self, partition: TopicPartition, inherited: Inherited) -> None:
+        """What the owner before had completed is not handed out, until polls go back."""
+        self._inherited[partition] = inherited
+        if partition in self._partitions:
+            self._partitions[partition].inherited = inherited
+
+    def inherited(self, partition: TopicPartition, offset: int) -> Inherited | None:
+        """What to leave out of the records that a poll brought from this offset on.
+
+        Nothing once the application said where polls go on, or where the log was truncated.
+        """
+        found = self._inherited.get(partition)
+        if found is not None and (
+            offset < found.offset
+            or partition in self._sought
+            or self.truncated_at(partition, offset)
+        ):
+            self._disinherit(partition)
+            return None
+        return found
+
+    def _disinherit(self, partition: TopicPartition) -> None:
+        self._inherited.pop(partition, None)
+        if partition in self._partitions:
+            self._partitions[partition].inherited = None
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset to commit, exclusive; None before the first hand-out."""
+        found = self._partitions.get(partition)
+        return None if found is None else found.position
+
+    def remaining(self, partition: TopicPartition, offset: int) -> tuple[Remaining, int]:
+        """What is left to process when this offset is committed, and the highest leader epoch.
+
+        Everything from there on between a seek and the next hand-out: nobody knows where that is.
+        """
+        found = self._partitions.get(partition)
+        if found is None or partition in self._sought:
+            return Remaining(offset), -1
+        return found.remaining(offset)
 
     def truncated_at(self, partition: TopicPartition, offset: int) -> bool:
         """Whether polls that go on from here say that the log was truncated (invariant 5)."""
@@ -201,6 +289,7 @@ class Completion:
         """The application said where polls go on."""
         for partition in partitions:
             self._sought.add(partition)
+            self._disinherit(partition)
             self._truncated_from.pop(partition, None)
 
     def was_sought(self, partition: TopicPartition) -> bool:
@@ -210,6 +299,7 @@ class Completion:
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """The records from this offset on are gone, and others may be there by now."""
         found = self._partitions[partition]
+        self._disinherit(partition)
         self._note_over(partition, found)
         if found.next_offset is not None:
             before = self._truncated_from.get(partition, 0)
@@ -282,6 +372,7 @@ class Completion:
         """The partitions are not owned any more; assigned again, they begin anew."""
         for partition in partitions:
             self._sought.discard(partition)
+            self._inherited.pop(partition, None)
             self._truncated_from.pop(partition, None)
             found = self._partitions.pop(partition, None)
             if found is not None:
@@ -293,7 +384,7 @@ class Completion:
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
-        self.forget([*self._partitions, *self._sought])
+        self.forget([*self._partitions, *self._sought, *self._inherited])
 
     def _not_handed_out(self, partition: TopicPartition, offset: int) -> Exception:
         name = f"{partition.topic}-{partition.partition}"

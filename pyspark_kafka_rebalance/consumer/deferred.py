@@ -381,6 +381,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
                     raise
                 records = {}  # first what this poll has to tell; a later one meets them again
             if update_offsets:
+                records = self._hand_outs.still_owed(records)
                 self._hand_outs.hand_out(records)
             self._hand_outs.look_for_truncations(records)
             woken = self._woken.is_set()

@@ -23,6 +23,7 @@ from ..errors import PartitionsLostError
 from .commit_loop import EnteredCommit
 from .completion import Completion
 from .group_membership import GroupMembership, refuse_strangers
+from .inherited import inherit
 from .ownership import Ownership
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class HandOuts:
         self._membership = membership
         self._ownership = ownership
         self._completion = Completion()
+        membership.commits.metadata_of = self._gaps_behind
         # Those on their way; whoever sends one, or waits for it, keeps it.
         self._entered: WeakSet[EnteredCommit] = WeakSet()
 
@@ -74,6 +76,8 @@ class HandOuts:
             position = self._completion.complete(partition, offsets)
             if position is not None:
                 self._membership.commit(self._entries({partition: position}))
+            elif (position := self._completion.position(partition)) is not None:
+                self._membership.commits.tell_gaps(self._entries({partition: position}))
 
     def unprocessed(self) -> frozenset[TopicPartition]:
         """The partitions with records that were handed out and are not processed."""
@@ -102,6 +106,27 @@ class HandOuts:
             self._completion.forget(partitions)
 
     # -- the thread that polls --------------------------------------------------------------------
+
+    def still_owed(
+        self, records: Mapping[TopicPartition, list[Any]]
+    ) -> dict[TopicPartition, list[Any]]:
+        """Without what the owner before had processed behind a slow record."""
+        owed = {}
+        with self.lock:
+            for partition, found in records.items():
+                start = self._io.take_start(partition)
+                if start is not None and (
+                    told := inherit(partition, start, self._bound(partition))
+                ):
+                    self._completion.inherit(partition, told)
+                inherited = self._completion.inherited(partition, _first_offset(found))
+                if inherited is not None:
+                    inherited = inherited.as_seen(found)
+                    self._completion.inherit(partition, inherited)
+                    found = inherited.still_owed(found)
+                if found:
+                    owed[partition] = found
+        return owed
 
     def hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
         """A poll returns these records, or Arrow batches of them."""
@@ -133,6 +158,8 @@ class HandOuts:
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These are not assigned any more; locked by the caller."""
+        partitions = frozenset(partitions)
+        self._membership.commits.forget_gaps(partitions)
         self._completion.forget(partitions)
 
     def forget_all(self) -> None:
@@ -148,7 +175,19 @@ class HandOuts:
             self._completion.forget_all()
             return True
 
+    # -- the I/O loop -----------------------------------------------------------------------------
+
+    def _gaps_behind(self, partition: TopicPartition, offset: int, limit: int) -> str:
+        """The metadata of a commit of this offset: what is processed beyond."""
+        with self.lock:
+            remaining, leader_epoch = self._completion.remaining(partition, offset)
+        return remaining.encode(limit, self._bound(partition), leader_epoch)
+
     # -- locked -----------------------------------------------------------------------------------
+
+    def _bound(self, partition: TopicPartition) -> str:
+        """What a commit's metadata are bound to: the same offsets elsewhere are other records."""
+        return f"{self._io.topic_id(partition.topic) or partition.topic}-{partition.partition}"
 
     def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
         # Assigned by hand there is no membership that commits.
@@ -203,6 +242,11 @@ class HandOuts:
         """These next offsets with the leader epochs of the last records before them (KIP-320)."""
         epoch = self._completion.leader_epoch
         return {p: OffsetAndMetadata(offset, "", epoch(p, offset)) for p, offset in offsets.items()}
+
+
+def _first_offset(found: Sequence[Any]) -> int:
+    first = found[0]
+    return int(first.offset if isinstance(first, ConsumerRecord) else first["offset"][0].as_py())
 
 
 def _offsets(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:

@@ -116,6 +116,7 @@ class _Line:
     stretches: list[_Stretch] = field(default_factory=lambda: [_Stretch()])
     by_hand: list[CommitByHand] = field(default_factory=list)
     acknowledged: int | None = None
+    described: bool = False  # by hand, with metadata of the application's
 
     @property
     def waits(self) -> bool:
@@ -134,6 +135,14 @@ class _Line:
             first.waiting = None
         first.floor = max(first.floor, _lowered(offset, first.back_to))
         self.acknowledged = offset
+
+    def repeat(self, entry: OffsetAndMetadata) -> None:
+        if self.waits or self.described:
+            return
+        if self.acknowledged is None:
+            self.stretches[0].add(entry)
+        elif self.acknowledged == entry.offset:
+            self.stretches[0].waiting = entry
 
     def withdraw(self, by_hand: CommitByHand) -> None:
         """One commit by hand, as if it had never been (invariant 6)."""
@@ -175,6 +184,17 @@ class OffsetCommits:
         for partition, value in offsets.items():
             line = self._line(partition)
             line.stretches[-1].add(as_entry(value))
+            self._note(partition, line)
+
+    def repeat(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        """Commit where these partitions stand once more: what is processed beyond has changed.
+
+        Only what is acknowledged, or where nothing is yet; and not what the application committed
+        by hand with metadata of its own, which would be replaced. While nothing is in flight.
+        """
+        for partition, value in offsets.items():
+            line = self._line(partition)
+            line.repeat(as_entry(value))
             self._note(partition, line)
 
     def enter(self, by_hand: CommitByHand) -> None:
@@ -296,10 +316,11 @@ class OffsetCommits:
                         by_hand.moved_back.add(partition)
                     by_hand.accepted[partition] = entry
                     line.accepted(by_hand, entry.offset)
+                    line.described = bool(entry.metadata)
                     if partition in by_hand.truncated:
                         line.acknowledged = None
                 else:
-                    line.acknowledged = entry.offset
+                    line.acknowledged, line.described = entry.offset, False
                 self._note(partition, line)
             self._abandoned.discard(partition)
         if by_hand is not None and not by_hand.offsets and by_hand in self._by_hand:

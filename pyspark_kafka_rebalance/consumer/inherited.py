@@ -1,0 +1,98 @@
+"""Inherited: what the owner before had processed behind a slow record, as its last commit tells.
+
+Polls begin at the committed offset and meet those records again; they are left out. A record of a
+later leader epoch than the commit knew is another one at the same offset: the log was truncated in
+between, by an unclean election (KIP-320). Arrow batches do not tell the epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from .remaining import Remaining, Told
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What is left to process of a partition, as of the group's last commit.
+
+    Parameters
+    ----------
+    offset : int
+        The committed offset. Of what is below nothing is known.
+    remaining : Remaining
+        What is left from there on.
+    leader_epoch : int
+        Of the highest record that was processed; -1 if unknown.
+    """
+
+    offset: int
+    remaining: Remaining
+    leader_epoch: int = -1
+
+    def as_seen(self, records: list[Any]) -> Inherited:
+        """The same, without what the epochs of these records prove to be gone (KIP-320).
+
+        Epochs grow with the offsets: below the highest that was processed, a later one is that of
+        a record written since, and so are all behind it.
+        """
+        if self.leader_epoch >= 0 and isinstance(records[0], ConsumerRecord):
+            for record in records:
+                if record.offset >= self.remaining.live:
+                    break
+                if record.leader_epoch > self.leader_epoch:
+                    return replace(self, remaining=self.remaining.start_over(record.offset))
+        return self
+
+    def still_owed(self, records: list[Any]) -> list[Any]:
+        """Those of the records, or Arrow batches with those of their rows, that are not processed.
+
+        None, one, or several batches for one; never an empty one.
+        """
+        if isinstance(records[0], ConsumerRecord):
+            if records[0].offset >= self.remaining.live:
+                return records
+            return [record for record in records if self._owes(record.offset)]
+        owed = []
+        for batch in records:
+            offsets = batch.column("offset").to_pylist()
+            rows = [row for row, offset in enumerate(offsets) if self._owes(offset)]
+            if len(rows) == len(offsets):
+                owed.append(batch)
+            elif rows:
+                owed.append(batch.take(rows))
+        return owed
+
+    def _owes(self, offset: int) -> bool:
+        return offset < self.offset or offset in self.remaining
+
+
+def inherit(
+    partition: TopicPartition, committed: OffsetAndMetadata, bound_to: str
+) -> Inherited | None:
+    """What a commit tells beyond its offset; None if that is nothing."""
+    remaining, told, leader_epoch = Remaining.decode(committed.offset, committed.metadata, bound_to)
+    if told is Told.GAPS:
+        log.info(
+            "%s-%d: from offset %d on %d of %d records may be processed already, and are left out",
+            *partition,
+            committed.offset,
+            remaining.live - committed.offset - remaining.count(remaining.live),
+            remaining.live - committed.offset,
+        )
+        return Inherited(committed.offset, remaining, leader_epoch)
+    if told is not Told.NOTHING:
+        log.warning(
+            "%s-%d: records from offset %d on may come again; the commit's metadata tell %s",
+            *partition,
+            committed.offset,
+            told.value,
+        )
+    return None
