@@ -485,7 +485,7 @@ def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=3)
     member = consumers(topic_name)
     known = threading.Event()  # the topic's metadata are there only once they are asked for
-    cluster, refresh = member._cluster, member._io.refresh_metadata
+    cluster, refresh = member._cluster, member._io.refresh_metadata_now
     partitions_for_topic = cluster.partitions_for_topic
 
     def asked_for():
@@ -493,7 +493,7 @@ def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
         future.add_callback(lambda _: known.set())
         return future
 
-    member._io.refresh_metadata = asked_for
+    member._io.refresh_metadata_now = asked_for
     cluster.partitions_for_topic = lambda topic: (
         partitions_for_topic(topic) if known.is_set() else None
     )
