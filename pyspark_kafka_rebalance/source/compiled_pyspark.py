@@ -5,8 +5,9 @@
 In its home Spark has PySpark as a zip of sources, ``python/lib/pyspark.zip``. Each Python process
 that it starts, such as the planner with which a streaming query of a Python source begins, imports
 from it and compiles it anew. This puts the compiled modules beside the sources, in the same zip.
-Another Python version than that of the command goes on compiling the sources. What undoes it:
-``--undo``, or installing PySpark again.
+Another Python version than that of the command goes on compiling the sources. Processes that run
+meanwhile are not disturbed: the sources stay where they are in the zip. What undoes it, with no
+Spark running: ``--undo``, or installing PySpark again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import argparse
 import compileall
 import os
 import re
+import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
@@ -36,23 +39,27 @@ def pyspark_zip() -> Path:
 
 
 def add_compiled(path: Path) -> int:
-    """Put the compiled modules into a zip of sources, in the place of those that it may have.
+    """Put the compiled modules behind the sources in a zip, unless it has some.
 
     Parameters
     ----------
     path : Path
         The zip. It is replaced in one step: a process that starts meanwhile finds one of the two.
+        One that has read its directory before goes on finding the sources where that says.
 
     Returns
     -------
     int
-        How many there are.
+        How many there are by now.
 
     Raises
     ------
     OSError, BadZipFile
         The zip cannot be read, or not be written.
     """
+    with ZipFile(path) as sources:
+        if before := sum(name.endswith(".pyc") for name in sources.namelist()):
+            return before  # to replace them would take them from processes that know where they are
     with tempfile.TemporaryDirectory() as folder:
         with ZipFile(path) as sources:
             sources.extractall(folder, [n for n in sources.namelist() if n.endswith(".py")])
@@ -70,24 +77,32 @@ def add_compiled(path: Path) -> int:
                 invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
             )
         compiled = sorted(Path(folder).rglob("*.pyc"))
-        _replace(path, {str(one.relative_to(folder)): one for one in compiled})
+        with _replacing(path) as part:
+            shutil.copyfile(path, part)
+            with ZipFile(part, "a", ZIP_DEFLATED) as extended:
+                for file in compiled:
+                    extended.write(file, str(file.relative_to(folder)))
     return len(compiled)
 
 
 def remove_compiled(path: Path) -> None:
     """Leave the sources alone in the zip; raises what :func:`add_compiled` does."""
-    _replace(path, {})
+    with (
+        _replacing(path) as part,
+        ZipFile(path) as before,
+        ZipFile(part, "w", ZIP_DEFLATED) as after,
+    ):
+        for entry in before.infolist():
+            if not entry.filename.endswith(".pyc"):
+                after.writestr(entry, before.read(entry))
 
 
-def _replace(path: Path, compiled: dict[str, Path]) -> None:
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside it to write to, which then takes its place in one step."""
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
-        with ZipFile(path) as before, ZipFile(part, "w", ZIP_DEFLATED) as after:
-            for entry in before.infolist():
-                if not entry.filename.endswith(".pyc"):
-                    after.writestr(entry, before.read(entry))
-            for name, file in compiled.items():
-                after.write(file, name)
+        yield part
         part.chmod(path.stat().st_mode)
         part.replace(path)
     finally:
@@ -101,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--undo", action="store_true", help="leave the sources alone in the zip")
+    parser.add_argument(
+        "--undo", action="store_true", help="leave the sources alone in the zip; stop Spark before"
+    )
     undo = parser.parse_args(arguments).undo
     path = pyspark_zip()
     if not path.exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 
@@ -14,6 +14,7 @@ from pyspark_kafka_rebalance.source.compiled_pyspark import main
 SOURCES = {
     "pyspark/__init__.py": "import sys\nfrom pyspark import told\n",
     "pyspark/told.py": "def where():\n    raise ValueError('here')\n",
+    "pyspark/late.py": "x = 1\n" * 100,
     "pyspark/newer.py": "this is not of this version\n",
     "pyspark/tests/test_it.py": "",
     "pyspark/py.typed": "",
@@ -24,7 +25,7 @@ SOURCES = {
 def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "python" / "lib"
     folder.mkdir(parents=True)
-    with ZipFile(folder / "pyspark.zip", "w") as made:
+    with ZipFile(folder / "pyspark.zip", "w", ZIP_DEFLATED) as made:
         for name, text in SOURCES.items():
             made.writestr(name, text)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
@@ -51,10 +52,14 @@ def test_processes_take_the_compiled_modules(
     spark_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([]) == 0
-    assert "2 modules compiled" in capsys.readouterr().out
+    assert "3 modules compiled" in capsys.readouterr().out
     found = content(spark_home)
     assert {n: found[n] for n in SOURCES} == {n: t.encode() for n, t in SOURCES.items()}
-    assert found.keys() - SOURCES.keys() == {"pyspark/__init__.pyc", "pyspark/told.pyc"}
+    assert found.keys() - SOURCES.keys() == {
+        "pyspark/__init__.pyc",
+        "pyspark/late.pyc",
+        "pyspark/told.pyc",
+    }
     ran = in_the_zip(spark_home, "import pyspark.told as t; print(t.__cached__ or t.__file__)")
     assert ran.stdout.strip().endswith("pyspark.zip/pyspark/told.pyc"), ran.stderr
 
@@ -76,6 +81,26 @@ def test_another_python_takes_the_sources(spark_home: Path) -> None:
             made.writestr(name, b"old!" + data[4:] if name.endswith(".pyc") else data)
     ran = in_the_zip(spark_home, "import pyspark.told as t; print(t.__file__)")
     assert ran.stdout.strip().endswith("pyspark.zip/pyspark/told.py"), ran.stderr
+
+
+def test_a_process_that_runs_goes_on_finding_its_sources(spark_home: Path) -> None:
+    """It has the zip's directory in memory, and opens the file anew for each module."""
+    program = (
+        "import pyspark; print(1, flush=True); input(); import pyspark.late as late; print(late)"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(spark_home / "python/lib/pyspark.zip")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "1\n"
+    main([])
+    out, err = running.communicate("go on\n", timeout=60)
+    assert "pyspark/late.py" in out, err
 
 
 def test_once_more_and_undone(spark_home: Path) -> None:
