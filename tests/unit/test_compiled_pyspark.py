@@ -13,7 +13,8 @@ from pyspark_kafka_rebalance.source.compiled_pyspark import main
 
 SOURCES = {
     "pyspark/__init__.py": "import sys\nfrom pyspark import told\n",
-    "pyspark/told.py": "def where():\n    raise ValueError('here')\n",
+    "pyspark/told.py": "def where():\n    raise ValueError('here')\n"
+    + "".join(f"v{n} = {n * n % 977}\n" for n in range(1_000)),
     "pyspark/late.py": "x = 1\n" * 100,
     "pyspark/newer.py": "this is not of this version\n",
     "pyspark/tests/test_it.py": "",
@@ -25,7 +26,7 @@ SOURCES = {
 def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "python" / "lib"
     folder.mkdir(parents=True)
-    with ZipFile(folder / "pyspark.zip", "w", ZIP_DEFLATED) as made:
+    with ZipFile(folder / "pyspark.zip", "w", ZIP_DEFLATED, compresslevel=1) as made:
         for name, text in SOURCES.items():
             made.writestr(name, text)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
