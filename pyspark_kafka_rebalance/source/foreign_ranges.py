@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
@@ -22,9 +21,6 @@ from ..fetch.offset_range import OffsetRange
 from .marking import Look, Standing, undecided, wait_for_owners
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
-
-if TYPE_CHECKING:
-    from .options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +36,6 @@ class ForeignRanges:
 
     Parameters
     ----------
-    options : SourceOptions
-        Those of a stream.
     state : QueryState
         Tells what is owned, and what the group is known to have.
     members : QueryMembers
@@ -50,10 +44,7 @@ class ForeignRanges:
         What ends it ends a wait.
     """
 
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
-        self._options = options
+    def __init__(self, state: QueryState, members: QueryMembers, pump: Pump) -> None:
         self._state = state
         self._members = members
         self._pump = pump
@@ -71,7 +62,6 @@ class ForeignRanges:
 
         Raises what ended the membership.
         """
-        session_s = self._options.consumer_config["session_timeout_ms"] / 1000
         there: set[TopicPartition] | None = None
 
         def look() -> Look:
@@ -89,6 +79,9 @@ class ForeignRanges:
         def wait() -> None:
             self._pump.wait(_TICK_S)
             self._pump.raise_failure()
+
+        def session_s() -> float:
+            return self._members.session_timeout_ms() / 1000
 
         try:
             return wait_for_owners(ranges, look, wait, session_s, time.monotonic)

@@ -27,8 +27,10 @@ from ..fetch.offset_range import OffsetRange
 
 log = logging.getLogger(__name__)
 
-#: How long nothing may move, once the members have joined: neither an owner nor a commit of what is
-#: waited for. Two queries that replay each other's partitions wait for so long.
+#: How long nothing may move, once the members have joined and dead members are out of the group:
+#: neither an owner nor a commit of what is waited for. In that time the coordinator gives away what
+#: the dead had, and the new owner commits a batch; two queries that replay each other's partitions
+#: do nothing but wait.
 STILL_S = 30.0
 
 #: How long an owner may take that commits a little now and then.
@@ -78,14 +80,21 @@ def wait_for_owners(
     ranges: Mapping[TopicPartition, OffsetRange],
     look: Callable[[], Look],
     wait: Callable[[], None],
-    session_s: float,
+    session_s: Callable[[], float],
     clock: Callable[[], float],
 ) -> dict[TopicPartition, int]:
     """Wait until it is decided which rows are marked (invariant 2).
 
     Until when: ``JOIN_S`` after the session's end for the members to join; then ``STILL_S``
-    without any change, ``AT_MOST_S`` in all. Ended early when nothing is undecided. At the
-    deadline the rest goes out without the mark: it may come twice, and is not skipped.
+    without any change, at the earliest as long after the session's end, at the latest
+    ``AT_MOST_S`` after it. Ended early when nothing is undecided. At the deadline the rest goes
+    out without the mark: it may come twice, and is not skipped.
+
+    The session is counted from the beginning of the wait, since what died before it sends no
+    heartbeat after it. A JoinGroup of the classic protocol is held until the dead are out, so the
+    session is over by the time that it is answered. Joining does not wait for them in the
+    consumer protocol (KIP-848), in a group that both protocols share, or where a static member
+    comes back: a dead member then owns its partitions until its session ends, and all is still.
 
     Parameters
     ----------
@@ -95,8 +104,9 @@ def wait_for_owners(
         Looks at the group; a partition that is not to be waited for is left out.
     wait : callable
         Waits a moment; raises what ended the membership.
-    session_s : float
-        After which the group gives up dead members, in seconds.
+    session_s : callable
+        After which the group gives up dead members, in seconds; asked each time, because the
+        broker's is known only when a member joins.
     clock : callable
         Seconds.
 
@@ -113,11 +123,13 @@ def wait_for_owners(
             log.info("waiting for what is another's of the batch: %s", names_of(open_))
         if seen != before:
             before, changed_at = seen, now
-        if seen.joined:
-            is_over = now - changed_at >= STILL_S or now - began_at >= session_s + AT_MOST_S
+        session_ends_at = began_at + session_s()
+        if not seen.joined:
+            until = session_ends_at + JOIN_S
         else:
-            is_over = now - began_at >= session_s + JOIN_S
-        if is_over:
+            still_until = max(changed_at, session_ends_at) + STILL_S
+            until = min(still_until, session_ends_at + AT_MOST_S)
+        if now >= until:
             log.warning(
                 "not known whether another delivers what the group has not committed, so it is not "
                 "marked lost and may come twice: %s",

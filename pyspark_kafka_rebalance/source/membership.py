@@ -128,7 +128,7 @@ class QueryMembership:
         self.log_ends = LogEnds(options, self._members, self._pump)
         self.deletions = DeletionWatch(options, self._state, self._members)
         self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
-        self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
+        self.foreign_ranges = ForeignRanges(self._state, self._members, self._pump)
         limit_ms = options.max_batch_duration_ms
         self._batch_time = BatchTime(None if limit_ms is None else limit_ms / 1000)
         self._stands_aside = False  # out of the group until the batch under way is done

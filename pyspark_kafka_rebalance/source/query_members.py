@@ -135,5 +135,9 @@ class QueryMembers:
         return not moving and self.has_joined()
 
     def session_timeout_ms(self) -> float:
-        """The longest of theirs; 0 before there is one."""
-        return max((member.session_timeout_ms for member in self._members), default=0.0)
+        """The longest of theirs; before there is one, the option.
+
+        In the consumer protocol the broker's, once a member has joined.
+        """
+        given: float = self._options.consumer_config["session_timeout_ms"]
+        return max((member.session_timeout_ms for member in self._members), default=given)

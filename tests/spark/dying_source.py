@@ -11,6 +11,7 @@ import signal
 import time
 from pathlib import Path
 
+from pyspark_kafka_rebalance.source import marking
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.spark_versions import reader_for_this_spark
@@ -21,6 +22,9 @@ BEFORE_READ = "between the WAL and the read"
 IN_READ = "in the middle of the read"
 BEFORE_COMMIT_LOG = "between the sink and the commit log"
 BEFORE_GROUP = "between the commit log and the group's commit"
+#: For how long nothing may move before a replay that waits for others gives up, where it is short.
+SOON_STILL_S = 6.0
+
 POINTS = (BEFORE_WAL, BEFORE_READ, IN_READ, BEFORE_COMMIT_LOG, BEFORE_GROUP)
 
 
@@ -100,3 +104,15 @@ class DyingDataSource(KafkaDeferredDataSource):
 
     def streamReader(self, schema):
         return reader_for_this_spark(DyingReader, self._parsed.for_stream())
+
+
+class ImpatientDataSource(DyingDataSource):
+    """Whose replays wait for others for less than a session, once nothing moves."""
+
+    @classmethod
+    def name(cls):
+        return "kafka_deferred_impatient"
+
+    def streamReader(self, schema):  # in the planner's process
+        marking.STILL_S = SOON_STILL_S
+        return super().streamReader(schema)

@@ -33,8 +33,10 @@ from .dying_source import (
     BEFORE_WAL,
     IN_READ,
     POINTS,
+    SOON_STILL_S,
     Death,
     DyingDataSource,
+    ImpatientDataSource,
 )
 
 PATIENCE_S = 240.0
@@ -291,14 +293,14 @@ class Unmarked:
                     self.times[partition, offset] += 1
 
 
-def produce(kafka, topic_name, count, start=0):
-    """Records to two partitions in turn; each one's (partition, offset), once."""
+def produce(kafka, topic_name, count, start=0, partitions=2):
+    """Records to all partitions in turn; each one's (partition, offset), once."""
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
     numbers = range(start, start + count)
     for number in numbers:
-        producer.send(topic_name, b"%d" % number, partition=number % 2)
+        producer.send(topic_name, b"%d" % number, partition=number % partitions)
     producer.close()
-    return {(number % 2, number // 2): 1 for number in numbers}
+    return {divmod(number, partitions)[::-1]: 1 for number in numbers}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -415,6 +417,65 @@ def test_a_replay_outlives_the_session_of_the_run_that_died(
     admin.close()
     twice = {o: n for o, n in (already + mine.times + others.times).items() if n > 1}
     assert twice == {}
+
+
+def test_a_replay_waits_for_what_a_dead_member_keeps_for_its_session(
+    spark, kafka, topic_name, group_id, stream
+):
+    """KIP-848: a restarted query joins beside its dead member, and nothing moves for a session.
+
+    It replayed all of the batch without the mark, and the next owner of some of it read that, too.
+    """
+    partitions, session_s = 6, 20
+    options_session_ms = "10000"  # which has no meaning here
+    assert int(options_session_ms) / 1000 + SOON_STILL_S < session_s
+    kafka.create_topic(topic_name, partitions=partitions)
+    kafka.configure_group(group_id, {"consumer.session.timeout.ms": session_s * 1000})
+    spark.dataSource.register(ImpatientDataSource)
+    one = {
+        "readers": "1",
+        "kafka__group__protocol": "consumer",
+        "kafka__session__timeout__ms": options_session_ms,
+    }
+    victim, other = stream("victim", **one), stream("other", **one)
+    victim.source = ImpatientDataSource.name()
+    checkpoint = Path(victim.options["checkpointLocation"])
+    death = Death(str(checkpoint))
+    in_sink, may_end = threading.Event(), threading.Event()
+
+    def hold(rows):
+        in_sink.set()
+        may_end.wait(PATIENCE_S)
+
+    others, mine = Unmarked(other), Unmarked(victim, before=hold)
+    records = produce(kafka, topic_name, partitions, partitions=partitions)
+    other.start(**IDLING)
+    wait_while_active([other], lambda: others.times == records, "the other reads")
+    victim.start(**IDLING)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    group = Group(admin, group_id)
+    wait_while_active([victim, other], lambda: group.owners() == [3, 3], "they share")
+    records |= produce(kafka, topic_name, partitions, start=6, partitions=partitions)
+    wait_while_active([victim, other], in_sink.is_set, "the victim is in its sink")
+    death.arm(IN_READ)
+    records |= produce(kafka, topic_name, 60, start=12, partitions=partitions)
+    may_end.set()  # its next batch has records of all its partitions
+    wait_until(lambda: not victim.query.isActive, "dies while it reads")
+    offset = logged(checkpoint, newest(checkpoint, "offsets"))
+    in_flight = set(records_of(offset, topic_name))
+    assert len(in_flight) == 30
+    victim.start(**IDLING)
+    wait_while_active(
+        [victim, other],
+        lambda: len(describe_group(admin, group_id).members) == 3,
+        "it joins beside the dead one",
+    )
+    ends = {TopicPartition(topic_name, p): 12 for p in range(partitions)}
+    wait_while_active([victim, other], lambda: kafka.committed(group_id) == ends, "all is read")
+    admin.close()
+    assert mine.times + others.times == records
+    assert mine.marked, "the other got nothing of the batch, so this shows nothing"
+    assert mine.marked == in_flight & others.times.keys()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

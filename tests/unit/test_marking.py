@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from kafka.structs import TopicPartition
@@ -61,7 +61,9 @@ class Time:
         self.waited += 1.0
 
 
-def waiting(looks: Iterable[Look], time: Time) -> dict[TopicPartition, int]:
+def waiting(
+    looks: Iterable[Look], time: Time, session_s: Callable[[], float] = lambda: SESSION_S
+) -> dict[TopicPartition, int]:
     looking = iter(looks)
     last: list[Look] = []
 
@@ -69,7 +71,7 @@ def waiting(looks: Iterable[Look], time: Time) -> dict[TopicPartition, int]:
         last[:] = [next(looking, last[0] if last else Look(True, {}))]
         return last[0]
 
-    return wait_for_owners(RANGES, look, time.wait, SESSION_S, time)
+    return wait_for_owners(RANGES, look, time.wait, session_s, time)
 
 
 def others(committed: int | None, joined: bool = True) -> Look:
@@ -102,8 +104,10 @@ def test_an_owner_that_gives_the_partition_up_leaves_the_rest_to_the_replay() ->
 @pytest.mark.parametrize(
     ("looks", "patience_s"),
     [
-        ([others(120)], STILL_S),
+        ([others(120)], SESSION_S + STILL_S),
+        ([others(110)] * 5 + [others(120)], SESSION_S + STILL_S),
         ([others(None, joined=False)], SESSION_S + JOIN_S),
+        # As a JoinGroup that is held until the dead are out: their session is waited for once.
         ([others(None, joined=False)] * 20 + [others(120)], 20 + STILL_S),
     ],
 )
@@ -122,9 +126,35 @@ def test_in_the_end_rows_come_twice_rather_than_not_at_all(
 def test_an_owner_that_hardly_goes_on_is_not_waited_for_for_ever() -> None:
     time = Time()
     ranges = {P: OffsetRange("t", 0, 0, 10**6)}
-    below = wait_for_owners(ranges, lambda: others(int(time.now)), time.wait, SESSION_S, time)
+    below = wait_for_owners(
+        ranges, lambda: others(int(time.now)), time.wait, lambda: SESSION_S, time
+    )
     assert time.waited == SESSION_S + AT_MOST_S
     assert below == {P: int(time.now)}
+
+
+@pytest.mark.parametrize("session_s", [STILL_S + 5, 3 * STILL_S])
+@pytest.mark.parametrize("batch_s", [1, STILL_S - 1])
+def test_what_a_dead_member_keeps_for_its_session_is_waited_for(
+    session_s: float, batch_s: float
+) -> None:
+    """Joining does not wait for the dead in KIP-848: the replay came without the mark, and twice.
+
+    The next owner gets the partition when the session ends, and commits its first batch then.
+    """
+    time = Time()
+    looks = [others(100)] * int(session_s + batch_s) + [others(150)]
+    assert waiting(looks, time, lambda: session_s) == {P: 150}
+
+
+def test_the_session_is_the_brokers_once_a_member_has_joined() -> None:
+    time, session_s = Time(), 100.0
+    looks = [others(None, joined=False)] * 3 + [others(100)] * 110 + [others(150)]
+
+    def known_s() -> float:
+        return session_s if time.waited > 3 else SESSION_S
+
+    assert waiting(looks, time, known_s) == {P: 150}
 
 
 def test_what_ends_the_membership_ends_the_wait() -> None:
@@ -132,4 +162,4 @@ def test_what_ends_the_membership_ends_the_wait() -> None:
         raise RuntimeError("in the pump")
 
     with pytest.raises(RuntimeError, match="in the pump"):
-        wait_for_owners(RANGES, lambda: others(100), fail, SESSION_S, Time())
+        wait_for_owners(RANGES, lambda: others(100), fail, lambda: SESSION_S, Time())

@@ -27,6 +27,7 @@ from pyspark_kafka_rebalance.source import deletion_watch as deletion_watch_modu
 from pyspark_kafka_rebalance.source import foreign_ranges as foreign_ranges_module
 from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
 from pyspark_kafka_rebalance.source import log_ends as log_ends_module
+from pyspark_kafka_rebalance.source import marking as marking_module
 from pyspark_kafka_rebalance.source import membership as membership_module
 from pyspark_kafka_rebalance.source.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.membership import QueryMembership
@@ -1097,6 +1098,32 @@ def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
     query.rounds(4)
     assert group.members[0].released == {P}
     assert group.committed == {P: 150, Q: 260}
+
+
+def test_a_replay_waits_for_the_session_that_the_broker_sets(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the consumer protocol it is not the option's."""
+    monkeypatch.setattr(marking_module, "STILL_S", 0.0)
+    group.committed = {P: 100, Q: 200}
+    query = make(**{"kafka.session.timeout.ms": "300000"})
+    membership = query.membership
+    ranges = {Q: a_range(Q, 200, 250)}
+    membership.resume({P: 100, Q: 200}, ranges, {"ends": {"1": 250}})
+    query.start()
+    found: list[dict[TopicPartition, int]] = []
+    planner = threading.Thread(
+        target=lambda: found.append(membership.foreign_ranges.lost_below(ranges))
+    )
+    planner.start()
+    member = group.members[0]
+    member.session_timeout_ms = 200_000
+    member.assign(P)
+    query.rounds(20)
+    assert planner.is_alive(), "a dead member may own it"
+    member.session_timeout_ms = 0
+    planner.join(PATIENCE_S)
+    assert found == [{}]
 
 
 def test_a_checkpoint_is_ahead_of_the_group(make: Callable[..., Query], group: Group) -> None:
