@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
     from kafka.future import Future
 
 log = logging.getLogger(__name__)
+
+#: What kafka-python ends a refresh of metadata with, whose other topics have been updated.
+_OF_A_TOPIC = (
+    kafka_errors.UnknownTopicOrPartitionError,
+    kafka_errors.TopicAuthorizationFailedError,
+    kafka_errors.InvalidTopicError,
+)
 
 #: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId beside OwnedPartitions (v1), so
 #: that a leader can tell a stale claim from a valid one.
@@ -214,7 +222,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         """
         cluster = self._cluster
         if cluster.metadata_refresh_in_progress:  # it may not ask for all topics
-            self.run(self.wait_for, cluster.request_update(), timeout_ms)
+            with suppress(*_OF_A_TOPIC):
+                self.run(self.wait_for, cluster.request_update(), timeout_ms)
         before, cluster.need_all_topic_metadata = cluster.need_all_topic_metadata, True
         try:
             self.run(self.wait_for, self.refresh_metadata_now(), timeout_ms)

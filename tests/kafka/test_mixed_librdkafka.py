@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from group_members import PATIENCE_S, MakeMember, owns, poll_until, revoked, share
+from group_members import PATIENCE_S, MakeMember, owns, poll_until, revoked, share, wait_until
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -141,6 +141,7 @@ def test_librdkafka_leads_and_takes_from_ours_only_what_moves(
 ):
     kafka.create_topic(topic_name, partitions=12)
     leader = librdkafka("leader")
+    wait_until(lambda: leader.owned == 12, "it is the first")
     first = consumers(topic_name)
     poll_until(lambda: leader.owned == 6 and owns(first, 6)(), first)
     second = consumers(topic_name)

@@ -406,5 +406,6 @@ def test_what_is_being_applied_counts_as_owned(kafka, topic_name, consumers):
     assert isinstance(event, AssignmentReceived)
     assert event.partitions == partitions(topic_name, 0, 1)
     assert membership._reconciliation.owned.keys() == event.partitions
-    member._apply_assignment(event)
+    with membership._lock:
+        membership._events.insert(0, event)  # the next poll applies it
     poll_until(owns(member, 2), member)
