@@ -5,9 +5,11 @@ None of them depends on membership, and none waits longer than it is told to.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from kafka import KafkaConsumer
+from kafka.errors import LeaderNotAvailableError
 from kafka.structs import TopicPartition
 
 from ._kafka_python import GroupCoordinator, end_offsets_now
@@ -45,6 +47,20 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         committed = self._coordinator.fetch_committed_offsets(list(partitions), timeout_ms)
         return {partition: found.offset for partition, found in committed.items()}
 
+    def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
+        with _leader_gone():
+            return dict(super().beginning_offsets(partitions, timeout_ms))
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
+        with _leader_gone():
+            return dict(super().end_offsets(partitions, timeout_ms))
+
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
@@ -57,3 +73,12 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         """Those whose leader the metadata knows; asking for others would wait for them."""
         leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
         return [p for p, leader in leaders.items() if leader is not None and leader >= 0]
+
+
+@contextmanager
+def _leader_gone() -> Iterator[None]:
+    """kafka-python leaves out a partition whose leader went away, and stumbles over that."""
+    try:
+        yield
+    except KeyError as error:
+        raise LeaderNotAvailableError(*error.args) from error

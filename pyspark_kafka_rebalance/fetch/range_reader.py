@@ -244,7 +244,8 @@ class RangeReader:
         if self.finished:
             return
         self._stalled_s += at - self._asked_at
-        if self._stalled_s >= self._settings.retry_timeout_s:
+        # A partition that does not exist has its own time, or a slow answer would hide the reason.
+        if self._stalled_s >= self._settings.retry_timeout_s and self._missing_since is None:
             raise KafkaRebalanceError(
                 f"reading {self.range} made no progress at offset {self.position} "
                 f"for {self._stalled_s:.1f} s: {reason}"

@@ -158,8 +158,5 @@ class StartLookup:
                 [p for p, rule in rules.items() if rule == name and p not in starts]
             )
             if asked:
-                try:
-                    starts.update(look_up(asked, LOOKUP_TIMEOUT_MS))
-                except KeyError as error:  # kafka-python's, when a leader goes away meanwhile
-                    log.warning("start of %s not found yet: its leader is gone", error)
+                starts.update(look_up(asked, LOOKUP_TIMEOUT_MS))
         return starts

@@ -373,18 +373,19 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
+#: As eagerly as a broker does it.
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": 100,
+    "min.cleanable.dirty.ratio": 0.001,
+    "delete.retention.ms": 0,
+}
+
+
 def test_a_compacted_topic(
     own_kafka: LocalKafka, fetcher: Callable[..., RangeFetcher], topic_name: str
 ) -> None:
-    own_kafka.create_topic(
-        topic_name,
-        config={
-            "cleanup.policy": "compact",
-            "segment.ms": 100,
-            "min.cleanable.dirty.ratio": 0.001,
-            "delete.retention.ms": 0,
-        },
-    )
+    own_kafka.create_topic(topic_name, config=COMPACTED)
     for _ in range(3):
         keys = [b"k%d" % (n % 50) for n in range(500)]
         own_kafka.produce(topic_name, values(500), keys=keys, partition=0)
@@ -411,15 +412,7 @@ def test_markers_that_compaction_has_emptied(
     group_id: str,
 ) -> None:
     """The last marker of a producer stays, with no record in its batch: it was called corrupt."""
-    own_kafka.create_topic(
-        topic_name,
-        config={
-            "cleanup.policy": "compact",
-            "segment.ms": 100,
-            "min.cleanable.dirty.ratio": 0.001,
-            "delete.retention.ms": 0,
-        },
-    )
+    own_kafka.create_topic(topic_name, config=COMPACTED)
     partition = TopicPartition(topic_name, 0)
     # The marker that ends a transaction for its fenced producer is of a new epoch, of which the log
     # has nothing else. (With transactions v2 every marker is such a one.)

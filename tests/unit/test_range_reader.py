@@ -275,6 +275,24 @@ def test_a_topic_that_a_starting_broker_does_not_know_yet(error: Any, clock: Clo
 # Fetch sizes
 
 
+class SlowCluster(Cluster):
+    """Each look-up of the leader takes longer than a reader that is in a hurry would wait."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def locate(self, topic: str, partition: int) -> Leader:
+        self._clock.sleep(0.3)
+        raise kafka_errors.UnknownTopicOrPartitionError(f"{topic}-{partition}")
+
+
+def test_a_slow_answer_does_not_hide_that_a_partition_does_not_exist(clock: Clock) -> None:
+    with pytest.raises(DataLossError, match="does not exist"):
+        read(SlowCluster(clock), retry_timeout_s=0.2)
+    assert read(SlowCluster(clock), retry_timeout_s=0.2, fail_on_data_loss=False) == [20]
+
+
 def sizes(cluster: Cluster, bytes_per_offset: dict[str, float], fetch_bytes: int) -> list[int]:
     found: list[int] = []
     send: Callable[..., Any] = cluster.send
