@@ -145,6 +145,11 @@ class CommitLoop:
         if not woken:
             self.wake()
 
+    def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
+        """Where a former owner has committed, maybe with metadata of the application's own."""
+        with self._lock:
+            self._commits.begin(partition, offset, described)
+
     def forget_gaps(self, partitions: Collection[TopicPartition]) -> None:
         """Where these stand is the next owner's business."""
         with self._lock:

@@ -167,8 +167,7 @@ class CommittingConsumer(MemberStatus):
             if not self._io.subscribed:
                 return record
             partition = TopicPartition(record.topic, record.partition)
-            if found := self._hand_outs.still_owed({partition: [record]}):
-                self._hand_outs.hand_out(found)
+            if self._hand_outs.hand_out({partition: [record]}):
                 return record
 
     def _positions(self) -> dict[TopicPartition, Any]:

@@ -1,208 +1,27 @@
-"""Completion: which handed out records are processed, in whatever order that happens.
+"""Completion: which handed out records of the owned partitions are processed.
 
-Asynchronous workers finish out of order; a committed position may only pass what is complete
-(KIP-983, problem 4). Offsets are kept as ranges: memory grows with the gaps between what is
-pending (out of order workers, compaction, transaction markers), not with the records.
+Of each partition ``PartitionCompletion`` knows, with its invariants; here is what outlives it: a
+seek, what the owner before had completed, what was handed out under an assignment that is over.
 
-Invariants:
- 1. What is pending was handed out, is not complete, and lies below ``next_offset``.
- 2. The position to commit is the lowest pending offset, or ``next_offset`` when none is.
- 3. What was never handed out (a forward seek, compaction) holds nothing up.
- 4. A call that is refused changes nothing.
- 5. Handed out again after a seek, a record is pending again. Handed out at a lower offset than
-    where the last hand-out ended and without a seek, records are others than those that were
-    there before (the log was truncated, or its topic created anew): those are forgotten.
+A call that is refused changes nothing. Handed out at a lower offset than where the last hand-out
+ended and without a seek, records are others than those that were there before (the log was
+truncated, or its topic created anew): those are forgotten.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from kafka.structs import TopicPartition
 
 from ..errors import PartitionsLostError
 from .inherited import Inherited
+from .leader_epochs import LeaderEpochs
+from .partition_completion import PartitionCompletion
 from .remaining import Remaining
-
-
-class PartitionCompletion:
-    """The handed out records of one partition, from the first after its assignment."""
-
-    def __init__(self) -> None:
-        # Disjoint and not touching, in order: first offset, and the offset after the last.
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._lowest: int | None = None
-        self._next: int | None = None
-        self._continues_at: int | None = None  # where the last hand-out ended
-        # Leader epochs of what was handed out, each from an offset on; -1: unknown.
-        self._epochs: list[tuple[int, int]] = []
-        self._singly = False  # whether records were completed one by one
-        self._sought_past: int | None = None  # the first that a forward seek left out
-        #: What the owner before had completed out of order; those records are not handed out.
-        self.inherited: Inherited | None = None
-
-    @property
-    def next_offset(self) -> int | None:
-        """The offset after the highest that was handed out; None before the first."""
-        return self._next
-
-    @property
-    def continues_at(self) -> int | None:
-        """Where the last hand-out ended; None before the first."""
-        return self._continues_at
-
-    def leader_epoch(self, next_offset: int) -> int:
-        """The leader epoch of the last record before this next offset; -1 where it is unknown."""
-        at = bisect_right(self._epochs, next_offset - 1, key=lambda known: known[0]) - 1
-        return self._epochs[at][1] if at >= 0 else -1
-
-    def reached(self, offset: int) -> bool:
-        """Whether the offset lies between the lowest and the highest that were handed out.
-
-        Those between that do not exist are not remembered, and count as handed out.
-        """
-        return (
-            self._lowest is not None
-            and self._next is not None
-            and (self._lowest <= offset < self._next)
-        )
-
-    @property
-    def position(self) -> int | None:
-        """The offset to commit, exclusive (invariant 2); None before the first hand-out."""
-        if self._starts or self._next is None or self.inherited is None:
-            return self._starts[0] if self._starts else self._next
-        return self.inherited.remaining.next_from(self._next)
-
-    @property
-    def any_pending(self) -> bool:
-        """Whether something that was handed out is not complete."""
-        return bool(self._starts)
-
-    def remaining(self, offset: int) -> tuple[Remaining, int]:
-        """What is left to process when this offset is committed, and the highest leader epoch.
-
-        Everything from where polls go on, and what is pending below. Without gaps while nobody
-        completes records one by one: what is left out of a log is nothing to tell of.
-        """
-        inherited = self.inherited
-        if self._continues_at is None or not (self._singly or inherited):
-            return Remaining(offset), -1
-        live = self._continues_at
-        if self._sought_past is not None and offset <= self._sought_past:
-            live = min(live, self._sought_past)  # who takes over has not sought
-        remaining = Remaining.of(zip(self._starts, self._ends, strict=True), max(offset, live))
-        epoch = self.leader_epoch(self._continues_at)
-        if inherited is not None:
-            remaining = remaining.merge(inherited.remaining)
-            known = epoch >= 0 and inherited.leader_epoch >= 0
-            epoch = max(epoch, inherited.leader_epoch) if known else -1
-        remaining = remaining.trim(offset)
-        if offset not in remaining:  # committed lower than it might be
-            between = remaining.between(offset, remaining.live)
-            remaining = Remaining.of([(offset, offset + 1), *between], remaining.live)
-        return remaining, epoch
-
-    def hand_out(self, offsets: Sequence[int], leader_epoch: int = -1) -> None:
-        """These offsets, ascending, are in processing now; also again, after a seek back."""
-        if not offsets:
-            return
-        self._learn_epoch(offsets[0], leader_epoch)
-        if offsets[-1] - offsets[0] == len(offsets) - 1:
-            self._add(offsets[0], offsets[-1] + 1)
-        else:
-            start = previous = offsets[0]
-            for offset in offsets[1:]:
-                if offset != previous + 1:
-                    self._add(start, previous + 1)
-                    start = offset
-                previous = offset
-            self._add(start, previous + 1)
-        after = offsets[-1] + 1
-        self._lowest = offsets[0] if self._lowest is None else min(self._lowest, offsets[0])
-        self._next = after if self._next is None else max(self._next, after)
-        self._continues_at = after
-
-    def seek(self, offset: int) -> None:
-        """The application said that polls go on from this offset."""
-        after = self._continues_at
-        if after is not None and offset > after:
-            past = self._sought_past
-            self._sought_past = after if past is None or self._reached(past) else min(past, after)
-
-    def _reached(self, offset: int) -> bool:
-        """Whether the position to commit is beyond this offset."""
-        return (self.position or 0) > offset
-
-    def _learn_epoch(self, offset: int, epoch: int) -> None:
-        while self._epochs and self._epochs[-1][0] >= offset:
-            self._epochs.pop()
-        if not self._epochs or self._epochs[-1][1] != epoch:
-            self._epochs.append((offset, epoch))
-            position = self.position or 0
-            while len(self._epochs) > 1 and self._epochs[1][0] < position:
-                del self._epochs[0]  # nothing so low will be committed any more
-
-    def truncate(self, offset: int) -> None:
-        """Forget what was handed out from this offset on: those records are gone."""
-        self.inherited = None
-        at = bisect_right(self._starts, offset - 1)
-        del self._starts[at:], self._ends[at:]
-        if self._ends and self._ends[-1] > offset:
-            self._ends[-1] = offset
-        self._learn_epoch(offset, -1)
-        if self._next is not None:
-            self._next = min(self._next, offset)
-        if self._lowest is not None:
-            self._lowest = min(self._lowest, offset)
-        self._continues_at = offset
-
-    def complete(self, offset: int) -> None:
-        """The record at this offset is processed; again is fine."""
-        self._singly = True
-        at = bisect_right(self._starts, offset) - 1
-        if at < 0 or offset >= self._ends[at]:
-            return
-        start, end = self._starts[at], self._ends[at]
-        if start == offset and end == offset + 1:
-            del self._starts[at], self._ends[at]
-        elif start == offset:
-            self._starts[at] = offset + 1
-        elif end == offset + 1:
-            self._ends[at] = offset
-        else:
-            self._ends[at] = offset
-            self._starts.insert(at + 1, offset + 1)
-            self._ends.insert(at + 1, end)
-
-    def complete_below(self, offset: int) -> int:
-        """Everything below this next offset is processed.
-
-        Returns
-        -------
-        int
-            The position to commit: what was given, or more if workers have completed more.
-        """
-        at = bisect_right(self._ends, offset)
-        del self._starts[:at], self._ends[:at]
-        if self._starts and self._starts[0] < offset:
-            self._starts[0] = offset
-        # Without workers no more than was asked for, although nothing may lie in between.
-        return max(offset, self.position or 0) if self._singly or self.inherited else offset
-
-    def _add(self, start: int, end: int) -> None:
-        """Add a range, merged with what it touches."""
-        first = bisect_right(self._ends, start - 1)
-        last = bisect_right(self._starts, end)
-        if first < last:
-            start = min(start, self._starts[first])
-            end = max(end, self._ends[last - 1])
-        self._starts[first:last] = [start]
-        self._ends[first:last] = [end]
 
 
 class Completion:
@@ -212,6 +31,7 @@ class Completion:
         self._partitions: dict[TopicPartition, PartitionCompletion] = {}
         self._sought: set[TopicPartition] = set()  # and nothing handed out since
         self._inherited: dict[TopicPartition, Inherited] = {}
+        self._epochs: dict[TopicPartition, LeaderEpochs] = {}
         # The offset after the highest that was handed out under an assignment that is over.
         self._over: dict[TopicPartition, int] = {}
         # The same, of a log that was truncated under the present assignment.
@@ -223,11 +43,26 @@ class Completion:
         """A poll returned the records at these offsets, ascending, all of one leader epoch."""
         sought = partition in self._sought
         self._sought.discard(partition)
-        found = self._partitions.setdefault(partition, PartitionCompletion())
-        found.inherited = self._inherited.get(partition)
+        found = self._found(partition)
         if sought and offsets:
             found.seek(offsets[0])
         found.hand_out(offsets, leader_epoch)
+
+    def go_on(self, partition: TopicPartition, offset: int) -> None:
+        """Polls have come to here; what lies before was handed out or left out."""
+        self._found(partition).go_on(offset)
+
+    def _found(self, partition: TopicPartition) -> PartitionCompletion:
+        found = self._partitions.get(partition)
+        if found is None:
+            epochs = self._epochs.setdefault(partition, LeaderEpochs())
+            found = self._partitions[partition] = PartitionCompletion(epochs)
+            found.inherited = self._inherited.get(partition)
+        return found
+
+    def learn_epoch(self, partition: TopicPartition, start: int, end: int, epoch: int) -> None:
+        """Records in [start, end) are of this leader epoch, whether they are handed out or not."""
+        self._epochs.setdefault(partition, LeaderEpochs()).learn(start, end, epoch)
 
     def inherit(self, partition: TopicPartition, inherited: Inherited) -> None:
         """What the owner before had completed is not handed out, until polls go back."""
@@ -246,11 +81,12 @@ class Completion:
             or partition in self._sought
             or self.truncated_at(partition, offset)
         ):
-            self._disinherit(partition)
+            self.disinherit(partition)
             return None
         return found
 
-    def _disinherit(self, partition: TopicPartition) -> None:
+    def disinherit(self, partition: TopicPartition) -> None:
+        """Hand out again what the owner before had completed."""
         self._inherited.pop(partition, None)
         if partition in self._partitions:
             self._partitions[partition].inherited = None
@@ -282,15 +118,29 @@ class Completion:
 
     def leader_epoch(self, partition: TopicPartition, next_offset: int) -> int:
         """The leader epoch of the last record before this next offset; -1 where it is unknown."""
-        found = self._partitions.get(partition)
-        return -1 if found is None else found.leader_epoch(next_offset)
+        found = self._epochs.get(partition)
+        return -1 if found is None else found.of(next_offset)
 
     def sought(self, partitions: Iterable[TopicPartition]) -> None:
         """The application said where polls go on."""
         for partition in partitions:
             self._sought.add(partition)
-            self._disinherit(partition)
+            self.disinherit(partition)
             self._truncated_from.pop(partition, None)
+
+    def skip(self, partition: TopicPartition, start: int, end: int) -> None:
+        """The application gave up the records in [start, end), where polls stopped; they go on.
+
+        What the owner before had completed behind them is left out as before.
+        """
+        if partition in self._sought:
+            return
+        if partition in self._partitions:
+            self._partitions[partition].skip(end)
+        inherited = self._inherited.get(partition)
+        if inherited is not None:
+            remaining = inherited.remaining.process(start, end)
+            self.inherit(partition, replace(inherited, remaining=remaining))
 
     def was_sought(self, partition: TopicPartition) -> bool:
         """Whether nothing was handed out since the application said where polls go on."""
@@ -299,7 +149,7 @@ class Completion:
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """The records from this offset on are gone, and others may be there by now."""
         found = self._partitions[partition]
-        self._disinherit(partition)
+        self.disinherit(partition)
         self._note_over(partition, found)
         if found.next_offset is not None:
             before = self._truncated_from.get(partition, 0)
@@ -312,7 +162,7 @@ class Completion:
         Returns
         -------
         int or None
-            The partition's position to commit if it advanced.
+            The partition's position to commit if it advanced, or moved back since the last call.
 
         Raises
         ------
@@ -331,7 +181,8 @@ class Completion:
         for offset in offsets:
             found.complete(offset)
         after = found.position
-        return after if after != before else None
+        moved, found.moved_back = found.moved_back or after != before, False
+        return after if moved else None
 
     def refuse_truncated(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Raise PartitionsLostError when next offsets are those of records that are gone.
@@ -361,7 +212,7 @@ class Completion:
         }
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions of which something was handed out under the present assignment."""
+        """The partitions of which polls brought something under the present assignment."""
         return frozenset(self._partitions)
 
     def pending(self) -> frozenset[TopicPartition]:
@@ -374,6 +225,7 @@ class Completion:
             self._sought.discard(partition)
             self._inherited.pop(partition, None)
             self._truncated_from.pop(partition, None)
+            self._epochs.pop(partition, None)
             found = self._partitions.pop(partition, None)
             if found is not None:
                 self._note_over(partition, found)
@@ -384,7 +236,7 @@ class Completion:
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
-        self.forget([*self._partitions, *self._sought, *self._inherited])
+        self.forget([*self._partitions, *self._sought, *self._inherited, *self._epochs])
 
     def _not_handed_out(self, partition: TopicPartition, offset: int) -> Exception:
         name = f"{partition.topic}-{partition.partition}"

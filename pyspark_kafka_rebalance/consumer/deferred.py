@@ -348,6 +348,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         It knows no wakeup, so it waits a slice at a time, as ``_poll`` does.
         """
         deadline = time.monotonic() + timeout_ms / 1000
+        self._end_iteration(update_offsets)
         wait_ms = timeout_ms
         while True:
             records: dict[TopicPartition, list[Any]] = super().poll(
@@ -363,6 +364,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In
         # between, kafka-python's fetcher waits for data a slice at a time.
         deadline = time.monotonic() + timeout_ms / 1000
+        self._end_iteration(update_offsets)
         if (untold := self._take_untold()) is not None:
             return untold
         self._io.poll()
@@ -376,19 +378,28 @@ class DeferredRevokeConsumer(CommittingConsumer):
             left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
             try:
                 records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
-            except UnreadableRecordError:
+            except UnreadableRecordError as error:
                 if not return_early:
+                    self._hand_outs.stopped(error)
                     raise
                 records = {}  # first what this poll has to tell; a later one meets them again
+            looked_at = records.keys()
             if update_offsets:
-                records = self._hand_outs.still_owed(records)
-                self._hand_outs.hand_out(records)
-            self._hand_outs.look_for_truncations(records)
+                records = self._hand_outs.hand_out(records)
+            self._hand_outs.look_for_truncations(looked_at)
             woken = self._woken.is_set()
             if records or return_early or woken or time.monotonic() >= deadline:
                 self._woken.clear()
                 self._untold = False
                 return self._result(records, self._fetch_metadata(records))
+
+    def _end_iteration(self, update_offsets: bool) -> None:
+        """What ``__next__`` has fetched ahead is polled again by whoever polls in between.
+
+        It polls without updating the offsets.
+        """
+        if update_offsets:
+            self._iterator = None
 
     def _take_untold(self) -> PollResult | None:
         """What the last poll learned and did not return, because it raised; None if nothing.

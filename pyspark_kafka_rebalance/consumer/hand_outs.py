@@ -19,12 +19,14 @@ from weakref import WeakSet
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..errors import PartitionsLostError
+from ..errors import PartitionsLostError, UnreadableRecordError
 from .commit_loop import EnteredCommit
 from .completion import Completion
+from .gaps import Gap
 from .group_membership import GroupMembership, refuse_strangers
 from .inherited import inherit
 from .ownership import Ownership
+from .remaining import is_ours
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
@@ -51,6 +53,10 @@ class HandOuts:
         self._ownership = ownership
         self._completion = Completion()
         membership.commits.metadata_of = self._gaps_behind
+        # What the gaps of each are bound to, from its first records on.
+        self._bounds: dict[TopicPartition, str] = {}
+        # Records at which polls stopped, by partition: what cannot be read, [start, end).
+        self._unreadable: dict[TopicPartition, Gap] = {}
         # Those on their way; whoever sends one, or waits for it, keeps it.
         self._entered: WeakSet[EnteredCommit] = WeakSet()
 
@@ -107,36 +113,40 @@ class HandOuts:
 
     # -- the thread that polls --------------------------------------------------------------------
 
-    def still_owed(
+    def hand_out(
         self, records: Mapping[TopicPartition, list[Any]]
     ) -> dict[TopicPartition, list[Any]]:
-        """Without what the owner before had processed behind a slow record."""
+        """A poll returns these records, or Arrow batches of them; to hand out, what is left.
+
+        Without what the owner before had processed behind a slow record.
+        """
         owed = {}
         with self.lock:
             for partition, found in records.items():
-                start = self._io.take_start(partition)
-                if start is not None and (
-                    told := inherit(partition, start, self._bound(partition))
-                ):
-                    self._completion.inherit(partition, told)
-                inherited = self._completion.inherited(partition, _first_offset(found))
-                if inherited is not None:
+                bound = self._bound(partition)
+                if (start := self._io.take_start(partition)) is not None:
+                    self._begin(partition, start, bound)
+                brought = list(_offsets(found))
+                first, after = brought[0][0][0], brought[-1][0][-1] + 1
+                if self._completion.was_sought(partition):
+                    self._handed_out_again(partition, first)
+                self._goes_on(partition, first)
+                if self._bounds.setdefault(partition, bound) != bound:
+                    self._completion.disinherit(partition)
+                if (inherited := self._completion.inherited(partition, first)) is not None:
+                    for offsets, epoch in brought:
+                        self._completion.learn_epoch(partition, offsets[0], offsets[-1] + 1, epoch)
                     inherited = inherited.as_seen(found)
                     self._completion.inherit(partition, inherited)
                     found = inherited.still_owed(found)
+                    brought = list(_offsets(found)) if found else []
+                for offsets, epoch in brought:
+                    self._completion.hand_out(partition, offsets, epoch)
+                if inherited is not None:
+                    self._completion.go_on(partition, after)
                 if found:
                     owed[partition] = found
         return owed
-
-    def hand_out(self, records: Mapping[TopicPartition, list[Any]]) -> None:
-        """A poll returns these records, or Arrow batches of them."""
-        with self.lock:
-            for partition, found in records.items():
-                for offsets, leader_epoch in _offsets(found):
-                    if self._completion.was_sought(partition):
-                        self._handed_out_again(partition, offsets[0])
-                    self._goes_on(partition, offsets[0])
-                    self._completion.hand_out(partition, offsets, leader_epoch)
 
     def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
         """Positions that went back where there is no record yet."""
@@ -148,9 +158,21 @@ class HandOuts:
                 if position is not None and not self._completion.was_sought(partition):
                     self._goes_on(partition, position)
 
+    def stopped(self, error: UnreadableRecordError) -> None:
+        """A poll raises this, and will again until the application seeks past it."""
+        if error.next_offset is not None:
+            with self.lock:
+                partition = TopicPartition(error.topic, error.partition)
+                self._unreadable[partition] = Gap(error.offset, error.next_offset)
+
     def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
         """The application said where polls go on; at which offset, as far as that is known."""
         with self.lock:
+            stopped_at = {p: self._unreadable.pop(p, None) for p in partitions}
+            for partition, unreadable in stopped_at.items():
+                if unreadable is not None and unreadable.end == offset:
+                    self._completion.skip(partition, *unreadable)
+                    return  # of one partition: they go on
             self._completion.sought(partitions)
             if offset is not None and self._io.subscribed:
                 for partition in partitions:
@@ -161,9 +183,14 @@ class HandOuts:
         partitions = frozenset(partitions)
         self._membership.commits.forget_gaps(partitions)
         self._completion.forget(partitions)
+        for partition in partitions:
+            self._unreadable.pop(partition, None)
+            self._bounds.pop(partition, None)
 
     def forget_all(self) -> None:
         """Nothing is assigned any more; locked by the caller."""
+        self._unreadable.clear()
+        self._bounds.clear()
         self._completion.forget_all()
 
     def end(self, give_up: bool = False) -> bool:
@@ -181,11 +208,25 @@ class HandOuts:
         """The metadata of a commit of this offset: what is processed beyond."""
         with self.lock:
             remaining, leader_epoch = self._completion.remaining(partition, offset)
+            bound = self._bounds.get(partition)
         if not remaining.gaps:  # of most commits, and 10,000 partitions may come in one
             return ""
-        return remaining.encode(limit, self._bound(partition), leader_epoch)
+        if bound != self._bound(partition):
+            return ""  # they are those of a topic that was created anew since
+        return remaining.encode(limit, bound, leader_epoch)
 
     # -- locked -----------------------------------------------------------------------------------
+
+    def _begin(self, partition: TopicPartition, start: OffsetAndMetadata, bound: str) -> None:
+        """The first records since the partition was assigned, from this commit on."""
+        if start.offset > 0:
+            self._completion.learn_epoch(
+                partition, start.offset - 1, start.offset, start.leader_epoch
+            )
+        if told := inherit(partition, start, bound):
+            self._completion.inherit(partition, told)
+        described = bool(start.metadata) and not is_ours(start.metadata)
+        self._membership.commits.begin(partition, start.offset, described)
 
     def _bound(self, partition: TopicPartition) -> str:
         """What a commit's metadata are bound to: the same offsets elsewhere are other records."""
@@ -218,6 +259,7 @@ class HandOuts:
             )
             self._membership.commits.truncate(partition, offset)
             self._completion.truncate(partition, offset)
+            self._bounds.pop(partition, None)
             self._handed_out_again(partition, offset)
 
     def _handed_out_again(self, partition: TopicPartition, offset: int) -> None:
@@ -244,11 +286,6 @@ class HandOuts:
         """These next offsets with the leader epochs of the last records before them (KIP-320)."""
         epoch = self._completion.leader_epoch
         return {p: OffsetAndMetadata(offset, "", epoch(p, offset)) for p, offset in offsets.items()}
-
-
-def _first_offset(found: Sequence[Any]) -> int:
-    first = found[0]
-    return int(first.offset if isinstance(first, ConsumerRecord) else first["offset"][0].as_py())
 
 
 def _offsets(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:

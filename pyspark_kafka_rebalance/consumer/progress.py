@@ -48,7 +48,7 @@ class CommitByHand:
     accepted : dict of TopicPartition to OffsetAndMetadata
         What the broker has accepted of it.
     moved_back : set of TopicPartition
-        Where that was lower than what was acknowledged before.
+        Where that was lower than what was acknowledged before, or than where reading began.
     lost : set of TopicPartition
         What of it was dropped after it was sent.
     truncated : set of TopicPartition
@@ -116,7 +116,8 @@ class _Line:
     stretches: list[_Stretch] = field(default_factory=lambda: [_Stretch()])
     by_hand: list[CommitByHand] = field(default_factory=list)
     acknowledged: int | None = None
-    described: bool = False  # by hand, with metadata of the application's
+    began_at: int | None = None  # the group's offset from which the partition is read
+    described: bool = False  # by whoever committed last, with metadata of their own
 
     @property
     def waits(self) -> bool:
@@ -189,13 +190,21 @@ class OffsetCommits:
     def repeat(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Commit where these partitions stand once more: what is processed beyond has changed.
 
-        Only what is acknowledged, or where nothing is yet; and not what the application committed
-        by hand with metadata of its own, which would be replaced. While nothing is in flight.
+        Only what is acknowledged, or where nothing is yet; and not what was committed with metadata
+        of the application's own, which would be replaced. While nothing is in flight.
         """
         for partition, value in offsets.items():
             line = self._line(partition)
             line.repeat(as_entry(value))
             self._note(partition, line)
+
+    def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
+        """The partition is read from this offset, which a former owner has committed.
+
+        With metadata of the application's own, if it is described by them.
+        """
+        line = self._line(partition)
+        line.began_at, line.described = offset, described
 
     def enter(self, by_hand: CommitByHand) -> None:
         """Commit this by hand, after what was entered before it (invariant 5)."""
@@ -312,7 +321,8 @@ class OffsetCommits:
             if partition not in self._abandoned:
                 line = self._line(partition)
                 if by_hand is not None:
-                    if line.acknowledged is not None and entry.offset < line.acknowledged:
+                    before = line.began_at if line.acknowledged is None else line.acknowledged
+                    if before is not None and entry.offset < before:
                         by_hand.moved_back.add(partition)
                     by_hand.accepted[partition] = entry
                     line.accepted(by_hand, entry.offset)

@@ -352,6 +352,12 @@ class Remaining:
         return Decoded(cls(start, tuple(gaps)), Told.GAPS, leader_epoch)
 
 
+def is_ours(metadata: str) -> bool:
+    """Whether this version could have written these metadata, for whatever commit."""
+    ours = _OURS.match(metadata)
+    return ours is not None and int(ours[1]) <= _VERSION
+
+
 def _checksum(offset: int, leader_epoch: int, bound_to: str, body: bytes) -> bytes:
     """CRC-32 of a commit's offset, of what else it is bound to, and of what it tells."""
     bound = f"{_VERSION} {offset} {leader_epoch} {bound_to}\0".encode()

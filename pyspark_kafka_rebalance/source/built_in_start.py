@@ -8,17 +8,18 @@ Spark 2.1, a version line, and the positions as in the offset log.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from kafka.structs import TopicPartition
 
 from ..errors import KafkaRebalanceError
-from .checkpoint_files import open_checkpoint, redacted
+from .checkpoint_files import CheckpointFiles, open_checkpoint, redacted
+from .offset_log import parse_offset_log
 from .offsets import parse_built_in
 
 
 def start_of_first_batch(
-    location: str | None, partitions: Collection[TopicPartition]
+    location: str | None, ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Look up where the first batch starts.
 
@@ -26,8 +27,9 @@ def start_of_first_batch(
     ----------
     location : str or None
         The query's checkpoint, parsed, as far as the source knows it.
-    partitions : collection of TopicPartition
-        What the first batch reads. What is not found of it was added before the batch was planned.
+    ends : Mapping[TopicPartition, int]
+        Where the first batch ends, exclusive. It tells the source from others of the query. What is
+        not found of it was added before the batch was planned.
 
     Raises
     ------
@@ -43,10 +45,10 @@ def start_of_first_batch(
             "the option checkpointLocation of the source as well"
         )
     files = open_checkpoint(location)
-    topics = {p.topic for p in partitions}
+    topics = {p.topic for p in ends}
     found: dict[TopicPartition, int] = {}
-    # Two sources of a query may read the same topics: the lower start is before both.
-    for source in files.names("sources"):
+    # Of two sources that end at the same offsets the lower start is before both.
+    for source in _sources_ending(files, ends):
         path = f"sources/{source}/0"
         if files.exists(path):
             for partition, position in _parse(files.read(path)).items():
@@ -55,6 +57,16 @@ def start_of_first_batch(
     if not found:
         raise KafkaRebalanceError(f"{what}, and no file of {redacted(location)} says its start")
     return found
+
+
+def _sources_ending(files: CheckpointFiles, ends: Mapping[TopicPartition, int]) -> list[str]:
+    """The numbers of those whose first batch ends there; of all, if the log does not tell."""
+    numbers = list(files.names("sources"))
+    if not files.exists("offsets/0"):
+        return numbers
+    logged = parse_offset_log(files.read("offsets/0"))  # in the order of their numbers
+    ending = [str(n) for n, (_, end) in enumerate(logged) if parse_built_in(end) == dict(ends)]
+    return [number for number in numbers if number in ending] or numbers
 
 
 def _parse(text: str) -> dict[TopicPartition, int]:

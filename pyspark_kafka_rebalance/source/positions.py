@@ -1,11 +1,12 @@
 """Print where the queries of some checkpoints stand, as ``startingOffsets`` of Spark's own source.
 
-    python -m pyspark_kafka_rebalance.source.positions CHECKPOINT [CHECKPOINT ...]
+    python -m pyspark_kafka_rebalance.source.positions [--source N] CHECKPOINT [CHECKPOINT ...]
 
 The way back to ``format("kafka")``: a new checkpoint, and these offsets to start it from. A
 checkpoint is a path or a URI, as in the option ``checkpointLocation``. Of several, which are those
-of the queries of a group, each partition's furthest position counts. Stop the queries first, best
-with ``stop_gracefully``.
+of the queries of a group, each partition's furthest position counts. Two sources of one query have groups
+of their own: where they differ, ``--source`` says which is meant, by its number in the plan or its
+name. Stop the queries first, best with ``stop_gracefully``.
 """
 
 from __future__ import annotations
@@ -23,8 +24,17 @@ from .offset_log import parse_offset_log
 from .offsets import StreamOffset, is_own
 
 
-def positions_in(files: CheckpointFiles) -> tuple[dict[TopicPartition, int], list[int]]:
+def positions_in(
+    files: CheckpointFiles, source: str | None = None
+) -> tuple[dict[TopicPartition, int], list[int]]:
     """Find where a query stands: at the end of the last batch that it has committed.
+
+    Parameters
+    ----------
+    files : CheckpointFiles
+        Of the query's checkpoint.
+    source : str, optional
+        The one that is meant, by its number in the plan or its name; all of them by default.
 
     Returns
     -------
@@ -35,7 +45,7 @@ def positions_in(files: CheckpointFiles) -> tuple[dict[TopicPartition, int], lis
     Raises
     ------
     KafkaRebalanceError
-        No batch of such a source is committed.
+        No batch of such a source is committed, or its sources are at different positions.
     OSError, ValueError
         The checkpoint, or its offset log, cannot be read; whatever else pyarrow raises.
     """
@@ -45,10 +55,23 @@ def positions_in(files: CheckpointFiles) -> tuple[dict[TopicPartition, int], lis
     )
     newest = max(planned & committed, default=None)
     logged = [] if newest is None else parse_offset_log(files.read(f"offsets/{newest}"))
-    own = [StreamOffset.parse(offset) for _, offset in logged if is_own(offset)]
+    own = {
+        name: StreamOffset.parse(offset).positions()
+        for name, offset in logged
+        if is_own(offset) and source in (None, name)
+    }
     if newest is None or not own:
-        raise KafkaRebalanceError("no batch of a source kafka_deferred is committed there")
-    furthest = _furthest([offset.positions() for offset in own])
+        which = "a source" if source is None else f"source {source}"
+        raise KafkaRebalanceError(f"no batch of {which} kafka_deferred is committed there")
+    furthest = _furthest(list(own.values()))
+    for partition in sorted(furthest):
+        at = {name: found[partition] for name, found in own.items() if partition in found}
+        if len(set(at.values())) > 1:
+            raise KafkaRebalanceError(
+                f"its sources are at different positions of {partition.topic}-"
+                f"{partition.partition} ({', '.join(f'{n}: {o}' for n, o in at.items())}): name "
+                "the one that is meant with --source"
+            )
     return furthest, sorted(number for number in planned if number > newest)
 
 
@@ -68,11 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("checkpoint", nargs="+")
+    parser.add_argument("--source", help="of a query with several: its number in the plan, or name")
+    given = parser.parse_args(arguments)
     found = []
-    for text in parser.parse_args(arguments).checkpoint:
+    for text in given.checkpoint:
         try:
             location = parse_location(text)
-            positions, open_batches = positions_in(open_checkpoint(location))
+            positions, open_batches = positions_in(open_checkpoint(location), given.source)
         except (KafkaRebalanceError, OSError, ValueError) as error:
             print(f"{redacted(text)}: {error}", file=sys.stderr)
             return 1

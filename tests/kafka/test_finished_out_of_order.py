@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from group_members import PATIENCE_S, counted, owns, poll_until, wait_until
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.serializer import Deserializer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance import DeferredRevokeConsumer, UnreadableRecordError
 
 Killed = Callable[..., TopicPartition]
 
@@ -191,3 +193,213 @@ def test_a_broker_without_room_for_the_gaps_gets_fewer(kafka, topic_name, consum
     assert member.drain(PATIENCE_S * 1000)
     assert member.acknowledged(partition) == 1
     assert sent[0] > 30 >= sent[-1]
+
+
+@pytest.fixture
+def heir(killed, topic_name, consumers) -> tuple[DeferredRevokeConsumer, TopicPartition]:
+    """Who took over when only 5 was left of what was finished, and has been handed out that one."""
+    partition = killed(0, 1, 2, 3, 4, 6, 7, 8, 9)
+    member = consumers(topic_name)
+    assert read_to_end(member, 5) == [5]
+    wait_until(lambda: bool(member.poll(timeout_ms=50)) or member.position(partition) == 10, "10")
+    return member, partition
+
+
+def test_an_heir_commits_the_epoch_of_the_record_before_the_offset(
+    own_kafka, topic_name, group_id, consumers
+):
+    own_kafka.create_topic(topic_name)
+    own_kafka.produce(topic_name, [b"old"] * 10)
+    own_kafka.restart()  # a new leader epoch
+    own_kafka.produce(topic_name, [b"new"] * 10)
+    settings = {"bootstrap_servers": own_kafka.bootstrap_servers}
+    first = consumers(topic_name, **settings)
+    read_to_end(first, 19)
+    (partition,) = first.assignment()
+    first.processed(partition, *(set(range(20)) - {5}))
+    first.close()
+    heir = consumers(topic_name, **settings)
+    assert read_to_end(heir, 5) == [5]
+    poll_until(lambda: heir.position(partition) == 20, heir)
+    heir.processed(partition, 5)
+    heir.close()
+    last = consumers(topic_name, **settings)
+    poll_until(owns(last, 1), last)
+    committed = last.committed(partition, metadata=True)
+    assert committed.offset == 20
+    own_kafka.produce(topic_name, [b"last"])
+    assert read_to_end(last, 20) == [20]
+
+
+def test_an_epoch_is_not_forgotten_where_polls_go_back(own_kafka, topic_name, consumers):
+    own_kafka.create_topic(topic_name)
+    own_kafka.produce(topic_name, [b"old"] * 10)
+    own_kafka.restart()
+    own_kafka.produce(topic_name, [b"new"] * 10)
+    member = consumers(topic_name, bootstrap_servers=own_kafka.bootstrap_servers)
+    read_to_end(member, 19)
+    (partition,) = member.assignment()
+    member.processed(partition, *range(20))
+    assert member.drain(10_000)
+    before = member.committed(partition, metadata=True)
+    member.seek(partition, 2)
+    assert [record.offset for record in member.poll(10_000, max_records=3)[partition]] == [2, 3, 4]
+    member.processed(partition, 2, 3, 4)
+    assert member.drain(10_000)
+    assert member.committed(partition, metadata=True) == before
+
+
+def test_a_record_that_cannot_be_read_hides_nothing_behind_it(kafka, topic_name, consumers):
+    class Picky(Deserializer):
+        def deserialize(self, topic: str, headers: Any, data: bytes | None) -> bytes | None:
+            if data == b"4":
+                raise ValueError("unreadable")
+            return data
+
+    def skipping(member: DeferredRevokeConsumer) -> Any:
+        try:
+            return member.poll(timeout_ms=50)
+        except UnreadableRecordError as error:
+            member.seek(TopicPartition(error.topic, error.partition), error.next_offset)
+            return {}
+
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"%d" % n for n in range(10)])
+    first = consumers(topic_name, value_deserializer=Picky())
+    assert read_to_end(first, 9, lambda: skipping(first)) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    (partition,) = first.assignment()
+    first.processed(partition, 0, 1, 3, 5, 6, 8, 9)
+    first.close()
+    second = consumers(topic_name, value_deserializer=Picky())
+    assert read_to_end(second, 7, lambda: skipping(second)) == [2, 7]
+    second.processed(partition, 2, 7)
+    second.drain(10_000)
+    assert second.acknowledged(partition) == 10
+    second.close()
+
+
+def test_who_can_read_what_another_skipped_gets_it(killed, topic_name, consumers):
+    partition = killed(0, 1, 2, 5)
+    first = consumers(topic_name)
+    assert read_to_end(first, 9) == [3, 4, 6, 7, 8, 9]
+    first.seek(partition, 3)
+    assert [r.offset for r in first.poll(10_000, max_records=1)[partition]] == [3]
+    first.seek(partition, 6)
+    assert read_to_end(first, 9) == [6, 7, 8, 9]
+    first.processed(partition, 6, 7, 9)
+    first.close()
+    second = consumers(topic_name)
+    assert read_to_end(second, 8) == [3, 4, 5, 8]
+
+
+def test_the_first_record_processed_after_a_seek_back_moves_the_group_back(
+    kafka, topic_name, consumers
+):
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"x"] * 10)
+    member = consumers(topic_name)
+    read_to_end(member, 9)
+    (partition,) = member.assignment()
+    member.processed(partition, *range(10))
+    assert member.drain(10_000)
+    assert member.acknowledged(partition) == 10
+    member.seek(partition, 3)
+    read_to_end(member, 9)
+    member.processed(partition, 6)
+    assert member.drain(10_000)
+    assert member.committed(partition) == 3
+    member.processed(partition, 3)
+    assert member.drain(10_000)
+    assert member.committed(partition) == 4
+
+
+def test_metadata_of_another_application_are_not_replaced_where_they_stand(
+    kafka, topic_name, consumers
+):
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"x"] * 10)
+    first = consumers(topic_name)
+    read_to_end(first, 9)
+    (partition,) = first.assignment()
+    first.commit({partition: OffsetAndMetadata(5, "mine", 0)})
+    first.close()
+    second = consumers(topic_name)
+    read_to_end(second, 9)
+    second.processed(partition, 7)
+    second.close()  # tells what it may
+    third = consumers(topic_name)
+    assert third.committed(partition, metadata=True) == OffsetAndMetadata(5, "mine", 0)
+
+
+def test_a_lower_commit_by_hand_is_not_undone_by_what_others_had_finished(heir):
+    member, partition = heir
+    member.commit({partition: 2})
+    assert member.drain(10_000)
+    assert member.committed(partition) == 2
+    member.processed(partition, 5)
+    assert member.drain(10_000)
+    assert member.committed(partition) == 10
+
+
+@pytest.mark.parametrize("finishes", [False, True])
+def test_what_is_written_behind_a_truncation_is_not_left_out(
+    heir, kafka, topic_name, finishes
+):
+    """The log ends now between what was handed out and where polls stood, and grows past it."""
+    member, partition = heir
+    if finishes:
+        member.processed(partition, 5)
+        assert member.drain(10_000)
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"new"] * 7)
+
+    def went_back() -> bool:
+        member.poll(timeout_ms=50)
+        return bool(member.assignment()) and member.position(partition) == 7
+
+    wait_until(went_back, "the end of the new log")
+    kafka.produce(topic_name, [b"new"] * 7)
+    assert read_to_end(member, 13) == list(range(7, 14))
+    member.processed(partition, *range(7, 14))
+    anew = member.config["group_protocol"] == "consumer"  # assigned anew, and read from 0
+    if anew:
+        member.processed(partition, *range(7))
+    assert member.drain(10_000)
+    assert member.committed(partition) == (14 if finishes or anew else 5)
+
+
+def test_what_was_finished_of_a_topic_is_not_told_of_the_one_created_anew(
+    kafka, topic_name, consumers
+):
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"old"] * 10)
+    member = consumers(topic_name, metadata_max_age_ms=200)
+    read_to_end(member, 9)
+    (partition,) = member.assignment()
+    old = member._io.topic_id(topic_name)
+    member.pause(partition)
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"new"] * 20)
+    poll_until(lambda: member._io.topic_id(topic_name) not in (None, old), member)
+    if partition in member.assignment() and member.position(partition) == 10:
+        member.processed(partition, 0, 1, 4, 5, 6, 7)
+        member.close()
+        assert read_to_end(consumers(topic_name), 19)[-18:] == list(range(2, 20))
+    else:  # assigned anew, as KIP-848 does it
+        assert read_to_end(member, 19) == list(range(20))
+
+
+def test_polls_go_on_where_iteration_was_left(kafka, topic_name, consumers):
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"x"] * 10)
+    member = consumers(topic_name, consumer_timeout_ms=4_000)
+    iterated = [record.offset for record in islice(member, 3)]
+    (partition,) = member.assignment()
+    polled = read_to_end(member, 9)
+    member.processed(partition, *iterated, *polled)
+    assert member.drain(10_000)
+    assert sorted({*iterated, *polled}) == list(range(10)), "none is left out"
+    assert [record.offset for record in member] == []
+    assert member.committed(partition) == 10

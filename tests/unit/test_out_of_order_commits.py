@@ -32,6 +32,7 @@ class Owned:
     handed_out: set[int] = field(default_factory=set)
     processed: set[int] = field(default_factory=set)
     any_worker: bool = False
+    moved_back: bool = False
     #: The highest next offset that may be committed, as far as the application has said.
     committable: int = -1
     acknowledged: int | None = None
@@ -82,9 +83,11 @@ class Asynchronous(RuleBasedStateMachine):
         records = [offset for offset in LOG if offset >= mine.fetch_from][:count]
         self.completion.hand_out(partition, records)
         if records:
+            before = mine.position() if mine.handed_out else -1
             mine.handed_out |= set(records)
             mine.processed -= set(records)  # handed out again: in processing again
             mine.fetch_from = records[-1] + 1
+            mine.moved_back = mine.moved_back or mine.position() < before
 
     @rule(partition=partitions, offset=st.sampled_from(LOG))
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -101,8 +104,9 @@ class Asynchronous(RuleBasedStateMachine):
         before = mine.position()
         mine.processed |= set(offsets)
         mine.any_worker = True
+        moved, mine.moved_back = mine.moved_back or mine.position() != before, False
         advanced = self.completion.complete(partition, offsets)
-        assert advanced == (mine.position() if mine.position() != before else None)
+        assert advanced == (mine.position() if moved else None)
         if advanced is not None:
             self.commits.add({partition: advanced})
             mine.committable = max(mine.committable, mine.position())
@@ -138,7 +142,7 @@ class Asynchronous(RuleBasedStateMachine):
         if mine is not None and mine.in_processing():
             lowest = min(mine.in_processing())
             mine.processed.add(lowest)
-            mine.any_worker = True
+            mine.any_worker, mine.moved_back = True, False
             assert self.completion.complete(partition, [lowest]) == mine.position()
             self.commits.add({partition: mine.position()})
             mine.committable = max(mine.committable, mine.position())

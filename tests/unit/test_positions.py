@@ -67,6 +67,28 @@ def test_of_the_queries_of_a_group_the_furthest_counts(
     assert json.loads(capsys.readouterr().out) == {"t": {"0": 8, "1": 30, "2": 1}}
 
 
+def test_of_two_sources_that_differ_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch(tmp_path, 0, at(P=600, Q=3), at(P=120, R=4))
+    assert main([str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "different positions of t-0 (0: 600, 1: 120)" in printed.err
+    assert main(["--source", "1", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"t": {"0": 120, "2": 4}}
+    assert main(["--source", "2", str(tmp_path)]) == 1
+    assert "no batch of source 2 kafka_deferred" in capsys.readouterr().err
+
+
+def test_two_sources_at_the_same_positions_are_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch(tmp_path, 0, at(P=600, Q=3), at(P=600, R=4))
+    assert main([str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"t": {"0": 600, "1": 3, "2": 4}}
+
+
 @pytest.mark.parametrize("what", ["nothing", "another source", "nothing committed"])
 def test_a_checkpoint_without_positions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
@@ -90,8 +112,16 @@ def test_the_first_batch_of_sparks_own_source_starts_where_its_own_file_says(
     write(tmp_path, "sources/other/0", '\0v1\n{"u":{"0":9}}')
     write(tmp_path, "sources/2/0", "v1\nno JSON")
     write(tmp_path, "sources/3/0", "v2\n{}")
-    assert start_of_first_batch(str(tmp_path), [P, Q]) == {P: 4, Q: 0}
+    assert start_of_first_batch(str(tmp_path), {P: 9, Q: 9}) == {P: 4, Q: 0}
     with pytest.raises(KafkaRebalanceError, match=r"no file of .* says its start"):
-        start_of_first_batch(str(tmp_path / "elsewhere"), [P])
+        start_of_first_batch(str(tmp_path / "elsewhere"), {P: 9})
     with pytest.raises(KafkaRebalanceError, match="with the option checkpointLocation"):
-        start_of_first_batch(None, [P])
+        start_of_first_batch(None, {P: 9})
+
+
+def test_of_two_loads_of_a_topic_each_starts_where_its_own_file_says(tmp_path: Path) -> None:
+    for number, start in enumerate((0, 50, 20)):
+        write(tmp_path, f"sources/{number}/0", f'\0v1\n{{"t":{{"0":{start}}}}}')
+    batch(tmp_path, 0, {"t": {"0": 40}}, {"t": {"0": 90}}, {"t": {"0": 40}}, committed=False)
+    assert start_of_first_batch(str(tmp_path), {P: 90}) == {P: 50}
+    assert start_of_first_batch(str(tmp_path), {P: 40}) == {P: 0}, "the lower of two is before both"

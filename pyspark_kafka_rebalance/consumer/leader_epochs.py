@@ -1,0 +1,70 @@
+"""LeaderEpochs: of which leader epochs a partition's records are, as far as that was seen. Pure.
+
+A commit carries the leader epoch of the last record before its offset, and the next owner asks the
+leader where that epoch ended (KIP-320). One that is too low sends it back to records that are
+processed; so what was not seen is unknown, and not what was seen last.
+
+Invariants:
+ 1. Epochs do not fall with the offsets. Where what is learned contradicts what was known, the log
+    was truncated in between: what was known is of records that are gone, and is forgotten.
+ 2. Between two records that were seen there is none (compaction, markers of transactions, what a
+    seek left out), so the epoch of the lower one holds to the higher one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+#: Of a record whose batch does not tell, and in an OffsetCommit.
+UNKNOWN = -1
+
+_offset: Callable[[tuple[int, int]], int] = lambda known: known[0]  # noqa: E731
+
+
+class LeaderEpochs:
+    """The leader epochs of one partition's records."""
+
+    def __init__(self) -> None:
+        # From which offset on which epoch, in order; no two neighbours are alike.
+        self._known: list[tuple[int, int]] = []
+        self._end = 0  # exclusive
+
+    def of(self, next_offset: int) -> int:
+        """The leader epoch of the last record before this next offset; -1 if it is unknown."""
+        return self._at(next_offset - 1) if next_offset <= self._end else UNKNOWN
+
+    def learn(self, start: int, end: int, epoch: int) -> None:
+        """Records in [start, end) were seen, all of this leader epoch (-1: unknown)."""
+        known = self._known
+        if known and start >= self._end and known[-1][1] == epoch:
+            self._end = end  # by far the most
+            return
+        before = [
+            (at, UNKNOWN if 0 <= epoch < past else past)
+            for at, past in known[: bisect_right(known, start - 1, key=_offset)]
+        ]
+        after: list[tuple[int, int]] = []
+        if end < self._end:
+            after = [(end, self._at(end)), *known[bisect_right(known, end, key=_offset) :]]
+        if any(0 <= later < epoch for _, later in after):
+            after, self._end = [], end
+        self._known = []
+        for one in (*before, (start, epoch), *after):
+            if not self._known or self._known[-1][1] != one[1]:
+                self._known.append(one)
+        self._end = max(self._end, end)
+
+    def truncate(self, offset: int) -> None:
+        """The records from this offset on are gone."""
+        del self._known[bisect_right(self._known, offset - 1, key=_offset) :]
+        self._end = min(self._end, offset) if self._known else 0
+
+    def forget_below(self, offset: int) -> None:
+        """No lower next offset will be asked for; what it takes to know this one's is kept."""
+        while len(self._known) > 1 and self._known[1][0] < offset:
+            del self._known[0]
+
+    def _at(self, offset: int) -> int:
+        at = bisect_right(self._known, offset, key=_offset) - 1
+        return self._known[at][1] if at >= 0 else UNKNOWN
