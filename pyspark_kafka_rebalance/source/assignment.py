@@ -314,7 +314,13 @@ class QueryAssignment:
     # -- proof and commit -------------------------------------------------------------------------
 
     def restore(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Positions that Spark's checkpoint proves, in a process that handed out none of them."""
+        """Positions that Spark's checkpoint proves, in a process that handed out none of them.
+
+        After :meth:`resume` they say nothing new: the end of the batch that it was given, and what
+        is older. Whatever has set a position back since, or deleted it, counts.
+        """
+        if self._batch:
+            return
         self._unflushed |= positions.keys()
         for partition, position in positions.items():
             self._handed_out[partition] = max(position, self._handed_out.get(partition, -1))

@@ -16,7 +16,8 @@ documentation. What must hold is what ``docs/what-can-be-repeated.md`` promises:
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -25,7 +26,7 @@ from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kafka.structs import TopicPartition
-from model_group import BOTH, ModelGroup, ModelMember
+from model_group import BOTH, ModelGroup, ModelMember, Q
 from model_log import Record
 from model_spark import (
     ModelCommitLogWatch,
@@ -423,6 +424,24 @@ class Queries(RuleBasedStateMachine):
                 assert committed == end, f"{partition} ends at {end}, committed is {committed}"
         finally:
             self.patches.close()
+
+
+@contextmanager
+def a_history(start: str, before: int) -> Iterator[Queries]:
+    """One that was found by chance, step by step."""
+    queries = Queries()
+    try:
+        queries.begin(start, before)
+        yield queries
+    finally:
+        queries.teardown()
+
+
+def test_a_replay_commits_nothing_of_a_log_that_became_shorter_before_it_was_done() -> None:
+    with a_history("earliest", 1) as queries:
+        queries.fails_in_a_batch(1, batches=1, limit=1, number=1, kill=False)
+        queries.takes_over(0, limit=1, batches=1)
+        queries.a_log_becomes_shorter(Q, 0.0, 1)
 
 
 TestQueries = Queries.TestCase
