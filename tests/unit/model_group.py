@@ -121,6 +121,7 @@ class ModelMember(FakeMember):
         super().__init__(group, config)
         self.fenced = False
         self.lease_holds = False
+        self.has_joined = False  # once
 
     def partitions_for_topic(self, topic: str) -> set[int]:
         return {p.partition for p in BOTH}
@@ -132,7 +133,7 @@ class ModelMember(FakeMember):
             self.lose(*self.owned)
         elif self not in self.group.roster:
             self.group.join(self)
-            self.lease_holds = True
+            self.lease_holds = self.has_joined = True
         else:
             self._hear()
         result = super().poll_membership()

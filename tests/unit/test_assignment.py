@@ -555,6 +555,18 @@ def test_positions_of_the_checkpoint_do_not_move_the_group_back() -> None:
     assert restarted.commits() == {}
 
 
+def test_positions_of_the_checkpoint_do_not_count_where_the_group_has_gone_back_since() -> None:
+    restarted = QueryAssignment()
+    restarted.restore({P: 150, Q: 10})
+    assert restarted.unheard_of() == [P, Q]
+    restarted.acknowledge(P, 150)
+    assert restarted.unheard_of() == [Q]
+    restarted.assign(0, 44, [P, Q])
+    assert restarted.start_at(P, 40, 0) == 40
+    assert restarted.start_at(Q, 4, 0) == 10, "its commit was not accepted any more"
+    assert restarted.commits() == {0: {Q: 10}}
+
+
 def test_what_a_replay_reads_is_not_committed_before_it_is_done() -> None:
     """Another death would leave it to a replay that takes the commit for the next owner's."""
     restarted = QueryAssignment()

@@ -26,7 +26,7 @@ from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kafka.structs import TopicPartition
-from model_group import BOTH, ModelGroup, ModelMember, Q
+from model_group import BOTH, ModelGroup, ModelMember, P, Q
 from model_log import Record
 from model_spark import (
     ModelCommitLogWatch,
@@ -296,8 +296,8 @@ class Queries(RuleBasedStateMachine):
         self.begins(query)
         self.dead_members_sessions_end()
         for model in self.queries:
-            stopped = model.process is None and model.offset_log
-            if stopped or (model.process and model.process.stage is not Stage.IDLE):
+            asleep = not any(m.has_joined for m in self.members_of(model)) and model.offset_log
+            if asleep or (model.process and model.process.stage is not Stage.IDLE):
                 self.unsettled.add(partition)
         self.group.truncate(partition, int(log.end * share))
         self.shortened.add(partition)
@@ -442,6 +442,18 @@ def test_a_replay_commits_nothing_of_a_log_that_became_shorter_before_it_was_don
         queries.fails_in_a_batch(1, batches=1, limit=1, number=1, kill=False)
         queries.takes_over(0, limit=1, batches=1)
         queries.a_log_becomes_shorter(Q, 0.0, 1)
+
+
+def test_a_checkpoint_does_not_count_where_the_group_has_gone_back_since_the_query_joined() -> None:
+    with a_history("earliest", 1) as queries:
+        queries.runs_for_a_while(1, limit=1)
+        queries.runs_for_a_while(0, limit=1)
+        queries.is_killed(1)
+        queries.takes_over(1, limit=1, batches=2)
+        queries.a_log_becomes_shorter(P, 0.0, 1)
+        queries.records_are_produced(P, 1)
+        queries.the_group_moves_partitions([1, 0])
+        queries.everybody_pumps()
 
 
 TestQueries = Queries.TestCase
