@@ -396,8 +396,8 @@ class Queries(RuleBasedStateMachine):
         return {row.record for q in self.queries for row in q.rows if not row.lost}
 
     def first_promised(self, partition: TopicPartition) -> int:
-        """Where the group began: with "latest", the first position of whose commit it took."""
-        return 0 if self.start == "earliest" else self.group.first_committed.get(partition, 0)
+        """With "latest", where queries began: several, as long as the group takes no commit."""
+        return self.group.latest_start.get(partition, 0)
 
     def nothing_is_skipped(self) -> None:
         done = self.done()
