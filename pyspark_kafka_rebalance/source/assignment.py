@@ -115,7 +115,7 @@ class QueryAssignment:
         int
             The start: the group's committed offset or the highest end that this query ever handed
             out, whichever is further; only its proven part is ever committed. The group's alone if
-            that has gone back since this query last committed: then another has found the log
+            that has gone back since this query last heard of it: then another has found the log
             shorter, and what this query knows is of the log before.
         """
         if committed is not None and committed < self._acknowledged.get(partition, -1):
@@ -314,7 +314,13 @@ class QueryAssignment:
     # -- proof and commit -------------------------------------------------------------------------
 
     def restore(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Positions that Spark's checkpoint proves, in a process that handed out none of them."""
+        """Positions that Spark's checkpoint proves, in a process that handed out none of them.
+
+        After :meth:`resume` they say nothing new: the end of the batch that it was given, and what
+        is older. Whatever has set a position back since, or deleted it, counts.
+        """
+        if self._batch:
+            return
         self._unflushed |= positions.keys()
         for partition, position in positions.items():
             self._handed_out[partition] = max(position, self._handed_out.get(partition, -1))
@@ -362,6 +368,10 @@ class QueryAssignment:
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The group's committed offset of the partition, as far as it is known."""
         return self._acknowledged.get(partition)
+
+    def unheard_of(self) -> list[TopicPartition]:
+        """Partitions that this query knows, and whose committed offset it does not."""
+        return [p for p in self._handed_out if p not in self._acknowledged]
 
     def positions(self) -> Mapping[TopicPartition, int]:
         """What is proven of every partition that was ever owned; not to be changed."""

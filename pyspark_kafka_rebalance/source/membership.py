@@ -475,6 +475,7 @@ class QueryMembership:
                 self._apply(index, member)
         self._move()
         self.deletions.find()
+        self._start_lookup.find_committed()
         self._start_lookup.find()
         self._probe_commit_log()
         waiting = self._commit()

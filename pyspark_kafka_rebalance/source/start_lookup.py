@@ -51,6 +51,9 @@ class StartLookup:
         self._state = state
         self._members = members
         self._pump = pump
+        # How far the group is with what the checkpoint knows; what is assigned by hand is the
+        # query's own from the beginning.
+        self._has_asked = options.partitions is not None
         self._told_of: set[TopicPartition] = set()  # in the log, of those set back
 
     def find_new_to_group(self) -> None:
@@ -72,6 +75,29 @@ class StartLookup:
             with self._state as state:
                 state.starts.found_new_to_group(new_to_group(asked, committed))
             return
+
+    def find_committed(self) -> None:
+        """Find out, once, how far the group is with what the checkpoint knows.
+
+        If its offset is a lower one when a partition is assigned, another query has found the log
+        shorter since (``QueryAssignment.start_at``).
+        """
+        if self._has_asked:
+            return
+        with self._state as state:
+            asked = state.starts.may_go_back(state.assignment.unheard_of())
+        try:
+            committed = (
+                self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS) if asked else {}
+            )
+        except kafka_errors.KafkaError as error:
+            self._has_asked = not error.retriable  # a start says better what is refused
+            log.info("group %s: offsets not known yet: %r", self._options.group_id, error)
+            return
+        self._has_asked = True
+        with self._state as state:
+            for partition, offset in committed.items():
+                state.assignment.acknowledge(partition, offset)
 
     def find(self) -> None:
         """Find out where newly assigned partitions start.

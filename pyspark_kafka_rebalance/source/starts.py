@@ -16,7 +16,7 @@ Not thread-safe: the owner holds the lock of :class:`QueryState` around every ca
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
@@ -127,6 +127,13 @@ class Starts:
             if p not in options.starting_offsets.named and options.start_of(p) != "earliest"
         }
         return [p for p in self._first_seen if p.topic in topics]
+
+    def may_go_back(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Of what the checkpoint knows, that whose position is the group's own, and which is there.
+
+        What is not there, the query may not be allowed to ask for.
+        """
+        return [p for p in known if p in self._first_seen and p not in self._imported]
 
     def set_back(
         self, committed: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]

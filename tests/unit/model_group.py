@@ -42,7 +42,8 @@ class ModelGroup(Group):
         self.epoch = 0
         #: How commits fare: "accepted", "held" on their way, or "unanswered" although accepted.
         self.commits = "accepted"
-        self.first_committed: dict[TopicPartition, int] = {}
+        #: The furthest end at which a query with "latest" began, for want of the group's offset.
+        self.latest_start: dict[TopicPartition, int] = {}
         #: Partitions whose log became shorter.
         self.may_go_back: set[TopicPartition] = set()
 
@@ -106,7 +107,6 @@ class ModelGroup(Group):
         before = self.committed.get(partition)
         if before is not None and offset < before:
             assert partition in self.may_go_back, f"{partition}: {before} back to {offset}"
-        self.first_committed.setdefault(partition, offset)
         self.committed[partition] = offset
         self.on_commit()
         return True
@@ -121,6 +121,7 @@ class ModelMember(FakeMember):
         super().__init__(group, config)
         self.fenced = False
         self.lease_holds = False
+        self.has_joined = False  # once
 
     def partitions_for_topic(self, topic: str) -> set[int]:
         return {p.partition for p in BOTH}
@@ -132,7 +133,7 @@ class ModelMember(FakeMember):
             self.lose(*self.owned)
         elif self not in self.group.roster:
             self.group.join(self)
-            self.lease_holds = True
+            self.lease_holds = self.has_joined = True
         else:
             self._hear()
         result = super().poll_membership()
@@ -151,6 +152,20 @@ class ModelMember(FakeMember):
             self.assign(*free, generation=group.epoch)
         self.revoke(*self.owned - wanted)
         self.take_revoke_back(*wanted)
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """Asked for the start of a partition that nobody knows."""
+        ends = super().end_offsets(partitions, timeout_ms)
+        starts = self.group.latest_start
+        starts.update({p: max(end, starts.get(p, 0)) for p, end in ends.items()})
+        return ends
+
+    def end_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        return super().end_offsets(partitions, timeout_ms)
 
     def fence(self) -> None:
         """Its session ended. It learns of it with its next poll; its lease ended before."""

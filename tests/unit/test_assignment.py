@@ -555,6 +555,18 @@ def test_positions_of_the_checkpoint_do_not_move_the_group_back() -> None:
     assert restarted.commits() == {}
 
 
+def test_positions_of_the_checkpoint_do_not_count_where_the_group_has_gone_back_since() -> None:
+    restarted = QueryAssignment()
+    restarted.restore({P: 150, Q: 10})
+    assert restarted.unheard_of() == [P, Q]
+    restarted.acknowledge(P, 150)
+    assert restarted.unheard_of() == [Q]
+    restarted.assign(0, 44, [P, Q])
+    assert restarted.start_at(P, 40, 0) == 40
+    assert restarted.start_at(Q, 4, 0) == 10, "its commit was not accepted any more"
+    assert restarted.commits() == {0: {Q: 10}}
+
+
 def test_what_a_replay_reads_is_not_committed_before_it_is_done() -> None:
     """Another death would leave it to a replay that takes the commit for the next owner's."""
     restarted = QueryAssignment()
@@ -588,6 +600,23 @@ def test_a_partition_whose_log_became_shorter_under_another_query_starts_where_t
     query.prove()
     assert query.commits() == {}, "160 is of the log before"
     assert query.positions() == {P: 40}
+
+
+def test_after_a_replay_the_checkpoint_does_not_bring_back_what_was_set_back_or_deleted() -> None:
+    """Its end was committed above the position: what came into the new log was skipped."""
+    restarted = QueryAssignment()
+    restarted.restore({P: 100, Q: 9})
+    restarted.resume({P: a_range(P, 100, 150)})
+    restarted.acknowledge(P, 100)  # waiting for its owner
+    restarted.assign(0, 44, [P, Q])
+    assert restarted.start_at(P, 0, 0) == 0, "the owner has found the log shorter"
+    restarted.start_at(Q, 9, 0)
+    restarted.delete([Q])
+    restarted.restore({P: 150, Q: 9})  # the end of the replayed batch
+    restarted.prove()
+    assert restarted.plannable() == {P: 0}
+    assert restarted.positions() == {P: 0}
+    assert restarted.commits() == {}
 
 
 def test_a_replay_of_what_the_group_has_forgotten_commits_where_it_starts() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from fake_members import PARTITIONS, PATIENCE_S, Group
+from fake_members import PARTITIONS, PATIENCE_S, FakeMember, Group
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
@@ -934,6 +934,61 @@ def test_a_checkpoint_needs_no_group(
     assert query.membership.plannable() == {P: 150}
     assert group.committed == {P: 150}
     assert query.membership.state_without_ranges().positions == {P: 150, Q: 10}
+
+
+def test_where_the_group_has_gone_back_since_the_query_joined_its_checkpoint_does_not_count(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Another has found the log shorter. A query that owned nothing until then skipped records."""
+    group.committed = {P: 150, Q: 10}
+    group.lookup_error = kafka_errors.KafkaTimeoutError()
+    query = make(startingOffsets="earliest")
+    query.membership.restore({P: 150, Q: 12})
+    query.start()
+    query.rounds(3)
+    group.lookup_error = None
+    query.rounds(3)
+    group.committed[P] = 40
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 40, Q: 12}
+    assert group.committed == {P: 40, Q: 12}
+
+
+def test_the_group_is_asked_once_for_what_the_checkpoint_knows_and_is_there(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is gone, or hidden, it may refuse to tell."""
+    asked: list[Collection[TopicPartition]] = []
+    real = FakeMember.committed_offsets
+
+    def noted(
+        member: FakeMember, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        asked.append(partitions)
+        return real(member, partitions, timeout_ms)
+
+    monkeypatch.setattr(FakeMember, "committed_offsets", noted)
+    query = make(startingOffsets="earliest")
+    query.membership.restore({P: 150, TopicPartition("gone", 0): 3})
+    query.start()
+    query.rounds(3)
+    assert asked == [[P]]
+
+
+def test_a_replay_of_sparks_own_source_is_not_read_again_where_the_group_is_set_back(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed = {P: 900}
+    query = make()
+    end = {"ends": {"0": 150}}
+    query.membership.resume({P: 100}, {P: a_range(P, 100, 150)}, end, [P])
+    query.start()
+    query.rounds(3)
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert group.committed == {P: 100}
+    assert query.membership.plannable() == {P: 150}
 
 
 def test_a_checkpoint_does_not_ask_for_a_record_at_the_starting_timestamp(
