@@ -66,6 +66,8 @@ class QueryAssignment:
         self._batch = 0  # the number of the batch planned last
         self._proven: dict[TopicPartition, int] = {}
         self._acknowledged: dict[TopicPartition, int] = {}
+        # Where they end: the ranges of the last batch that had any and is proven.
+        self._last_read: dict[TopicPartition, int] = {}
         # What the pump asks for all the time, in the order in which it came to be: with thousands
         # of partitions nearly all of them are in none of these.
         self._unpositioned: dict[TopicPartition, None] = {}
@@ -141,7 +143,7 @@ class QueryAssignment:
 
     def _forget_marks(self, partition: TopicPartition) -> None:
         """What was handed out and proven of a log that is no more."""
-        for marks in (self._handed_out, self._proven, self._acknowledged):
+        for marks in (self._handed_out, self._proven, self._acknowledged, self._last_read):
             marks.pop(partition, None)
         for ranges in self._unproven.values():
             ranges.pop(partition, None)
@@ -182,6 +184,7 @@ class QueryAssignment:
             for ranges in self._unproven.values():
                 ranges.pop(partition, None)  # proven later, it would say that it ends there
             self._handed_out[partition] = self._proven[partition] = position
+            self._last_read.pop(partition, None)
             self._unlogged = True
             self._acknowledged[partition] = -1  # the group's offset must move as well
             self._compare(partition)
@@ -206,6 +209,7 @@ class QueryAssignment:
             # Until an offset without it is logged, a restart would go on in what gets its name.
             self._unlogged |= self._proven.pop(partition, None) is not None
             self._acknowledged.pop(partition, None)
+            self._last_read.pop(partition, None)
             for ranges in self._unproven.values():
                 ranges.pop(partition, None)
             self._compare(partition)
@@ -345,7 +349,9 @@ class QueryAssignment:
         """Spark has committed this batch, by default the one planned last, and all before it."""
         last = self._batch if batch is None else batch
         for number in [n for n in self._unproven if n <= last]:
-            for partition, handed in self._unproven.pop(number).items():
+            ranges = self._unproven.pop(number)
+            self._last_read = {p: handed.end for p, handed in ranges.items()} or self._last_read
+            for partition, handed in ranges.items():
                 self._proven[partition] = max(handed.end, self._proven.get(partition, -1))
                 self._compare(partition)
         for partition in [p for p, number in self._unproven_requests.items() if number <= last]:
@@ -373,6 +379,20 @@ class QueryAssignment:
         """Partitions that this query knows, and whose committed offset it does not."""
         return [p for p in self._handed_out if p not in self._acknowledged]
 
+    def uncommitted(self) -> set[TopicPartition]:
+        """Of which partitions the group is not known to have what this query has read.
+
+        Counted are the last batch with ranges, the batches that are not proven, and what is owned.
+        What an earlier batch read of a partition that was lost since is not: its next owner has
+        repeated that by now, and no later stop changes it.
+        """
+        ends = dict(self._last_read)
+        for ranges in self._unproven.values():
+            ends.update({p: handed.end for p, handed in ranges.items()})
+        missing = {p for p, end in ends.items() if end > self._acknowledged.get(p, -1)}
+        # Of what was never read, only the start is to be committed.
+        return missing | {p for p in self._behind if self._owned[p].read}
+
     def positions(self) -> Mapping[TopicPartition, int]:
         """What is proven of every partition that was ever owned; not to be changed."""
         return self._proven
@@ -395,7 +415,12 @@ class QueryAssignment:
         for partition in partitions:
             if partition not in self._owned and not self._is_unproven(partition):
                 self._unlogged |= partition in self._proven
-                for marks in (self._handed_out, self._proven, self._acknowledged):
+                for marks in (
+                    self._handed_out,
+                    self._proven,
+                    self._acknowledged,
+                    self._last_read,
+                ):
                     marks.pop(partition, None)
 
     def _compare(self, partition: TopicPartition) -> None:

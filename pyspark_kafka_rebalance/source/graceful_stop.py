@@ -26,7 +26,7 @@ from ..errors import OffsetFormatError
 from .membership import STOP_TIMEOUT_S
 from .offsets import StreamOffset
 from .progress import is_ours, plain_offset
-from .stop_request import ask_to_stop, is_planner_here
+from .stop_request import Answer, answer_of, ask_to_stop, forget
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -39,6 +39,9 @@ _POLL_S = 0.02
 #: A message starts a Python process on the driver.
 _MESSAGE_POLL_S = 0.25
 
+#: A planner that has not answered soon waits for a coordinator.
+_LATE_POLL_S = 1.0
+
 #: Beyond ``timeout_s``, how long the source plans nothing for one who asked: messages to come, and
 #: Spark's stop(). If whoever asked is gone by then, the query goes on.
 _STOPPED_AFTER_S = 30.0
@@ -48,20 +51,26 @@ _told_of_messages: WeakSet[SparkSession] = WeakSet()
 
 
 class _PlannerMessage(DataSource):
-    """Run on the driver's host by asking for the schema; its one column says how it went."""
+    """Run on the driver's host by asking for the schema; its one column is named by the answer."""
 
     @classmethod
     def name(cls) -> str:
         return "kafka_deferred_planner_message"
 
     def schema(self) -> str:
-        run = self.options["run"]
-        if "proven" in self.options:
-            stop_within_s = float(self.options["stop_within_s"])
-            reached = ask_to_stop(run, json.loads(self.options["proven"]), stop_within_s)
-        else:
-            reached = is_planner_here(run)
-        return "reached BOOLEAN" if reached else "absent BOOLEAN"
+        return f"{self._deliver(self.options['run'])} BOOLEAN"
+
+    def _deliver(self, run: str) -> Answer:
+        if "forget" in self.options:
+            forget(run)
+        elif "proven" in self.options:
+            ask_to_stop(
+                run,
+                json.loads(self.options["proven"]),
+                float(self.options["stop_within_s"]),
+                float(self.options.get("commit_within_s", "0")),  # a Connect client may be older
+            )
+        return answer_of(run)
 
 
 def stop_gracefully(
@@ -80,16 +89,18 @@ def stop_gracefully(
     query : StreamingQuery
         A query with at least one source ``kafka_deferred``, of classic Spark or Spark Connect.
     timeout_s : float
-        How long the batch under way may take. Then it is interrupted, as by ``query.stop()``.
+        How long the batch under way may take, and its commit to the group after it. A batch that
+        takes longer is interrupted, as by ``query.stop()``.
     spark : SparkSession, optional
         The query's session; by default the active one.
 
     Returns
     -------
     bool
-        Whether nothing is left to be repeated. False: a batch was interrupted, which a restart
-        replays and another owner reads again unless it was just being committed, or the query
-        had failed.
+        Whether nothing is left to be repeated: the group has the ends of the last batch. False: a
+        batch was interrupted, which a restart replays and another owner reads again unless it was
+        just being committed; or the group did not take the commits of a complete one, which
+        another owner reads again; or the query had failed.
 
     Raises
     ------
@@ -97,7 +108,7 @@ def stop_gracefully(
         The query reads no ``kafka_deferred``; it goes on.
     """
     deadline = time.monotonic() + timeout_s
-    planners = _Planners(spark or SparkSession.active(), timeout_s + _STOPPED_AFTER_S)
+    planners = _Planners(spark or SparkSession.active(), timeout_s + _STOPPED_AFTER_S, deadline)
     asked = _ask(query, planners, deadline)
     if asked:
         log.info("query %s: the source plans nothing more", query.id)
@@ -113,8 +124,11 @@ def stop_gracefully(
         log.warning("query %s: the batch under way took longer than %.1f s", query.id, timeout_s)
     complete = drained or not query.isActive
     query.stop()
-    _wait_until_left(planners, last)
-    return complete and query.exception() is None
+    failed = query.exception() is not None
+    # What was drained is worth waiting for; of the rest nothing more is to come.
+    waits_until = deadline if drained and not failed else 0.0
+    committed = _wait_until_left(planners, last, max(waits_until, time.monotonic()))
+    return complete and committed and not failed
 
 
 def _ask(query: StreamingQuery, planners: _Planners, deadline: float) -> bool:
@@ -171,35 +185,78 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
     return ends
 
 
-def _wait_until_left(planners: _Planners, runs: Mapping[str, Any]) -> None:
-    """Spark does not wait for the planner, which still commits and leaves the group."""
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while any(planners.is_here(run) for run in runs):
-        if time.monotonic() >= deadline:
-            log.warning("a planner has not left its group within %.0f s", STOP_TIMEOUT_S)
-            return
-        time.sleep(_POLL_S)
+def _wait_until_left(planners: _Planners, runs: Mapping[str, Any], commit_by: float) -> bool:
+    """Wait for the answers of the planners, which still commit and leave the group.
+
+    Spark does not wait for them.
+
+    Returns
+    -------
+    bool
+        Whether each has left, with everything committed.
+    """
+    deadline = commit_by + STOP_TIMEOUT_S
+    missing = False
+    for run in runs:
+        pause_s = _POLL_S
+        while (answer := planners.answer_of(run)) == "reached" and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LATE_POLL_S)
+        if answer == "absent":
+            continue
+        missing = True
+        planners.forget(run)
+        if answer == "reached":
+            log.warning("a planner has not left its group in time: %s", run)
+        else:
+            log.warning(
+                "the group lacks commits of the last batch, whose next owner reads it again: %s; "
+                "the log of the planner, on the driver's host, names the partitions",
+                run,
+            )
+    return not missing
 
 
 class _Planners:
-    """The planner processes on the driver's host."""
+    """The planner processes on the driver's host.
 
-    def __init__(self, spark: SparkSession, stop_within_s: float) -> None:
+    Parameters
+    ----------
+    spark : SparkSession
+        The query's.
+    stop_within_s : float
+        Within which time from a message on the query is stopped.
+    deadline : float
+        Until when the planners' commits are waited for; ``time.monotonic()`` of this process.
+    """
+
+    def __init__(self, spark: SparkSession, stop_within_s: float, deadline: float) -> None:
         self._spark = spark
         self._stop_within_s = stop_within_s
+        self._deadline = deadline
         if spark not in _told_of_messages:  # a second time Spark warns of
             spark.dataSource.register(_PlannerMessage)
             _told_of_messages.add(spark)
 
     def tell(self, run: str, proven: dict[str, Any] | None) -> bool:
         """Ask to plan nothing more; whether the planner was there."""
-        within = str(self._stop_within_s)
-        return self._send(run=run, proven=json.dumps(proven), stop_within_s=within)
+        answer = self._send(
+            run=run,
+            proven=json.dumps(proven),
+            stop_within_s=str(self._stop_within_s),
+            commit_within_s=str(max(0.0, self._deadline - time.monotonic())),
+        )
+        return answer == "reached"
 
-    def is_here(self, run: str) -> bool:
-        """Whether the planner is still in its group."""
+    def answer_of(self, run: str) -> str:
+        """What has become of the planner: ``Answer``."""
         return self._send(run=run)
 
-    def _send(self, **options: str) -> bool:
+    def forget(self, run: str) -> None:
+        """Its answer is known, or not waited for any longer."""
+        self._send(run=run, forget="true")
+
+    def _send(self, **options: str) -> str:
         message = self._spark.read.format(_PlannerMessage.name()).options(**options).load()
-        return message.columns == ["reached"]
+        (answer,) = message.columns
+        return answer

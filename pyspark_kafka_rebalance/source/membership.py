@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..consumer.deferred import DeferredRevokeConsumer
@@ -62,7 +63,8 @@ _ASK_FOR_COMMIT_S = 1.0
 #: How long the commit log may take to say that a batch which seems to take too long is done.
 _PROBE_S = 1.0
 
-#: Spark does not wait for stop(); what it leaves undone is left to the session timeout.
+#: Spark does not wait for stop(); what it leaves undone is left to the session timeout. Who asks by
+#: ``stop_gracefully`` waits, and may grant more.
 STOP_TIMEOUT_S = 3.0
 
 
@@ -219,7 +221,10 @@ class QueryMembership:
         self._pump.leave(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``."""
+        """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``.
+
+        :meth:`uncommitted` tells what it could not commit.
+        """
         if not self._pump.stop(timeout_s):
             log.warning("group %s: stopped without leaving in time", self._options.group_id)
 
@@ -357,6 +362,16 @@ class QueryMembership:
             return state.assignment.has_unlogged_positions() and (
                 at_once or quiet_s >= _LOG_POSITIONS_AFTER_S
             )
+
+    def waits_for_proof(self) -> bool:
+        """Whether a batch with ranges is not proven."""
+        with self._state as state:
+            return state.assignment.oldest_unproven() is not None
+
+    def uncommitted(self) -> list[TopicPartition]:
+        """As ``QueryAssignment``'s; after :meth:`stop` the last word."""
+        with self._state as state:
+            return sorted(state.assignment.uncommitted())
 
     def has_open_commits(self) -> bool:
         """Whether the group lacks something that is proven."""
@@ -597,20 +612,50 @@ class QueryMembership:
             except PartitionsLostError as error:
                 log.info("not committed: %s", error)  # the next poll_membership tells of the loss
                 continue
-            with self._state as state:
-                for partition in offsets:
-                    acknowledged = member.acknowledged(partition)
-                    if acknowledged is not None:
-                        state.assignment.acknowledge(partition, acknowledged)
+            self._note_acknowledged(index, offsets)
         return bool(commits)
+
+    def _note_acknowledged(self, index: int, partitions: Collection[TopicPartition]) -> None:
+        """What the coordinator has acknowledged to this member so far."""
+        with self._state as state:
+            for partition in partitions:
+                acknowledged = self._members[index].acknowledged(partition)
+                if acknowledged is not None:
+                    state.assignment.acknowledge(partition, acknowledged)
 
     def _commit_the_rest(self) -> None:
         """What stop() can still do: the last batch if the commit log has it, then drain."""
         self._commit()
-        # Half of what is left, so that the commit and leaving the group still have their turn.
-        if self._probe(wait_s=self._pump.left_s() / 2):
+        # Half of it, so that the commit and leaving the group still have their turn.
+        if self._probe(wait_s=self._left_to_leave_s()):
             self._commit()
-        for member in self._members:
-            # Half of what is left, so that leaving the group still has its turn.
-            if not member.drain(self._pump.left_s() * 500):
+        for index, member in enumerate(self._members):
+            drained = member.drain((self._pump.left_s() - self._left_to_leave_s()) * 1000)
+            with self._state as state:
+                behind = state.assignment.commits().get(index, {})
+            self._note_acknowledged(index, behind)
+            if not drained:
                 log.warning("group %s: stopped with commits open", self._options.group_id)
+        self._ask_for_the_rest()
+
+    def _left_to_leave_s(self) -> float:
+        """What is kept back of the time to stop, so that leaving the group still has its turn."""
+        return min(self._pump.left_s(), STOP_TIMEOUT_S) / 2
+
+    def _ask_for_the_rest(self) -> None:
+        """The group may have what it did not acknowledge to us.
+
+        The answer was lost, or the partition, and its next owner has committed as much.
+        """
+        missing = self.uncommitted()
+        if not missing:
+            return
+        try:
+            timeout_ms = self._left_to_leave_s() * 1000
+            committed = self._members[0].committed_offsets(missing, timeout_ms)
+        except kafka_errors.KafkaError as error:
+            log.info("group %s: offsets not known: %r", self._options.group_id, error)
+            return
+        with self._state as state:
+            for partition, offset in committed.items():
+                state.assignment.acknowledge(partition, offset)

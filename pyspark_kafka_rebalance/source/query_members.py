@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 #: How long one look-up of committed or end offsets may take before the next tick tries again.
 LOOKUP_TIMEOUT_MS = 5_000
 
+#: How long closing may take of one of them, which leaves its group. More is not worth waiting for:
+#: without a coordinator the session timeout does the same.
+_CLOSE_AT_MOST_S = 3.0
+
 
 class QueryMembers:
     """In the order of the readers; iterated by the pump's thread, or when they are built.
@@ -85,8 +89,9 @@ class QueryMembers:
         """Close them within what is left of the pump's time; one that fails keeps no other."""
         self._built.set()  # whoever waits for a member learns why there is none
         for member in self._members:
+            left_s = min(self._pump.left_s(), _CLOSE_AT_MOST_S)
             try:
-                member.close(timeout_ms=max(100.0, self._pump.left_s() * 1000))
+                member.close(timeout_ms=max(100.0, left_s * 1000))
             except Exception:
                 log.exception("group %s: a member did not close cleanly", self._options.group_id)
 

@@ -5,9 +5,13 @@ carries the message. Its name is that of the run, which stands in every offset a
 query's progress: whoever sees the progress can ask, and a later run is never meant by mistake.
 
 The planner makes the file, empty and for its own user only. Who asks appends lines: the first says
-"plan nothing more"; each has an offset whose batch Spark has committed, or null, and within what
-time the query will be stopped. If that passes, whoever asked is gone, and the query is to go on.
-The planner removes the file when it has left the group.
+"plan nothing more"; each has an offset whose batch Spark has committed, or null, by when the
+planner's commits are waited for, and within what time the query will be stopped. If that passes,
+whoever asked is gone, and the query is to go on.
+
+The planner answers when it has left the group. With everything committed it removes the file.
+Otherwise it renames it, and whoever asked removes it; so they do with one of a planner that is dead
+or does not answer in time. If nobody asked, or they are gone, the planner removes it in any case.
 """
 
 from __future__ import annotations
@@ -20,9 +24,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 log = logging.getLogger(__name__)
+
+#: What a planner is found to be: still in its group (or dead); gone with everything committed, or
+#: never there; gone without.
+Answer: TypeAlias = Literal["reached", "absent", "uncommitted"]
 
 
 class StopRequest:
@@ -33,7 +41,7 @@ class StopRequest:
     run : str
         The run that this planner works for; unique.
     clock : callable
-        Seconds, monotonic.
+        Seconds, monotonic, and the same for all processes of this host.
     """
 
     def __init__(self, run: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,6 +73,11 @@ class StopRequest:
         """Ends of batches that Spark has committed, as who asked knows from the progress."""
         return [line["proven"] for line in self._lines() if line["proven"] is not None]
 
+    def commits_wanted_s(self) -> float:
+        """For how long from now somebody waits for the commits; 0 if nobody does."""
+        by = max((line["commit_by"] for line in self._lines()), default=0.0)
+        return max(0.0, float(by) - self._clock())
+
     def _lines(self) -> list[dict[str, Any]]:
         try:
             text = self._path.read_text("utf-8")
@@ -72,9 +85,23 @@ class StopRequest:
             return []
         return [json.loads(line) for line in text.split("\n")[:-1]]  # one may be half written
 
-    def remove(self) -> None:
-        """The planner has left the group; idempotent."""
-        self._path.unlink(missing_ok=True)
+    def answer(self, committed: bool) -> bool:
+        """The planner has left the group, with everything committed or not; idempotent.
+
+        Returns
+        -------
+        bool
+            Whether somebody is told that not everything is committed.
+        """
+        gone = self._size > 0 and self._clock() >= self._stop_by
+        if committed or gone or not self._lines():
+            self._path.unlink(missing_ok=True)
+            return False
+        try:
+            self._path.rename(_answered(self._path))
+        except FileNotFoundError:
+            return False  # they did not wait any longer
+        return True
 
     def _create(self) -> None:
         try:
@@ -85,7 +112,9 @@ class StopRequest:
             self._failed = True
 
 
-def ask_to_stop(run: str, proven: dict[str, Any] | None, stop_within_s: float) -> bool:
+def ask_to_stop(
+    run: str, proven: dict[str, Any] | None, stop_within_s: float, commit_within_s: float = 0.0
+) -> bool:
     """Ask the planner of this run, on this host.
 
     Parameters
@@ -96,6 +125,8 @@ def ask_to_stop(run: str, proven: dict[str, Any] | None, stop_within_s: float) -
         The end of a batch that Spark has committed, as far as it is known.
     stop_within_s : float
         Once this has passed, the query goes on unless it is stopped.
+    commit_within_s : float
+        For how long the answer is waited for, whether everything is committed.
 
     Returns
     -------
@@ -108,16 +139,32 @@ def ask_to_stop(run: str, proven: dict[str, Any] | None, stop_within_s: float) -
     except FileNotFoundError:
         return False
     try:
-        line = {"proven": proven, "stop_within_s": stop_within_s}
+        commit_by = time.monotonic() + commit_within_s
+        line = {"proven": proven, "stop_within_s": stop_within_s, "commit_by": commit_by}
         os.write(file, f"{json.dumps(line)}\n".encode())
     finally:
         os.close(file)
     return True
 
 
-def is_planner_here(run: str) -> bool:
-    """Whether the planner of this run is on this host and has not left the group."""
-    return _path(run).exists()
+def answer_of(run: str) -> Answer:
+    """What has become of the planner of this run, on this host; the same however often asked."""
+    path = _path(run)
+    if path.exists():
+        return "reached"
+    # In this order: the planner may rename the one into the other meanwhile.
+    return "uncommitted" if _answered(path).exists() else "absent"
+
+
+def forget(run: str) -> None:
+    """Remove what is left of the request: nobody waits for an answer any more; idempotent."""
+    path = _path(run)
+    for left in (path, _answered(path)):
+        left.unlink(missing_ok=True)
+
+
+def _answered(path: Path) -> Path:
+    return path.with_suffix(".uncommitted")
 
 
 def _path(run: str) -> Path:

@@ -29,7 +29,7 @@ from .available_now import AvailableNowRun
 from .built_in_start import start_of_first_batch
 from .coverage import COVERAGE_TICK_S
 from .driver_sources import DriverSources
-from .membership import QueryMembership
+from .membership import STOP_TIMEOUT_S, QueryMembership
 from .offsets import Event, MemberState, StreamOffset
 from .planning import BeyondEnd, ReadTask, backlog, find_data_loss, group_into_tasks, plan_batch
 from .reading import TaskPartition, read_task
@@ -143,7 +143,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if self._is_asked_to_stop():
             if self._beside is not None:
                 self._beside.leave()
-            membership.leave()
+            if not membership.waits_for_proof():  # else whoever asked may prove it, before stop()
+                membership.leave(self._stop_timeout_s())
             return start
         membership.join()
         planned = self._plan(membership, limit)
@@ -222,7 +223,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._membership.committed(end)
 
     def stop(self) -> None:
-        """Commit what is proven, leave the group; at most 3 s, idempotent."""
+        """Commit what is proven, leave the group; idempotent.
+
+        At most 3 s, or as long as whoever asked the query to stop waits for the commits.
+        """
         _ignore_sigterm()
         self._leave()
 
@@ -274,8 +278,19 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if self._membership is not None and self._stop_request is not None:
             for offset in self._stop_request.proven():
                 self._membership.done(offset)
-            self._membership.stop()
-            self._stop_request.remove()
+            self._membership.stop(self._stop_timeout_s())
+            missing = self._membership.uncommitted()
+            if self._stop_request.answer(committed=not missing):
+                log.warning(
+                    "group %s: stopped, and these are not committed as far as they are read, so "
+                    "that stop_gracefully() returns False: %s",
+                    self._options.group_id,
+                    names_of(missing),
+                )
+
+    def _stop_timeout_s(self) -> float:
+        asked = self._stop_request
+        return max(STOP_TIMEOUT_S, 0.0 if asked is None else asked.commits_wanted_s())
 
     def _empty_batch(self, membership: QueryMembership, warm_up: int | None) -> dict[str, Any]:
         """A batch that reads nothing.

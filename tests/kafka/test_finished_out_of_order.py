@@ -342,9 +342,7 @@ def test_a_lower_commit_by_hand_is_not_undone_by_what_others_had_finished(heir):
 
 
 @pytest.mark.parametrize("finishes", [False, True])
-def test_what_is_written_behind_a_truncation_is_not_left_out(
-    heir, kafka, topic_name, finishes
-):
+def test_what_is_written_behind_a_truncation_is_not_left_out(heir, kafka, topic_name, finishes):
     """The log ends now between what was handed out and where polls stood, and grows past it."""
     member, partition = heir
     if finishes:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
@@ -110,6 +114,87 @@ def test_a_batch_that_takes_longer_is_interrupted(kafka, topic_name, stream, mem
     wait_until(lambda: members() == (), "its member leaves")
 
 
+def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
+    kafka, topic_name, stream, members, committed, asked, requests
+):
+    """maxBatchDurationMs: by the time that Spark commits it, the members are out of the group.
+
+    With checkpointLocation they might be back before the next trigger, and commit it after all.
+    """
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query = stream(maxBatchDurationMs="3000", checkpointLocation="")
+    query.start(processingTime="0 seconds")
+    wait_until(lambda: set(committed().values()) == {5}, "all is read")
+    batch = HeldBatch(query)
+    batch.may_end = asked
+    kafka.produce(topic_name, [b"y"] * 10)
+    assert batch.reached.wait(PATIENCE_S)
+    wait_until(lambda: members() == (), "the members leave")
+    assert not stop_gracefully(query.query, timeout_s=PATIENCE_S)
+    assert query.query.exception() is None
+    assert set(committed().values()) == {5}
+    assert requests() == set()
+
+
+@pytest.fixture
+def requests():
+    """The files of planners that are asked to stop, or have answered, made since."""
+
+    def there():
+        folder = Path(tempfile.gettempdir())
+        return {path for suffix in ("stop", "uncommitted") for path in folder.glob(f"*.{suffix}")}
+
+    before = there()
+    return lambda: there() - before
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_the_coordinator_is_away_when_the_batch_ends(
+    kafka, topic_name, stream, committed, asked, requests, comes_back
+):
+    """For longer than a planner takes that nobody waits for."""
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query = stream(kafka__session__timeout__ms="45000", checkpointLocation="")
+    query.start(processingTime="0 seconds")
+    wait_until(lambda: set(committed().values()) == {5}, "all is read")
+    batch = HeldBatch(query)
+    batch.may_end = asked
+    kafka.produce(topic_name, [b"y"] * 10)
+    assert batch.reached.wait(PATIENCE_S)
+    kafka.stop()
+    try:
+        with ThreadPoolExecutor(1) as one:
+            timeout_s = PATIENCE_S if comes_back else 15.0
+            stopped = one.submit(stop_gracefully, query.query, timeout_s)
+            assert asked.wait(PATIENCE_S)
+            wait_until(lambda: not query.query.isActive, "Spark has stopped the query")
+            if comes_back:
+                time.sleep(5.0)
+                kafka.restart()
+            assert stopped.result() == comes_back
+    finally:
+        kafka.restart()
+    assert set(committed().values()) == {10 if comes_back else 5}
+    assert requests() == set()
+
+
+def test_with_async_progress_tracking_what_spark_has_logged_is_committed(
+    kafka, topic_name, stream, committed
+):
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 10)
+    writer_options = {
+        "asyncProgressTrackingEnabled": "true",
+        "asyncProgressTrackingCheckpointIntervalMs": "500",
+        "_asyncProgressTrackingOverrideSinkSupportCheck": "true",  # none knows foreachBatch
+    }
+    running = stream(writer_options=writer_options).start(processingTime="0 seconds")
+    wait_until(lambda: set(committed().values()) == {10}, "Spark has logged the batch")
+    assert stop_gracefully(running, timeout_s=PATIENCE_S)
+
+
 @pytest.mark.core
 def test_an_idle_query_knows_who_is_asked(kafka, topic_name, stream):
     """At its very start, and after a restart: there is no batch that names the run that reads."""
@@ -140,7 +225,7 @@ def test_who_asked_died_and_the_query_reads_on(
     (run,) = graceful_stop._ends(running)
     second.start(processingTime="0 seconds")
     wait_until(lambda: len(members()) == 4, "both are in the group")
-    assert graceful_stop._Planners(spark, stop_within_s=3.0).tell(run, None)
+    assert graceful_stop._Planners(spark, stop_within_s=3.0, deadline=0.0).tell(run, None)
     wait_until(lambda: len(members()) == 2, "the members of the one that was asked leave")
     kafka.produce(topic_name, [b"y"] * 40)
     wait_until(lambda: len(members()) == 4, "they are there again")

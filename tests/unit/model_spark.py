@@ -79,6 +79,7 @@ class ModelStopRequest:
 
     def __init__(self, run: str) -> None:
         self.asked: list[dict[str, Any]] | None = None
+        self.told_committed: bool | None = None
 
     def is_made(self) -> bool:
         return self.asked is not None
@@ -89,8 +90,12 @@ class ModelStopRequest:
     def proven(self) -> list[dict[str, Any]]:
         return self.asked or []
 
-    def remove(self) -> None:
-        pass
+    def commits_wanted_s(self) -> float:
+        return 60.0
+
+    def answer(self, committed: bool) -> bool:
+        self.told_committed = committed
+        return False
 
 
 class NoDriverSources:
@@ -198,6 +203,7 @@ class ModelQuery:
         #: planned, or earlier.
         self.knows: dict[TopicPartition, int] = {}
         self.rows: list[Row] = []  # of batches in the commit log
+        self.rows_before = 0  # the process under way
         self.on_sink: Callable[[Row], None] = lambda row: None
         self.on_partitions: Callable[[list[Range], int, bool], None] = lambda *_: None
 
@@ -206,6 +212,7 @@ class ModelQuery:
     def begin(self) -> None:
         options = SourceOptions.parse(self.options, default_readers=1)
         self.process = process = Process(KafkaDeferredStreamReader(options))
+        self.rows_before = len(self.rows)
         if self.offset_log:
             process.start = through_json(self.offset_log[-1])
             if len(self.offset_log) - 1 not in self.commit_log:
@@ -229,15 +236,24 @@ class ModelQuery:
         self.process.reader.stop()
         self.process = None
 
-    def stop_gracefully(self) -> None:
-        """Between two batches of this model."""
+    def stop_gracefully(self) -> bool:
+        """Between two batches of this model; whether the planner says that all is committed."""
         assert self.process is not None
         process = self.process
-        if process.stage is Stage.IDLE and process.reader._stop_request is not None:
-            process.reader._stop_request.asked = [process.start]
+        request = process.reader._stop_request
+        if process.stage is Stage.IDLE and request is not None:
+            assert isinstance(request, ModelStopRequest)
+            request.asked = [process.start]
             process.reader.latestOffset(process.start, ReadMaxRows(1))
             self.pump()
         self.stop()
+        return isinstance(request, ModelStopRequest) and bool(request.told_committed)
+
+    def last_read(self) -> dict[TopicPartition, int]:
+        """Behind the last rows of the last batch of this process that had any, in its sink."""
+        rows = self.rows[self.rows_before :]
+        last = max((row.batch for row in rows), default=None)
+        return {row.partition: row.offset + 1 for row in rows if row.batch == last}
 
     # -- a trigger --------------------------------------------------------------------------------
 

@@ -97,6 +97,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         self.handed_out: dict[TopicPartition, int] = {}
         self.proven: dict[TopicPartition, int] = {}
         self.known: dict[TopicPartition, int] = {}  # what the query knows the group has
+        self.last_read: dict[TopicPartition, int] = {}  # where the last proven batch with any ends
         self.rows: list[Row] = []
         self.lost: set[TopicPartition] = set()
         self.unlogged = False  # the last offset lacks a position
@@ -306,6 +307,8 @@ class AgainstAGroup(RuleBasedStateMachine):
         for partition, (_, end) in self.batch.ranges.items():
             self.proven[partition] = max(end, self.proven.get(partition, end))
             self.delivered[partition] = end
+        if self.batch.ranges:
+            self.last_read = {p: end for p, (_, end) in self.batch.ranges.items()}
         self.batch = None
         self.query.prove()
 
@@ -364,6 +367,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         self.unlogged = True
         self.known.pop(partition, None)
         self.delivered.pop(partition, None)
+        self.last_read.pop(partition, None)
         self.committed.pop(partition, None)  # not another's to go by any more
         self.query.move_to(partition, end)
 
@@ -384,7 +388,8 @@ class AgainstAGroup(RuleBasedStateMachine):
         for partition, proven in self.delivered.items():
             assert self.logged[partition] >= proven, "the checkpoint needs the group"
         self.handed_out, self.proven = dict(self.logged), dict(self.logged)
-        self.known, self.unlogged, self.unflushed = {}, False, set(self.logged)
+        self.known, self.last_read = {}, {}
+        self.unlogged, self.unflushed = False, set(self.logged)
         self.mine, self.rows, self.lost = {}, [], set()
         self.has = {p: who for p, who in self.has.items() if who == "another"}
         self.out, self.sent, self.arrived = set(), {}, set()
@@ -441,6 +446,14 @@ class AgainstAGroup(RuleBasedStateMachine):
         }
         assert self.query.undrained(PARTITIONS) == expected
         assert self.query.undrained([]) == set()
+
+    @invariant()
+    def uncommitted_is_what_a_stop_now_would_leave_behind(self) -> None:
+        in_batch = self.batch.ranges if self.batch else {}
+        ends = self.last_read | {p: end for p, (_, end) in in_batch.items()}
+        behind = {p for p, end in ends.items() if self.known.get(p, -1) < end}
+        owned = {p for p in self.ahead() if p in self.mine and self.mine[p].read}
+        assert self.query.uncommitted() == behind | owned
 
     @invariant()
     def what_there_is_to_see(self) -> None:
@@ -920,3 +933,80 @@ def test_an_offset_without_what_was_deleted_is_due(query: QueryAssignment) -> No
     query.delete([P])
     assert query.has_unlogged_positions()
     assert query.log_positions() == {}
+
+
+# -- what a stop leaves behind --------------------------------------------------------------------
+
+
+def test_all_is_committed_when_the_group_has_the_last_batch(query: QueryAssignment) -> None:
+    assert query.uncommitted() == set(), "nothing was read"
+    read(query, P, 100, 150)
+    assert query.uncommitted() == {P}, "not proven"
+    query.prove()
+    assert query.uncommitted() == {P}, "not acknowledged"
+    query.acknowledge(P, 149)
+    assert query.uncommitted() == {P}
+    query.acknowledge(P, 150)
+    assert query.uncommitted() == set()
+
+
+def test_a_start_that_the_group_lacks_repeats_nothing(query: QueryAssignment) -> None:
+    query.assign(0, 41, [Q])
+    query.start_at(Q, None, 7)
+    assert query.commits() == {0: {Q: 7}}
+    assert query.uncommitted() == set()
+
+
+def test_what_the_last_batch_read_is_not_forgotten_when_it_is_lost(query: QueryAssignment) -> None:
+    read(query, P, 100, 150)
+    query.lose(0, [P])
+    query.prove()
+    assert query.commits() == {}, "nobody may commit it"
+    assert query.uncommitted() == {P}
+    query.acknowledge(P, 150)  # the group was asked
+    assert query.uncommitted() == set()
+
+
+def test_what_was_lost_with_an_earlier_batch_does_not_count_for_good(
+    query: QueryAssignment,
+) -> None:
+    query.assign(0, 41, [Q])
+    query.start_at(Q, 10, 0)
+    read(query, P, 100, 150)
+    query.lose(0, [P])
+    query.prove()
+    read(query, Q, 10, 20)
+    query.prove()
+    query.acknowledge(Q, 20)
+    assert query.uncommitted() == set()
+
+
+def test_what_earlier_batches_read_counts_while_it_is_owned(query: QueryAssignment) -> None:
+    """With async progress tracking several batches are proven at once."""
+    query.assign(0, 41, [Q])
+    query.start_at(Q, 10, 0)
+    read(query, P, 100, 150)
+    read(query, Q, 10, 20)
+    query.prove()
+    query.acknowledge(Q, 20)
+    assert query.uncommitted() == {P}
+
+
+@pytest.mark.parametrize("gone", ["deleted", "gone for good", "shorter", "shorter for another"])
+def test_what_is_gone_from_kafka_cannot_be_repeated(query: QueryAssignment, gone: str) -> None:
+    read(query, P, 100, 150)
+    query.prove()
+    if gone == "deleted":
+        query.delete([P])
+    elif gone == "gone for good":
+        query.lose(0, [P])
+        query.forget([P])
+    elif gone == "shorter":
+        query.move_to(P, 120)
+        query.acknowledge(P, 120)
+    else:
+        query.acknowledge(P, 150)
+        query.lose(0, [P])
+        query.assign(0, 42, [P])
+        query.start_at(P, 30, 0)
+    assert query.uncommitted() == set()

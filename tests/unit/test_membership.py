@@ -1337,6 +1337,69 @@ def test_stop_with_a_commit_that_is_never_acknowledged(query: Query) -> None:
     assert query.group.members[0].closed == 1, "left all the same"
 
 
+def test_stop_knows_that_the_group_has_all(query: Query) -> None:
+    query.membership.committed(query.read(P, 100, 150))
+    query.membership.stop()
+    assert query.membership.uncommitted() == []
+
+
+def test_stop_knows_that_a_commit_was_never_acknowledged(query: Query) -> None:
+    query.group.accepts_commits = False
+    query.membership.committed(query.read(P, 100, 150))
+    query.membership.stop()
+    assert query.membership.uncommitted() == [P]
+
+
+@pytest.mark.parametrize(("next_owner_has", "missing"), [(149, [P]), (150, [])])
+def test_stop_asks_the_group_how_far_it_has_come_where_the_last_batch_is_lost(
+    query: Query, next_owner_has: int, missing: list[TopicPartition]
+) -> None:
+    offset = query.read(P, 100, 150)
+    query.group.members[0].lose(P)
+    query.rounds()
+    query.membership.committed(offset)
+    query.group.committed[P] = next_owner_has
+    query.membership.stop()
+    assert query.group.committed == {P: next_owner_has}
+    assert query.membership.uncommitted() == missing
+
+
+def test_stop_does_not_take_a_group_that_does_not_answer_for_one_that_has_all(
+    query: Query,
+) -> None:
+    offset = query.read(P, 100, 150)
+    query.group.members[0].lose(P)
+    query.rounds()
+    query.membership.committed(offset)
+    query.group.lookup_error = kafka_errors.KafkaTimeoutError()
+    query.membership.stop()
+    assert query.membership.uncommitted() == [P]
+    assert query.group.members[0].closed == 1
+    query.membership.raise_failure()
+
+
+def test_stop_grants_the_commits_what_time_it_is_given(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but what leaving the group may need."""
+    (member,) = query.group.members
+    given_ms: list[float] = []
+
+    def noting(call: Callable[[float], Any]) -> Callable[[float], Any]:
+        def noted(timeout_ms: float) -> Any:
+            given_ms.append(timeout_ms)
+            return call(timeout_ms)
+
+        return noted
+
+    for name in ("drain", "close"):
+        monkeypatch.setattr(member, name, noting(getattr(member, name)))
+    query.membership.stop(timeout_s=1_000.0)
+    drain_ms, close_ms = given_ms
+    assert 900_000 < drain_ms < 1_000_000
+    assert close_ms == 3_000
+
+
 def test_stop_does_not_wait_for_a_pump_that_hangs(query: Query) -> None:
     member = query.group.members[0]
     member.may_poll.clear()

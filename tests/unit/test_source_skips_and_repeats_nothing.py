@@ -188,9 +188,27 @@ class Queries(RuleBasedStateMachine):
             while model.process.stage is not Stage.IDLE:
                 model.step(1)
             self.clean = self.group.commits == "accepted"
-            model.stop_gracefully()
+            if model.stop_gracefully():
+                for partition, end in model.last_read().items():
+                    if partition not in self.shortened:
+                        assert self.group.committed.get(partition, 0) >= end, "not committed"
             self.clean = False
             self.expose(model, BOTH)
+
+    @rule(query=queries, how=st.sampled_from(["accepted", "held", "unanswered"]), out=st.booleans())
+    def is_stopped_gracefully_in_a_batch(self, query: int, how: str, out: bool) -> None:
+        """Whose commit may not reach the group, or whose members are out of it by then."""
+        if not self.may_begin(query):
+            return
+        self.runs_for_a_while(query, 1_000)
+        for partition in BOTH:
+            self.group.produce(partition, 1)
+        self.queries[query].step(1_000)
+        self.group.commits = how
+        if out:
+            self.the_session_of_a_query_ends(query)
+            self.queries[query].pump()
+        self.is_stopped_gracefully(query)
 
     @rule(
         query=queries,

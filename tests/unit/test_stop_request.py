@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_rebalance.source.stop_request import StopRequest, ask_to_stop, is_planner_here
+from pyspark_kafka_rebalance.source.stop_request import (
+    StopRequest,
+    answer_of,
+    ask_to_stop,
+    forget,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -16,21 +22,66 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_from_the_planners_start_to_its_end() -> None:
+def test_from_the_planners_start_to_its_end(folder: Path) -> None:
     assert not ask_to_stop("run", None, 60), "no planner yet"
     request = StopRequest("run")
-    assert is_planner_here("run")
+    assert answer_of("run") == "reached"
     assert not request.is_made()
     assert ask_to_stop("run", None, 60)
     assert request.is_made()
     assert request.proven() == []
     assert ask_to_stop("run", {"version": 1}, 60)
     assert request.proven() == [{"version": 1}]
-    request.remove()
-    request.remove()
-    assert not is_planner_here("run")
+    assert not request.answer(committed=True)
+    assert not request.answer(committed=True)
+    assert answer_of("run") == "absent"
     assert not ask_to_stop("run", None, 60)
     assert request.proven() == []
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_not_committed_is_told_to_who_asked(folder: Path) -> None:
+    request = StopRequest("run")
+    ask_to_stop("run", None, 60)
+    assert request.answer(committed=False)
+    assert not request.answer(committed=False), "stop() is called again"
+    assert [answer_of("run") for _ in range(2)] == ["uncommitted"] * 2
+    assert not ask_to_stop("run", None, 60), "it has left"
+    forget("run")
+    forget("run")
+    assert answer_of("run") == "absent"
+    assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_left_behind_when_nobody_waits_for_the_answer(folder: Path) -> None:
+    now = [0.0]
+    StopRequest("nobody asked").answer(committed=False)
+    request = StopRequest("who asked is gone", clock=lambda: now[0])
+    ask_to_stop("who asked is gone", None, 10)
+    assert request.is_made()
+    now[0] = 10.0
+    assert not request.answer(committed=False)
+    request = StopRequest("not waited for any longer")
+    ask_to_stop("not waited for any longer", None, 60)
+    forget("not waited for any longer")
+    assert not request.answer(committed=False)
+    assert list(folder.iterdir()) == []
+
+
+def test_commits_are_wanted_for_as_long_as_the_last_of_those_who_asked_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    request = StopRequest("run", clock=lambda: now[0])
+    assert request.commits_wanted_s() == 0, "nobody asked"
+    ask_to_stop("run", None, 90, commit_within_s=60)
+    now[0] = 110.0
+    assert request.commits_wanted_s() == 50, "counted from when it was asked for"
+    ask_to_stop("run", {"version": 1}, 90, commit_within_s=20)
+    assert request.commits_wanted_s() == 50
+    now[0] = 170.0
+    assert request.commits_wanted_s() == 0
 
 
 def test_runs_are_kept_apart_whatever_their_client_id() -> None:
@@ -67,7 +118,7 @@ def test_a_folder_that_cannot_be_written_is_logged_once(
     request = StopRequest("run")
     for _ in range(3):
         assert not request.is_made()
-    request.remove()
+    assert not request.answer(committed=False)
     assert caplog.text.count("stop_gracefully") == 1
 
 

@@ -23,7 +23,7 @@ from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.planning import TaskRange
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
-from pyspark_kafka_rebalance.source.stop_request import ask_to_stop, is_planner_here
+from pyspark_kafka_rebalance.source.stop_request import answer_of, ask_to_stop
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
@@ -68,6 +68,9 @@ class FakeMembership:
         self.nobodys: set[TopicPartition] = set()  # neither this member's nor a live other's
         self.within_s = 60.0
         self.others = True  # in the group
+        self.unproven = False
+        self.left_within_s = 0.0
+        self.missing: list[TopicPartition] = []  # what the group has not
 
     def progress_is_synchronous(self) -> None:
         self.calls.append("synchronous")
@@ -218,11 +221,19 @@ class FakeMembership:
     def state_without_ranges(self) -> BatchState:
         return self.state_of(())
 
-    def leave(self) -> None:
-        self.calls.append("leave")
+    def waits_for_proof(self) -> bool:
+        return self.unproven
 
-    def stop(self) -> None:
+    def leave(self, timeout_s: float) -> None:
+        self.calls.append("leave")
+        self.left_within_s = timeout_s
+
+    def stop(self, timeout_s: float) -> None:
         self.calls.append("stop")
+        self.left_within_s = timeout_s
+
+    def uncommitted(self) -> list[TopicPartition]:
+        return self.missing
 
 
 @pytest.fixture(autouse=True)
@@ -1111,6 +1122,48 @@ def test_asked_to_stop_it_plans_nothing_more_and_leaves(running: Running) -> Non
     assert running.trigger() == end
 
 
+def test_asked_to_stop_it_stays_while_the_last_batch_is_not_proven(running: Running) -> None:
+    """As the first of all is not by the trigger after it; who asked can prove it."""
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), None, 60)
+    running.start = end
+    running.membership.unproven = True
+    assert running.trigger() == end, "it plans nothing"
+    assert "leave" not in running.membership.calls
+
+
+def test_who_asked_to_stop_waits_for_the_commits(running: Running) -> None:
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), None, 90, commit_within_s=60)
+    running.start = end
+    running.trigger()
+    assert running.membership.calls[-1] == "leave"
+    assert 3 < running.membership.left_within_s <= 60
+    running.reader.stop()
+    assert running.membership.calls[-1] == "stop"
+    assert 3 < running.membership.left_within_s <= 60
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_stop_that_nobody_waits_for_takes_three_seconds(running: Running, asked: bool) -> None:
+    end = running.trigger()
+    if asked:
+        assert ask_to_stop(run_of(end), None, 90, commit_within_s=0)
+    running.reader.stop()
+    assert running.membership.left_within_s == 3.0
+
+
+def test_who_asked_to_stop_learns_that_not_all_is_committed(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), end, 60)
+    running.membership.missing = [P, Q]
+    running.reader.stop()
+    assert answer_of(run_of(end)) == "uncommitted"
+    assert "stop_gracefully() returns False: t-0, t-1" in caplog.text
+
+
 def test_stop_knows_what_the_one_who_asked_knows(running: Running) -> None:
     """A query that is idle until its next trigger has proven nothing of its last batch itself."""
     end = running.trigger()
@@ -1120,7 +1173,7 @@ def test_stop_knows_what_the_one_who_asked_knows(running: Running) -> None:
     running.reader.stop()
     assert running.membership.proven[-1] == end
     assert running.membership.calls[-2:] == ["prove", "stop"]
-    assert not is_planner_here(run_of(end))
+    assert answer_of(run_of(end)) == "absent"
     assert not ask_to_stop(run_of(end), None, 60), "it has left"
 
 
@@ -1132,7 +1185,7 @@ def test_who_asked_to_stop_is_gone(
     warm_up = running.reader.latestOffset(end, UNLIMITED)
     left, joined = memberships
     assert left.calls[-1] == "stop"
-    assert not is_planner_here(run_of(end))
+    assert answer_of(run_of(end)) == "absent"
     assert run_of(warm_up) == joined.client_id != left.client_id
     assert joined.restored == ends_of(end)
 

@@ -1,0 +1,87 @@
+"""How stop_gracefully takes the planners' answers; the queries are in tests/spark."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka_rebalance.source import graceful_stop
+from pyspark_kafka_rebalance.source.stop_request import StopRequest, answer_of
+
+
+class Planners:
+    """Each run's answers, one for each second; the last one for good."""
+
+    def __init__(self, **answers: list[str]) -> None:
+        self.answers = answers
+        self.forgotten: list[str] = []
+        self.now = 0.0
+
+    def answer_of(self, run: str) -> str:
+        answers = self.answers[run]
+        return answers[min(int(self.now), len(answers) - 1)]
+
+    def forget(self, run: str) -> None:
+        self.forgotten.append(run)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def wait(self, commit_by: float) -> bool:
+        return graceful_stop._wait_until_left(self, self.answers, commit_by)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Planners]]:
+    """Put the planners in here whose time it is."""
+    theirs: list[Planners] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: theirs[0].now)
+        patched.setattr(time, "sleep", lambda seconds: theirs[0].sleep(seconds))
+        yield theirs
+
+
+@pytest.mark.parametrize(
+    ("answers", "complete", "forgotten"),
+    [
+        ({}, True, []),
+        ({"a": ["absent"]}, True, []),
+        ({"a": ["reached"] * 50 + ["absent"]}, True, []),
+        ({"a": ["reached"] * 50 + ["uncommitted"]}, False, ["a"]),
+        ({"a": ["uncommitted"], "b": ["reached", "absent"]}, False, ["a"]),
+        ({"a": ["reached"], "b": ["absent"]}, False, ["a"]),  # dead, or hangs
+        ({"a": ["reached"] * 70 + ["absent"]}, False, ["a"]),
+    ],
+)
+def test_only_planners_that_left_with_everything_committed_are_a_success(
+    clock: list[Planners], answers: dict[str, list[str]], complete: bool, forgotten: list[str]
+) -> None:
+    planners = Planners(**answers)
+    clock.append(planners)
+    assert planners.wait(commit_by=60.0) == complete
+    assert planners.forgotten == forgotten
+
+
+def test_a_message_says_what_has_become_of_the_planner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def send(**options: str) -> str:
+        return graceful_stop._PlannerMessage({"run": "run", **options}).schema()
+
+    asking = {"proven": "null", "stop_within_s": "90"}
+    assert send(**asking) == "absent BOOLEAN"
+    request = StopRequest("run")
+    assert send(**asking) == "reached BOOLEAN", "as an older Spark Connect client asks"
+    assert request.commits_wanted_s() == 0
+    assert send(**asking, commit_within_s="60") == "reached BOOLEAN"
+    assert request.commits_wanted_s() > 0
+    request.answer(committed=False)
+    assert [send(), send()] == ["uncommitted BOOLEAN"] * 2
+    assert send(forget="true") == "absent BOOLEAN"
+    assert answer_of("run") == "absent"
