@@ -558,10 +558,13 @@ def watch_fetches(
     fetcher._handle_fetch_response = tell_and_handle
 
 
-def end_offsets_now(
-    consumer: KafkaConsumer, partitions: Collection[TopicPartition], timeout_ms: float
+def offsets_now(
+    consumer: KafkaConsumer,
+    partitions: Collection[TopicPartition],
+    spec: OffsetSpec,
+    timeout_ms: float,
 ) -> dict[TopicPartition, int]:
-    """End offsets by one question to each leader, without those that do not tell.
+    """Offsets by one question to each leader (ListOffsets), without those that do not tell.
 
     kafka-python's own asks again at once, for as long as it may, until every leader has answered,
     and by metadata that it does not renew: one deleted partition keeps it from telling any.
@@ -569,9 +572,7 @@ def end_offsets_now(
     fetcher, manager = consumer._fetcher, consumer._manager
 
     async def ask() -> dict[TopicPartition, int]:
-        by_leader = fetcher._group_list_offset_requests(
-            dict.fromkeys(partitions, OffsetSpec.LATEST)
-        )
+        by_leader = fetcher._group_list_offset_requests(dict.fromkeys(partitions, spec))
         timer = Timer(timeout_ms)
         asked = [
             manager.call_soon(fetcher._send_list_offsets_request, leader, wanted)
@@ -584,7 +585,7 @@ def end_offsets_now(
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
-                log.info("end offsets not told: %r", error)
+                log.info("%s offsets not told: %r", spec.name.lower(), error)
             else:
                 found.update((partition, told.offset) for partition, told in offsets.items())
         if len(found) < len(partitions):

@@ -29,6 +29,9 @@ END_OFFSETS_MAX_AGE_S = 0.03
 #: The average size of an offset changes slowly, so it is cached for a minute.
 _BYTES_PER_OFFSET_MAX_AGE_S = 60.0
 
+#: Where some leader did not tell: an idle trigger must not connect anew every 10 ms.
+_SIZES_AGAIN_S = 0.2
+
 #: A run whose end is fixed when it begins waits this long for brokers to tell where its partitions
 #: end, and asks this often.
 _ALL_ENDS_WITHIN_S = 60.0
@@ -57,6 +60,7 @@ class LogEnds:
         self._known: dict[TopicPartition, int] = {}
         self._bytes_per_offset: dict[TopicPartition, float] = {}
         self._bytes_per_offset_at = 0.0
+        self._ask_sizes_at = 0.0
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """End offsets, exclusive: high watermark, or last stable offset under read_committed.
@@ -110,9 +114,10 @@ class LogEnds:
         return ends
 
     def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """What an offset of each partition takes on its brokers' disks, on average, in bytes.
+        """What an offset of each partition takes on its leader's disk, on average, in bytes.
 
-        Without those of which it cannot be found out now; a minute old at most otherwise.
+        Without those whose leader does not tell now, which is asked again a little later; a minute
+        old at most otherwise.
 
         Parameters
         ----------
@@ -122,22 +127,36 @@ class LogEnds:
         Raises
         ------
         KafkaRebalanceError
-            The brokers do not tell.
+            The brokers refuse to tell.
         """
         now = time.monotonic()
         aged = now - self._bytes_per_offset_at > _BYTES_PER_OFFSET_MAX_AGE_S
-        if aged or not self._bytes_per_offset.keys() >= ends.keys():
-            try:
-                with self._members.asking() as client:
-                    begins = client.beginning_offsets(list(ends), LOOKUP_TIMEOUT_MS)
-                sizes = log_sizes(self._options.client_config, ends)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    raise
-                log.warning("the sizes of the logs are not known now: %r", error)
-            else:
-                self._bytes_per_offset = {
-                    p: sizes[p] / max(1, end - begins[p]) for p, end in ends.items()
-                }
+        missing = not self._bytes_per_offset.keys() >= ends.keys()
+        if (aged or missing) and now >= self._ask_sizes_at:
+            found = self._find_bytes_per_offset(ends)
+            if found.keys() >= ends.keys():
                 self._bytes_per_offset_at = now
+            else:
+                self._ask_sizes_at = time.monotonic() + _SIZES_AGAIN_S
+            known = {**self._bytes_per_offset, **found}
+            self._bytes_per_offset = {p: known[p] for p in ends if p in known}
         return {p: self._bytes_per_offset[p] for p in ends if p in self._bytes_per_offset}
+
+    def _find_bytes_per_offset(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, float]:
+        try:
+            with self._members.asking() as client:
+                leaders = client.leaders(ends)
+                begins = client.beginning_offsets_now(leaders, LOOKUP_TIMEOUT_MS)
+            sizes = log_sizes(self._options.client_config, leaders)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            log.warning("the sizes of the logs are not known now: %r", error)
+            return {}
+        return {
+            p: sizes[p] / max(1, end - begins[p])
+            for p, end in ends.items()
+            if p in sizes and p in begins
+        }

@@ -319,7 +319,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         sizes: Mapping[TopicPartition, float] = {}
         if max_bytes is not None and not isinstance(limit, ReadAllAvailable):
             sizes = membership.log_ends.bytes_per_offset(ends)
-            ends = {p: end for p, end in ends.items() if p in sizes}
+            if unsized := ends.keys() - sizes.keys():
+                ends = {p: end for p, end in ends.items() if p in sizes}
+                if run is not None:  # a trigger without a batch would end it
+                    self._postponed = set(self._postponed) | unsized & set(run.unread(positions))
         if run is not None:
             ends = run.cut(ends)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT

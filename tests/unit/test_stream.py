@@ -691,6 +691,34 @@ def test_bytes_bound_every_trigger(
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())  # warm-up
     offset = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert ends_of(offset) == {P: 50, Q: 12}
+    membership.sizes = dict.fromkeys((P, Q, R), 1.0)
+    offset = reader.latestOffset(offset, reader.getDefaultReadLimit())
+    assert ends_of(offset) == {P: 100, Q: 25, R: 100}
+
+
+def test_a_run_with_an_end_waits_for_the_sizes_that_bytes_are_bounded_by(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    """It ended without an error and with everything unread: what had no size was left out."""
+    run = available_now(maxBytesPerTrigger="1000")
+    membership = run.membership
+    membership.sizes = {P: 1.0}  # of Q it cannot be found out now
+    assert run.next() == {P: 150}
+    membership.changes = [lambda: None, lambda: membership.sizes.update({Q: 1.0})]
+    assert run.next() == {Q: 250}
+    membership.sizes.clear()
+    assert run.next() == {}, "waits for the size of what it has read"
+
+
+def test_a_run_with_an_end_names_what_had_no_size_for_too_long(
+    available_now: Callable[..., AvailableNow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "_POSTPONED_AT_MOST_S", 0.0)
+    run = available_now(maxBytesPerTrigger="1000")
+    run.membership.sizes = {P: 1.0}
+    assert run.next() == {P: 150}
+    with pytest.raises(KafkaRebalanceError, match=r"not read to the end.*: t-1$"):
+        run.next()
 
 
 def test_a_stream_without_a_limit_is_not_taken_for_once(
