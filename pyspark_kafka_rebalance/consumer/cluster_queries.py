@@ -74,6 +74,12 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         """As ``end_offsets``, without those whose leader does not tell; never asks it twice."""
         return offsets_now(self, partitions, OffsetSpec.LATEST, timeout_ms)
 
+    def high_watermarks_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``end_offsets_now``, with what is in open transactions, whatever is read of it."""
+        return offsets_now(self, partitions, OffsetSpec.LATEST, timeout_ms, read_uncommitted=True)
+
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The node id of each leader that the metadata knows."""
         leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 #: Idle triggers come every 10 ms; end offsets older than this are asked for again.
 END_OFFSETS_MAX_AGE_S = 0.03
 
+#: Asked again that late whether a position is within its log, while its transaction is open.
+_HIGH_WATERMARKS_MAX_AGE_S = 1.0
+
 #: The average size of an offset changes slowly, so it is cached for a minute.
 _BYTES_PER_OFFSET_MAX_AGE_S = 60.0
 
@@ -58,6 +61,8 @@ class LogEnds:
         self._ends: dict[TopicPartition, int] = {}
         self._ends_at = 0.0
         self._known: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._high_watermarks_at = 0.0
         self._bytes_per_offset: dict[TopicPartition, float] = {}
         self._bytes_per_offset_at = 0.0
         self._ask_sizes_at = 0.0
@@ -89,6 +94,28 @@ class LogEnds:
         answered = {**self._known, **self._ends}
         self._known = {p: end for p, end in answered.items() if p in owned}
         return self._known
+
+    def high_watermarks(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where the logs end of partitions whose end offset lies before their position, exclusive.
+
+        Asks only under read_committed, where an open transaction makes these two different. A high
+        watermark that is not below its position may be a second old. Partitions whose leader does
+        not answer are left out.
+
+        Parameters
+        ----------
+        positions : Mapping[TopicPartition, int]
+            Their positions, with an end offset by :meth:`end_offsets` just now.
+        """
+        if self._options.isolation_level == "read_uncommitted":
+            return {p: self._ends[p] for p in positions}
+        known = self._high_watermarks
+        fresh = time.monotonic() - self._high_watermarks_at <= _HIGH_WATERMARKS_MAX_AGE_S
+        if not fresh or any(known.get(p, -1) < at for p, at in positions.items()):
+            with self._members.asking() as client:
+                known = client.high_watermarks_now(positions, LOOKUP_TIMEOUT_MS)
+            self._high_watermarks, self._high_watermarks_at = known, time.monotonic()
+        return {p: known[p] for p in positions if p in known}
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         """End offsets of every partition of the subscribed topics, whoever owns it.

@@ -28,6 +28,7 @@ class Group:
         self.members: list[FakeMember] = []
         self.committed: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 1_000)
+        self.high_watermarks: dict[TopicPartition, int] = {}  # under read_committed
         self.silent: set[TopicPartition] = set()  # their leaders do not tell where they begin
         self.topics = {"t"}
         self.hidden: set[str] = set()
@@ -205,6 +206,12 @@ class FakeMember:
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         return self.end_offsets(partitions, timeout_ms)
+
+    def high_watermarks_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        self.group.lookups += 1
+        return {p: self.group.high_watermarks[p] for p in partitions}
 
     def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float

@@ -690,6 +690,33 @@ def test_the_end_offset_of_what_is_being_revoked_stays_known(
     assert query.membership.known_end_offsets().keys() == {Q}
 
 
+def test_the_high_watermark_is_not_asked_for_where_it_is_the_end_offset(query: Query) -> None:
+    ends = query.membership.log_ends
+    before = query.group.lookups
+    ends.end_offsets([P])
+    assert ends.high_watermarks({P: 1_001}) == {P: 1_000}
+    assert query.group.lookups == before
+
+
+def test_the_high_watermark_is_asked_for_now_and_then_while_a_transaction_is_open(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = make(**{"kafka.isolation.level": "read_committed"})
+    query.start()
+    ends = query.membership.log_ends
+    group.high_watermarks = {P: 1_010}
+    before = group.lookups
+    for _ in range(3):
+        assert ends.high_watermarks({P: 1_005}) == {P: 1_010}
+    assert group.lookups == before + 1
+    group.high_watermarks = {P: 1_020}
+    assert ends.high_watermarks({P: 1_015}) == {P: 1_020}, "an old one says nothing of a loss"
+    group.high_watermarks = {P: 1_000}
+    assert ends.high_watermarks({P: 1_015}) == {P: 1_020}
+    monkeypatch.setattr(log_ends_module, "_HIGH_WATERMARKS_MAX_AGE_S", -1.0)
+    assert ends.high_watermarks({P: 1_015}) == {P: 1_000}
+
+
 class LogSizes:
     """What leaders tell of their logs, and what they were asked."""
 
