@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from kafka.consumer.subscription_state import TopicPartitionState
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.net.wakeup_notifier import WakeupNotifier
+from kafka.protocol.consumer import IsolationLevel
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataResponse
@@ -558,20 +560,26 @@ def watch_fetches(
     fetcher._handle_fetch_response = tell_and_handle
 
 
-def end_offsets_now(
-    consumer: KafkaConsumer, partitions: Collection[TopicPartition], timeout_ms: float
+def offsets_now(
+    consumer: KafkaConsumer,
+    partitions: Collection[TopicPartition],
+    spec: OffsetSpec,
+    timeout_ms: float,
+    read_uncommitted: bool = False,
 ) -> dict[TopicPartition, int]:
-    """End offsets by one question to each leader, without those that do not tell.
+    """Offsets by one question to each leader (ListOffsets), without those that do not tell.
 
     kafka-python's own asks again at once, for as long as it may, until every leader has answered,
-    and by metadata that it does not renew: one deleted partition keeps it from telling any.
+    and by metadata that it does not renew: one deleted partition keeps it from telling any. It has
+    no isolation level for a single question either.
     """
     fetcher, manager = consumer._fetcher, consumer._manager
+    if read_uncommitted:
+        fetcher = copy(fetcher)  # what is fetched keeps its isolation level
+        fetcher._isolation_level = IsolationLevel.READ_UNCOMMITTED
 
     async def ask() -> dict[TopicPartition, int]:
-        by_leader = fetcher._group_list_offset_requests(
-            dict.fromkeys(partitions, OffsetSpec.LATEST)
-        )
+        by_leader = fetcher._group_list_offset_requests(dict.fromkeys(partitions, spec))
         timer = Timer(timeout_ms)
         asked = [
             manager.call_soon(fetcher._send_list_offsets_request, leader, wanted)
@@ -584,7 +592,7 @@ def end_offsets_now(
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
-                log.info("end offsets not told: %r", error)
+                log.info("%s offsets not told: %r", spec.name.lower(), error)
             else:
                 found.update((partition, told.offset) for partition, told in offsets.items())
         if len(found) < len(partitions):

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 from kafka import KafkaConsumer
 from kafka.errors import LeaderNotAvailableError
+from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 
-from ._kafka_python import GroupCoordinator, end_offsets_now
+from ._kafka_python import GroupCoordinator, offsets_now
 
 
 class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
@@ -61,18 +62,34 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         with _leader_gone():
             return dict(super().end_offsets(partitions, timeout_ms))
 
+    def beginning_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``beginning_offsets``, without those whose leader does not tell; never asks twice."""
+        return offsets_now(self, partitions, OffsetSpec.EARLIEST, timeout_ms)
+
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As ``end_offsets``, without those whose leader does not tell; never asks it twice."""
-        return end_offsets_now(self, partitions, timeout_ms)
+        return offsets_now(self, partitions, OffsetSpec.LATEST, timeout_ms)
+
+    def high_watermarks_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``end_offsets_now``, with what is in open transactions, whatever is read of it."""
+        return offsets_now(self, partitions, OffsetSpec.LATEST, timeout_ms, read_uncommitted=True)
+
+    def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The node id of each leader that the metadata knows."""
+        leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
+        return {p: node for p, node in leaders.items() if node is not None and node >= 0}
 
     def partitions_with_leader(
         self, partitions: Collection[TopicPartition]
     ) -> list[TopicPartition]:
         """Those whose leader the metadata knows; asking for others would wait for them."""
-        leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
-        return [p for p, leader in leaders.items() if leader is not None and leader >= 0]
+        return list(self.leaders(partitions))
 
 
 @contextmanager

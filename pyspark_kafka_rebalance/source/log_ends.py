@@ -26,8 +26,14 @@ log = logging.getLogger(__name__)
 #: Idle triggers come every 10 ms; end offsets older than this are asked for again.
 END_OFFSETS_MAX_AGE_S = 0.03
 
+#: Asked again that late whether a position is within its log, while its transaction is open.
+_HIGH_WATERMARKS_MAX_AGE_S = 1.0
+
 #: The average size of an offset changes slowly, so it is cached for a minute.
 _BYTES_PER_OFFSET_MAX_AGE_S = 60.0
+
+#: Where some leader did not tell: an idle trigger must not connect anew every 10 ms.
+_SIZES_AGAIN_S = 0.2
 
 #: A run whose end is fixed when it begins waits this long for brokers to tell where its partitions
 #: end, and asks this often.
@@ -55,8 +61,11 @@ class LogEnds:
         self._ends: dict[TopicPartition, int] = {}
         self._ends_at = 0.0
         self._known: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._high_watermarks_at = 0.0
         self._bytes_per_offset: dict[TopicPartition, float] = {}
         self._bytes_per_offset_at = 0.0
+        self._ask_sizes_at = 0.0
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """End offsets, exclusive: high watermark, or last stable offset under read_committed.
@@ -86,6 +95,28 @@ class LogEnds:
         self._known = {p: end for p, end in answered.items() if p in owned}
         return self._known
 
+    def high_watermarks(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where the logs end of partitions whose end offset lies before their position, exclusive.
+
+        Asks only under read_committed, where an open transaction makes these two different. A high
+        watermark that is not below its position may be a second old. Partitions whose leader does
+        not answer are left out.
+
+        Parameters
+        ----------
+        positions : Mapping[TopicPartition, int]
+            Their positions, with an end offset by :meth:`end_offsets` just now.
+        """
+        if self._options.isolation_level == "read_uncommitted":
+            return {p: self._ends[p] for p in positions}
+        known = self._high_watermarks
+        fresh = time.monotonic() - self._high_watermarks_at <= _HIGH_WATERMARKS_MAX_AGE_S
+        if not fresh or any(known.get(p, -1) < at for p, at in positions.items()):
+            with self._members.asking() as client:
+                known = client.high_watermarks_now(positions, LOOKUP_TIMEOUT_MS)
+            self._high_watermarks, self._high_watermarks_at = known, time.monotonic()
+        return {p: known[p] for p in positions if p in known}
+
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         """End offsets of every partition of the subscribed topics, whoever owns it.
 
@@ -110,9 +141,10 @@ class LogEnds:
         return ends
 
     def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """What an offset of each partition takes on its brokers' disks, on average, in bytes.
+        """What an offset of each partition takes on its leader's disk, on average, in bytes.
 
-        Without those of which it cannot be found out now; a minute old at most otherwise.
+        Without those whose leader does not tell now, which is asked again a little later; a minute
+        old at most otherwise.
 
         Parameters
         ----------
@@ -122,22 +154,36 @@ class LogEnds:
         Raises
         ------
         KafkaRebalanceError
-            The brokers do not tell.
+            The brokers refuse to tell.
         """
         now = time.monotonic()
         aged = now - self._bytes_per_offset_at > _BYTES_PER_OFFSET_MAX_AGE_S
-        if aged or not self._bytes_per_offset.keys() >= ends.keys():
-            try:
-                with self._members.asking() as client:
-                    begins = client.beginning_offsets(list(ends), LOOKUP_TIMEOUT_MS)
-                sizes = log_sizes(self._options.client_config, ends)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    raise
-                log.warning("the sizes of the logs are not known now: %r", error)
-            else:
-                self._bytes_per_offset = {
-                    p: sizes[p] / max(1, end - begins[p]) for p, end in ends.items()
-                }
+        missing = not self._bytes_per_offset.keys() >= ends.keys()
+        if (aged or missing) and now >= self._ask_sizes_at:
+            found = self._find_bytes_per_offset(ends)
+            if found.keys() >= ends.keys():
                 self._bytes_per_offset_at = now
+            else:
+                self._ask_sizes_at = time.monotonic() + _SIZES_AGAIN_S
+            known = {**self._bytes_per_offset, **found}
+            self._bytes_per_offset = {p: known[p] for p in ends if p in known}
         return {p: self._bytes_per_offset[p] for p in ends if p in self._bytes_per_offset}
+
+    def _find_bytes_per_offset(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, float]:
+        try:
+            with self._members.asking() as client:
+                leaders = client.leaders(ends)
+                begins = client.beginning_offsets_now(leaders, LOOKUP_TIMEOUT_MS)
+            sizes = log_sizes(self._options.client_config, leaders)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            log.warning("the sizes of the logs are not known now: %r", error)
+            return {}
+        return {
+            p: sizes[p] / max(1, end - begins[p])
+            for p, end in ends.items()
+            if p in sizes and p in begins
+        }

@@ -34,7 +34,7 @@ def plan_batch(
         Next offset to read, inclusive.
     end_offsets : Mapping[TopicPartition, int]
         High watermark, or last stable offset under read_committed; exclusive. Partitions without
-        one, and those that :func:`find_data_loss` finds, are left out.
+        one, and those that :func:`find_beyond_end` finds, are left out.
     max_rows : int or None
         Offsets for the whole batch, None for all there are; shared pro rata to each backlog, at
         least one to every partition that has one, as Spark's ``maxOffsetsPerTrigger`` does. The sum
@@ -91,17 +91,17 @@ def backlog(
 
 
 class BeyondEnd(NamedTuple):
-    """A partition whose position the broker does not have (any more)."""
+    """A partition that ends before its position."""
 
     partition: TopicPartition
     position: int
     end: int
 
 
-def find_data_loss(
+def find_beyond_end(
     positions: Mapping[TopicPartition, int], end_offsets: Mapping[TopicPartition, int]
 ) -> list[BeyondEnd]:
-    """Find partitions that end before their position: deleted and created again, or truncated.
+    """Find partitions that end before their position; :func:`find_data_loss` says if that is loss.
 
     Returns
     -------
@@ -113,6 +113,31 @@ def find_data_loss(
         for partition, position in positions.items()
         if end_offsets.get(partition, position) < position
     )
+
+
+def find_data_loss(
+    beyond: Sequence[BeyondEnd], high_watermarks: Mapping[TopicPartition, int]
+) -> list[BeyondEnd]:
+    """Find those whose log ends before their position: deleted and created again, or truncated.
+
+    Under read_committed a partition ends, for us, where its first open transaction begins. A
+    position after that is the work of a member of the group that reads uncommitted records.
+
+    Parameters
+    ----------
+    beyond : Sequence[BeyondEnd]
+        What :func:`find_beyond_end` has found.
+    high_watermarks : Mapping[TopicPartition, int]
+        Where the logs end, exclusive. Partitions without one are left out.
+
+    Returns
+    -------
+    list of BeyondEnd
+        In the same order.
+    """
+    return [
+        one for one in beyond if high_watermarks.get(one.partition, one.position) < one.position
+    ]
 
 
 @dataclass(frozen=True, slots=True)

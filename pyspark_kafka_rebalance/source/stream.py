@@ -31,7 +31,15 @@ from .coverage import COVERAGE_TICK_S
 from .driver_sources import DriverSources
 from .membership import STOP_TIMEOUT_S, QueryMembership
 from .offsets import Event, MemberState, StreamOffset
-from .planning import BeyondEnd, ReadTask, backlog, find_data_loss, group_into_tasks, plan_batch
+from .planning import (
+    BeyondEnd,
+    ReadTask,
+    backlog,
+    find_beyond_end,
+    find_data_loss,
+    group_into_tasks,
+    plan_batch,
+)
 from .reading import TaskPartition, read_task
 from .shown_errors import shows_our_errors
 from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -315,15 +323,20 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._deleted(deleted)
         positions = membership.plannable()
         ends = membership.log_ends.end_offsets(positions) if positions else {}
-        self._postponed = positions.keys() - ends.keys()
-        if lost := find_data_loss(positions, ends):
-            self._data_loss(membership, lost)
-            self._postponed = positions.keys()
-            return None
+        unknown = positions.keys() - ends.keys()
+        in_doubt: set[TopicPartition] = set()  # whether records are gone
+        if beyond := find_beyond_end(positions, ends):
+            high_watermarks = membership.log_ends.high_watermarks({p: at for p, at, _ in beyond})
+            if lost := find_data_loss(beyond, high_watermarks):
+                self._data_loss(membership, lost)
+                self._postponed = positions.keys()
+                return None
+            in_doubt = {p for p, _, _ in beyond if p not in high_watermarks}
+        self._postponed = unknown | in_doubt
         run = self._available_now
         if run is not None:
             run.reach(positions)
-            self._postponed = self._postponed & set(run.unread(positions))
+            self._postponed = unknown & set(run.unread(positions)) | in_doubt
             self._check_ends(run, run.shortened(positions, ends))
         elif isinstance(limit, ReadAllAvailable):
             # Once has no second batch for what is not known yet.
@@ -334,7 +347,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         sizes: Mapping[TopicPartition, float] = {}
         if max_bytes is not None and not isinstance(limit, ReadAllAvailable):
             sizes = membership.log_ends.bytes_per_offset(ends)
-            ends = {p: end for p, end in ends.items() if p in sizes}
+            if unsized := ends.keys() - sizes.keys():
+                ends = {p: end for p, end in ends.items() if p in sizes}
+                if run is not None:  # a trigger without a batch would end it
+                    self._postponed = set(self._postponed) | unsized & set(run.unread(positions))
         if run is not None:
             ends = run.cut(ends)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT

@@ -377,6 +377,46 @@ def test_records_deleted_before_they_were_read(kafka, topic_name, stream, fail):
         assert offsets_of(query.run()) == [(0, o) for o in range(15, 20)]
 
 
+@pytest.fixture
+def transactions(kafka, topic_name):
+    producer = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=topic_name, linger_ms=0
+    )
+    yield producer
+    producer.close(timeout=1)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_group_that_is_past_the_beginning_of_an_open_transaction_waits_for_its_end(
+    kafka, topic_name, group_id, stream, committed, transactions, fail
+):
+    """Where somebody has read uncommitted records. It was data loss, or they came again."""
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 90)
+    transactions.init_transactions()
+    transactions.begin_transaction()
+    for _ in range(10):
+        transactions.send(topic_name, b"x", partition=0)
+    transactions.flush()
+    partition = TopicPartition(topic_name, 0)
+    reader = KafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=group_id,
+        isolation_level="read_committed",
+    )
+    reader.assign([partition])
+    reader.commit({partition: OffsetAndMetadata(100, "", -1)})
+    kafka.produce(topic_name, [b"y"] * 5)
+    query = stream(kafka__isolation__level="read_committed", failOnDataLoss=fail)
+    assert query.run().num_rows == 0
+    assert committed() == {partition: 100}
+    assert all((p.lag or 0) >= 0 for p in progress(query.query).partitions)
+    transactions.commit_transaction()
+    wait_until(lambda: reader.end_offsets([partition])[partition] == 106, "the transaction's end")
+    reader.close()
+    assert offsets_of(query.run()) == [(0, o) for o in range(100, 105)]
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_topic_that_was_created_anew(kafka, topic_name, stream, fail):
     kafka.create_topic(topic_name, partitions=1)

@@ -28,6 +28,8 @@ class Group:
         self.members: list[FakeMember] = []
         self.committed: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 1_000)
+        self.high_watermarks: dict[TopicPartition, int] = {}  # under read_committed
+        self.silent: set[TopicPartition] = set()  # their leaders do not tell where they begin
         self.topics = {"t"}
         self.hidden: set[str] = set()
         self.accepts_commits = True
@@ -205,10 +207,24 @@ class FakeMember:
     ) -> dict[TopicPartition, int]:
         return self.end_offsets(partitions, timeout_ms)
 
+    def high_watermarks_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        self.group.lookups += 1
+        return {p: self.group.high_watermarks[p] for p in partitions}
+
     def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
+
+    def beginning_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        return {p: 0 for p in partitions if p not in self.group.silent}
+
+    def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {p: p.partition + 1 for p in self.partitions_with_leader(partitions)}
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout_ms: float

@@ -1,10 +1,11 @@
-"""Sizes of logs out of what DescribeLogDirs answers."""
+"""Sizes of logs out of what their leaders answer to DescribeLogDirs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
@@ -12,6 +13,7 @@ from pyspark_kafka_rebalance.source import log_sizes as log_sizes_module
 from pyspark_kafka_rebalance.source.log_sizes import log_sizes
 
 P, Q = (TopicPartition("t", n) for n in range(2))
+CONFIG = {"bootstrap_servers": "h:1"}
 
 
 def log_dir(*logs: tuple[int, int, bool]) -> dict[str, Any]:
@@ -28,38 +30,76 @@ def log_dir(*logs: tuple[int, int, bool]) -> dict[str, Any]:
     }
 
 
+class Admin:
+    """Knows what each broker answers, log dirs or an error, and notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, list[dict[str, Any]] | Exception] = {}
+        self.asked: list[tuple[int, dict[str, list[int]]]] = []
+        self.closed = 0
+
+    def describe_log_dirs(
+        self, topics: dict[str, list[int]], brokers: list[int]
+    ) -> list[dict[str, Any]]:
+        (broker,) = brokers
+        self.asked.append((broker, topics))
+        answer = self.answers[broker]
+        if isinstance(answer, Exception):
+            raise answer
+        return [{"broker": broker, "log_dirs": answer}]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
 @pytest.fixture
-def described(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the brokers answer."""
-    answer: list[dict[str, Any]] = []
+def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
+    made = Admin()
 
-    class Admin:
-        def __init__(self, **config: Any) -> None:
-            assert config == {"bootstrap_servers": "h:1"}
+    def admin_client(config: dict[str, Any]) -> Admin:
+        assert config == CONFIG
+        return made
 
-        def describe_log_dirs(self, topics: dict[str, list[int]]) -> list[dict[str, Any]]:
-            assert topics == {"t": [0, 1]}
-            return answer
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(log_sizes_module, "admin_client", lambda config: Admin(**config))
-    return answer
+    monkeypatch.setattr(log_sizes_module, "admin_client", admin_client)
+    return made
 
 
-def test_the_largest_replica_counts_and_no_copy_that_is_under_way(
-    described: list[dict[str, Any]],
+def test_leaders_alone_are_asked_and_no_copy_that_is_under_way_counts(admin: Admin) -> None:
+    admin.answers = {
+        1: [log_dir((0, 1_000, False)), log_dir((0, 9_999, True))],
+        2: [log_dir((1, 70, False))],
+        3: kafka_errors.KafkaConnectionError("away"),
+    }
+    assert log_sizes(CONFIG, {P: 1, Q: 2}) == {P: 1_000, Q: 70}
+    assert admin.asked == [(1, {"t": [0]}), (2, {"t": [1]})]
+    assert admin.closed == 1
+
+
+@pytest.mark.parametrize(
+    "error", [kafka_errors.KafkaConnectionError("away"), kafka_errors.UnknownBrokerIdError(1)]
+)
+def test_a_leader_that_does_not_answer_leaves_out_its_own_partitions(
+    admin: Admin, error: Exception
 ) -> None:
-    described += [
-        {"broker": 1, "log_dirs": [log_dir((0, 900, False)), log_dir((1, 70, False))]},
-        {"broker": 2, "log_dirs": [log_dir((0, 1_000, False), (1, 9_999, True))]},
-        {"broker": 3, "log_dirs": []},
-    ]
-    assert log_sizes({"bootstrap_servers": "h:1"}, {P, Q}) == {P: 1_000, Q: 70}
+    admin.answers = {1: error, 2: [log_dir((1, 70, False))]}
+    assert log_sizes(CONFIG, {P: 1, Q: 2}) == {Q: 70}
 
 
-def test_what_no_broker_tells_is_named(described: list[dict[str, Any]]) -> None:
+def test_what_is_led_elsewhere_by_now_is_left_out(admin: Admin) -> None:
+    admin.answers = {1: [log_dir((1, 70, False))]}
+    assert log_sizes(CONFIG, {P: 1, Q: 1}) == {Q: 70}
+
+
+def test_what_no_broker_may_tell_is_named(admin: Admin) -> None:
     """A broker that does not allow to ask answers with nothing, as kafka-python has it."""
-    described.append({"broker": 1, "log_dirs": [log_dir((0, 900, False))]})
+    admin.answers = {1: [log_dir((0, 900, False))], 2: []}
     with pytest.raises(KafkaRebalanceError, match=r"maxBytesPerTrigger.* t-1;.*DESCRIBE"):
-        log_sizes({"bootstrap_servers": "h:1"}, {P, Q})
+        log_sizes(CONFIG, {P: 1, Q: 2})
+    assert admin.closed == 1
+
+
+def test_a_refusal_for_good_is_raised(admin: Admin) -> None:
+    admin.answers = {1: kafka_errors.ClusterAuthorizationFailedError()}
+    with pytest.raises(kafka_errors.ClusterAuthorizationFailedError):
+        log_sizes(CONFIG, {P: 1})
+    assert admin.closed == 1

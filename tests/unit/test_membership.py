@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -690,29 +690,71 @@ def test_the_end_offset_of_what_is_being_revoked_stays_known(
     assert query.membership.known_end_offsets().keys() == {Q}
 
 
-def test_what_an_offset_takes_is_asked_for_now_and_then(
-    query: Query, monkeypatch: pytest.MonkeyPatch
+def test_the_high_watermark_is_not_asked_for_where_it_is_the_end_offset(query: Query) -> None:
+    ends = query.membership.log_ends
+    before = query.group.lookups
+    ends.end_offsets([P])
+    assert ends.high_watermarks({P: 1_001}) == {P: 1_000}
+    assert query.group.lookups == before
+
+
+def test_the_high_watermark_is_asked_for_now_and_then_while_a_transaction_is_open(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {P: 10_000, Q: 500}
-    asked: list[set[TopicPartition]] = []
-    errors: list[Exception] = []
+    query = make(**{"kafka.isolation.level": "read_committed"})
+    query.start()
+    ends = query.membership.log_ends
+    group.high_watermarks = {P: 1_010}
+    before = group.lookups
+    for _ in range(3):
+        assert ends.high_watermarks({P: 1_005}) == {P: 1_010}
+    assert group.lookups == before + 1
+    group.high_watermarks = {P: 1_020}
+    assert ends.high_watermarks({P: 1_015}) == {P: 1_020}, "an old one says nothing of a loss"
+    group.high_watermarks = {P: 1_000}
+    assert ends.high_watermarks({P: 1_015}) == {P: 1_020}
+    monkeypatch.setattr(log_ends_module, "_HIGH_WATERMARKS_MAX_AGE_S", -1.0)
+    assert ends.high_watermarks({P: 1_015}) == {P: 1_000}
 
-    def log_sizes(_: object, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        asked.append(set(partitions))
-        if errors:
-            raise errors.pop()
-        return {p: sizes[p] for p in partitions}
 
-    monkeypatch.setattr(log_ends_module, "log_sizes", log_sizes)
+class LogSizes:
+    """What leaders tell of their logs, and what they were asked."""
+
+    def __init__(self) -> None:
+        self.sizes = {P: 10_000, Q: 500}
+        self.asked: list[dict[TopicPartition, int]] = []
+        self.errors: list[Exception] = []
+
+    def __call__(
+        self, config: object, leaders: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        self.asked.append(dict(leaders))
+        if self.errors:
+            raise self.errors.pop()
+        return {p: self.sizes[p] for p in leaders if p in self.sizes}
+
+
+@pytest.fixture
+def log_sizes(monkeypatch: pytest.MonkeyPatch) -> LogSizes:
+    sizes = LogSizes()
+    monkeypatch.setattr(log_ends_module, "log_sizes", sizes)
+    monkeypatch.setattr(log_ends_module, "_SIZES_AGAIN_S", 0.0)
+    return sizes
+
+
+def test_what_an_offset_takes_is_asked_for_now_and_then(
+    query: Query, log_sizes: LogSizes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, errors = log_sizes.asked, log_sizes.errors
     ends = query.membership.log_ends
     assert ends.bytes_per_offset({P: 1_000}) == {P: 10.0}
     assert ends.bytes_per_offset({P: 1_010}) == {P: 10.0}
-    assert asked == [{P}]
+    assert asked == [{P: 1}]
     errors.append(kafka_errors.KafkaConnectionError("gone"))
     assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}, "Q waits for an answer"
     assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0, Q: 0.5}
     assert ends.bytes_per_offset({Q: 1_000}) == {Q: 0.5}
-    assert asked[1:] == [{P, Q}, {P, Q}]
+    assert asked[1:] == [{P: 1, Q: 2}, {P: 1, Q: 2}]
     monkeypatch.setattr(log_ends_module, "_BYTES_PER_OFFSET_MAX_AGE_S", -1.0)
     errors.append(kafka_errors.KafkaConnectionError("gone"))
     assert ends.bytes_per_offset({P: 2_000}) == {P: 10.0}, "better old than none"
@@ -720,6 +762,35 @@ def test_what_an_offset_takes_is_asked_for_now_and_then(
     errors.append(kafka_errors.ClusterAuthorizationFailedError())
     with pytest.raises(kafka_errors.ClusterAuthorizationFailedError):
         ends.bytes_per_offset({P: 2_000})
+
+
+def test_a_leader_that_does_not_tell_leaves_out_only_its_own_partitions(
+    query: Query, log_sizes: LogSizes
+) -> None:
+    ends = query.membership.log_ends
+    del log_sizes.sizes[Q]
+    assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}
+    log_sizes.sizes[Q] = 500
+    query.group.silent = {Q}
+    assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}
+    query.group.silent = set()
+    assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0, Q: 0.5}
+
+
+def test_a_leader_that_does_not_tell_is_not_asked_by_every_idle_trigger(
+    query: Query, log_sizes: LogSizes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(log_ends_module, "_SIZES_AGAIN_S", 5.0)
+    monkeypatch.setattr(log_ends_module.time, "monotonic", lambda: now[0])
+    ends = query.membership.log_ends
+    del log_sizes.sizes[Q]
+    for _ in range(3):
+        assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}
+    assert len(log_sizes.asked) == 1
+    now[0] += 5.0
+    log_sizes.sizes[Q] = 500
+    assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0, Q: 0.5}
 
 
 # -- proof, commits and release -------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pyspark_kafka_rebalance.source.planning import (
     ReadTask,
     TaskRange,
     backlog,
+    find_beyond_end,
     find_data_loss,
     group_into_tasks,
     plan_batch,
@@ -151,7 +152,14 @@ def test_a_position_beyond_the_end_is_reported_and_not_planned() -> None:
     positions = {tp(1): 11, tp(0): 5, tp(2): 10, tp(3): 4}
     ends = {tp(0): 3, tp(1): 10, tp(2): 10}
     assert plan_batch(positions, ends, None) == {}
-    assert find_data_loss(positions, ends) == [BeyondEnd(tp(0), 5, 3), BeyondEnd(tp(1), 11, 10)]
+    assert find_beyond_end(positions, ends) == [BeyondEnd(tp(0), 5, 3), BeyondEnd(tp(1), 11, 10)]
+
+
+def test_data_loss_is_a_position_beyond_the_high_watermark() -> None:
+    """Not one beyond the last stable offset, which an open transaction holds back."""
+    beyond = [BeyondEnd(tp(n), 100, 90) for n in range(4)]
+    high_watermarks = {tp(0): 100, tp(1): 99, tp(2): 150}  # of the last it is not known now
+    assert find_data_loss(beyond, high_watermarks) == [beyond[1]]
 
 
 # -- tasks ----------------------------------------------------------------------------------------

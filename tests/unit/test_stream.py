@@ -40,6 +40,7 @@ class FakeMembership:
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
+        self.logs: dict[TopicPartition, int] | None = None  # high watermarks, if not the ends
         self.sizes: dict[TopicPartition, float] = {}
         self.joined = False
         self.failure: Exception | None = None
@@ -171,6 +172,11 @@ class FakeMembership:
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {p: self.ends[p] for p in partitions if p in self.ends}
+
+    def high_watermarks(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        assert all(self.ends[p] < at for p, at in positions.items()), "asks without need"
+        logs = self.ends if self.logs is None else self.logs
+        return {p: logs[p] for p in positions if p in logs}
 
     def known_end_offsets(self) -> dict[TopicPartition, int]:
         return self.ends
@@ -582,6 +588,29 @@ def test_available_now_does_not_end_while_the_lease_is_uncertain_or_a_start_is_n
     assert run.next() == {P: 150}
 
 
+def test_available_now_ends_before_an_open_transaction_that_the_group_is_past(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now(**{"kafka.isolation.level": "read_committed"})
+    membership = run.membership
+    membership.positions[P], membership.logs = 160, {P: 170}
+    assert run.next() == {Q: 250}
+    assert run.next() == {}
+    assert membership.moved == []
+
+
+def test_available_now_does_not_end_while_it_is_not_known_whether_records_are_gone(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now(**{"kafka.isolation.level": "read_committed"})
+    membership = run.membership
+    membership.positions[P], membership.logs = 160, {}
+    assert run.next() == {Q: 250}
+    membership.changes = [lambda: membership.logs.update({P: 155})]
+    with pytest.raises(DataLossError, match=r"t-0: position 160, end offset 150"):
+        run.next()
+
+
 def test_available_now_names_what_it_waited_for_in_vain(
     available_now: Callable[..., AvailableNow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -702,6 +731,34 @@ def test_bytes_bound_every_trigger(
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())  # warm-up
     offset = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert ends_of(offset) == {P: 50, Q: 12}
+    membership.sizes = dict.fromkeys((P, Q, R), 1.0)
+    offset = reader.latestOffset(offset, reader.getDefaultReadLimit())
+    assert ends_of(offset) == {P: 100, Q: 25, R: 100}
+
+
+def test_a_run_with_an_end_waits_for_the_sizes_that_bytes_are_bounded_by(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    """It ended without an error and with everything unread: what had no size was left out."""
+    run = available_now(maxBytesPerTrigger="1000")
+    membership = run.membership
+    membership.sizes = {P: 1.0}  # of Q it cannot be found out now
+    assert run.next() == {P: 150}
+    membership.changes = [lambda: None, lambda: membership.sizes.update({Q: 1.0})]
+    assert run.next() == {Q: 250}
+    membership.sizes.clear()
+    assert run.next() == {}, "waits for the size of what it has read"
+
+
+def test_a_run_with_an_end_names_what_had_no_size_for_too_long(
+    available_now: Callable[..., AvailableNow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "_POSTPONED_AT_MOST_S", 0.0)
+    run = available_now(maxBytesPerTrigger="1000")
+    run.membership.sizes = {P: 1.0}
+    assert run.next() == {P: 150}
+    with pytest.raises(KafkaRebalanceError, match=r"not read to the end.*: t-1$"):
+        run.next()
 
 
 def test_a_stream_without_a_limit_is_not_taken_for_once(
@@ -872,6 +929,33 @@ def test_data_loss_names_topic_partition_and_offsets(running: Running) -> None:
         running.trigger()
     assert "failOnDataLoss" in str(raised.value)
     assert "t-1" not in str(raised.value)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_position_after_the_beginning_of_an_open_transaction_waits_for_its_end(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership], fail: str
+) -> None:
+    """It was called data loss, and the group was moved back: records came twice."""
+    options = {"kafka.isolation.level": "read_committed", "failOnDataLoss": fail}
+    running = Running(make(**options), memberships)
+    membership = running.membership
+    membership.ends, membership.logs = {P: 90, Q: 250}, {P: 120}
+    running.start = running.trigger()
+    assert ends_of(running.start) == {Q: 250}
+    assert running.trigger() is running.start
+    assert (membership.moved, membership.positions[P]) == ([], 100)
+    membership.ends = {P: 121, Q: 250}
+    offset = StreamOffset.parse(running.trigger())
+    assert (offset.ranges[P].start, offset.ranges[P].end) == (100, 121)
+
+
+def test_a_position_beyond_the_high_watermark_is_data_loss_under_read_committed(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    running = Running(make(**{"kafka.isolation.level": "read_committed"}), memberships)
+    running.membership.ends, running.membership.logs = {P: 90, Q: 190}, {P: 99, Q: 200}
+    with pytest.raises(DataLossError, match=r"\(t-0: position 100, end offset 90\)"):
+        running.trigger()
 
 
 def test_a_deleted_partition_is_data_loss(running: Running) -> None:
