@@ -4,9 +4,9 @@
 
 The way back to ``format("kafka")``: a new checkpoint, and these offsets to start it from. A
 checkpoint is a path or a URI, as in the option ``checkpointLocation``. Of several, which are those
-of the queries of a group, each partition's furthest position counts. Two sources of one query have groups
-of their own: where they differ, ``--source`` says which is meant, by its number in the plan or its
-name. Stop the queries first, best with ``stop_gracefully``.
+of the queries of a group, each partition's furthest position counts. Two sources of one query have
+groups of their own: where they differ, ``--source`` says which is meant, by its number in the plan
+or its name. Stop the queries first, best with ``stop_gracefully``.
 """
 
 from __future__ import annotations
