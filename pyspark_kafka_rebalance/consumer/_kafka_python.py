@@ -23,6 +23,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.consumer.subscription_state import TopicPartitionState
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.net.manager import KafkaConnectionManager
 from kafka.net.wakeup_notifier import WakeupNotifier
 from kafka.protocol.consumer import IsolationLevel
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
@@ -45,6 +46,10 @@ _OF_A_TOPIC = (
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.InvalidTopicError,
 )
+
+#: When the next broker is asked: before kafka-python would choose again the one that has just
+#: refused a connection (``reconnect_backoff_ms``, 50 by default).
+_ASK_AGAIN_S = 0.01
 
 #: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId beside OwnedPartitions (v1), so
 #: that a leader can tell a stale claim from a valid one.
@@ -224,17 +229,20 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         """
         cluster = self._cluster
         if cluster.metadata_refresh_in_progress:  # it may not ask for all topics
-            with suppress(*_OF_A_TOPIC):
+            with suppress(*_OF_A_TOPIC, kafka_errors.KafkaConnectionError):
                 self.run(self.wait_for, cluster.request_update(), timeout_ms)
         before, cluster.need_all_topic_metadata = cluster.need_all_topic_metadata, True
         try:
-            self.run(self.wait_for, self.refresh_metadata_now(), timeout_ms)
+            self.run(first_answer, self._manager, self.refresh_metadata_now, timeout_ms)
         finally:
             cluster.need_all_topic_metadata = before
         return frozenset(cluster.topics())
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """Those of these topics that may not be described, asked now; not on the I/O loop."""
+        """Those of these topics that may not be described, asked now; not on the I/O loop.
+
+        Raises KafkaTimeoutError.
+        """
         if not topics:
             return frozenset()
         request = MetadataRequest(
@@ -242,7 +250,9 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             allow_auto_topic_creation=False,
             min_version=4,
         )
-        response = self.run(self.send, request, None, timeout_ms)
+        response = self.run(
+            first_answer, self._manager, lambda: self._manager.send(request), timeout_ms
+        )
         refused = kafka_errors.TopicAuthorizationFailedError.errno
         return frozenset(t.name for t in response.topics if t.error_code == refused)
 
@@ -504,20 +514,61 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
     return replaced
 
 
+async def first_answer(
+    manager: KafkaConnectionManager, ask: Callable[[], Future], timeout_ms: float
+) -> Any:
+    """Ask one broker after the other until one answers, on the I/O loop.
+
+    kafka-python chooses the broker, and for a while none whose connection was refused; but it
+    tells that one refusal, although the next broker would answer.
+
+    Parameters
+    ----------
+    manager : KafkaConnectionManager
+        That of the client that asks.
+    ask : callable
+        Sends the question, to a broker of kafka-python's choice.
+    timeout_ms : float
+        How long to ask, and to wait.
+
+    Raises
+    ------
+    kafka.errors.KafkaTimeoutError
+        None answered; says what the last one met.
+    kafka.errors.KafkaError
+        An error that does not pass.
+    """
+    timer = Timer(timeout_ms)
+    met = ""
+    while True:
+        try:
+            return await manager.wait_for(ask(), timer.timeout_ms)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            if timer.timeout_ms == 0:
+                text = f"no broker answered within {timeout_ms:g} ms{met or f': {error!r}'}"
+                raise kafka_errors.KafkaTimeoutError(text) from error
+            log.info("asked again: %r", error)
+            met = f": {error!r}"
+            await manager._net.sleep(_ASK_AGAIN_S)
+
+
 def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
     """Whether the brokers have the consumer group protocol (KIP-848), and it is switched on.
 
-    They list its messages also where the feature ``group.version`` is 0.
+    They list its messages also where the feature ``group.version`` is 0. Raises KafkaTimeoutError.
     """
     request = ApiVersionsRequest(
         client_software_name="kafka-python", client_software_version=kafka_version
     )
-    node_id = next(iter(consumer._cluster.brokers())).node_id
-
-    async def ask() -> Any:
-        return await consumer._manager.send(request, node_id=node_id)
-
-    response = consumer._net.run(ask)
+    manager = consumer._manager
+    response = consumer._net.run(
+        first_answer,
+        manager,
+        lambda: manager.send(request),
+        consumer.config["request_timeout_ms"],
+    )
     features = {f.name: f.max_version_level for f in response.finalized_features or ()}
     keys = {api.api_key for api in response.api_keys}
     return ConsumerGroupHeartbeatRequest.API_KEY in keys and features.get("group.version", 0) >= 1

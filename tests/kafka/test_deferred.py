@@ -27,6 +27,7 @@ from pyspark_kafka_rebalance import (
     PartitionsLostError,
     RecordDeserializationError,
 )
+from pyspark_kafka_rebalance.consumer._kafka_python import offers_consumer_protocol
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 only_classic = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
@@ -67,6 +68,34 @@ def test_a_first_subscription_waits_for_no_backoff(
         member.subscribe(pattern=f"^{topic_name}$")
     poll_until(owns(member, 2), member)
     assert topic_name in member.existing_topics(PATIENCE_S * 1000)
+
+
+@only_classic
+def test_a_broker_that_refuses_connections_is_not_the_only_one_asked(
+    quorum, topic_name, group_id, quorum_members
+):
+    """Its refusal was the answer of all brokers, and a query did not start."""
+    quorum.create_topic(topic_name)
+    quorum.committed(group_id)  # the fixture waits for coordinators, and nobody joins here
+    member = quorum_members()
+    quorum.kill(3)
+    manager = member._manager
+    choose = manager.least_loaded_node
+    chosen = []
+
+    def choose_3_first():
+        chosen.append(choose() if chosen else 3)
+        return chosen[-1]
+
+    manager.least_loaded_node = choose_3_first
+    for ask, answer in (
+        (lambda: topic_name in member.existing_topics(PATIENCE_S * 1000), True),
+        (lambda: member.hidden_topics([topic_name], PATIENCE_S * 1000), frozenset()),
+        (lambda: offers_consumer_protocol(member), True),
+    ):
+        chosen.clear()
+        assert ask() == answer
+        assert len(chosen) > 1
 
 
 def test_every_record_once_while_members_join_and_leave(kafka, topic_name, consumers):

@@ -1,14 +1,24 @@
-"""ClusterQueries: what kafka-python answers wrongly, as an error of Kafka's."""
+"""ClusterQueries: what kafka-python answers wrongly, or not although a broker would answer."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
 from unittest import mock
 
 import pytest
 from kafka import KafkaConsumer
-from kafka.errors import LeaderNotAvailableError
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NodeNotReadyError,
+    SaslAuthenticationFailedError,
+)
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer._kafka_python import first_answer
 from pyspark_kafka_rebalance.consumer.cluster_queries import ClusterQueries
 
 P = TopicPartition("orders", 0)
@@ -25,3 +35,48 @@ def test_a_leader_that_goes_away_meanwhile_is_a_passing_error(asked: str) -> Non
     assert caught.value.retriable
     with mock.patch.object(KafkaConsumer, asked, return_value={P: 7}):
         assert getattr(consumer, asked)([P], 1_000) == {P: 7}
+
+
+class Brokers:
+    """A connection manager whose brokers answer one after the other; the last one again."""
+
+    def __init__(self, *answers: str | KafkaError) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self._net = self
+
+    def send(self) -> Any:
+        self.asked += 1
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def wait_for(self, answer: Any, timeout_ms: float) -> Any:
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def ask(self, timeout_ms: float) -> Any:
+        manager: Any = self
+        return asyncio.run(first_answer(manager, self.send, timeout_ms))
+
+
+def test_a_broker_that_refuses_the_connection_is_not_the_last_one_asked() -> None:
+    brokers = Brokers(KafkaConnectionError("refused"), NodeNotReadyError("busy"), "answer")
+    assert brokers.ask(60_000) == "answer"
+    assert brokers.asked == 3
+
+
+def test_what_the_last_one_met_is_said_when_no_broker_answers() -> None:
+    brokers = Brokers(KafkaConnectionError("refused"))
+    with pytest.raises(KafkaTimeoutError, match=r"within 30 ms: KafkaConnectionError.*refused"):
+        brokers.ask(30)
+    assert brokers.asked > 1
+
+
+def test_a_refusal_for_good_is_not_taken_to_the_next_broker() -> None:
+    brokers = Brokers(SaslAuthenticationFailedError("no"), "answer")
+    with pytest.raises(SaslAuthenticationFailedError):
+        brokers.ask(60_000)
+    assert brokers.asked == 1
