@@ -102,8 +102,10 @@ class PartitionCompletion:
             known = epoch >= 0 and inherited.leader_epoch >= 0
             epoch = max(epoch, inherited.leader_epoch) if known else -1
         remaining = remaining.trim(offset)
-        if offset not in remaining:  # committed lower than it might be
+        if offset not in remaining:  # committed lower than it might be; the rest is on its way
             between = remaining.between(offset, remaining.live)
+            if not between:
+                return Remaining(offset), -1
             remaining = Remaining.of([(offset, offset + 1), *between], remaining.live)
         return remaining, epoch
 

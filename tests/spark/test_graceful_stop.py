@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
@@ -16,6 +14,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance import stop_gracefully
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.source import graceful_stop
+from pyspark_kafka_rebalance.source.stop_request import answer_of
 
 from . import waiting
 from .conftest import SteadyProducer
@@ -33,6 +32,11 @@ def delivered(*queries):
         if batch.num_rows
         for pair in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
     )
+
+
+def nothing_is_left_of_the_request(query) -> bool:
+    """The file of a planner that was asked to stop, or has answered."""
+    return {answer_of(run) for run in graceful_stop._ends(query.query)} == {"absent"}
 
 
 class HeldBatch:
@@ -115,7 +119,7 @@ def test_a_batch_that_takes_longer_is_interrupted(kafka, topic_name, stream, mem
 
 
 def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
-    kafka, topic_name, stream, members, committed, asked, requests
+    kafka, topic_name, stream, members, committed, asked
 ):
     """maxBatchDurationMs: by the time that Spark commits it, the members are out of the group.
 
@@ -134,24 +138,12 @@ def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
     assert not stop_gracefully(query.query, timeout_s=PATIENCE_S)
     assert query.query.exception() is None
     assert set(committed().values()) == {5}
-    assert requests() == set()
-
-
-@pytest.fixture
-def requests():
-    """The files of planners that are asked to stop, or have answered, made since."""
-
-    def there():
-        folder = Path(tempfile.gettempdir())
-        return {path for suffix in ("stop", "uncommitted") for path in folder.glob(f"*.{suffix}")}
-
-    before = there()
-    return lambda: there() - before
+    assert nothing_is_left_of_the_request(query)
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_the_coordinator_is_away_when_the_batch_ends(
-    kafka, topic_name, stream, committed, asked, requests, comes_back
+    kafka, topic_name, stream, committed, asked, comes_back
 ):
     """For longer than a planner takes that nobody waits for."""
     kafka.create_topic(topic_name, partitions=2)
@@ -177,7 +169,7 @@ def test_the_coordinator_is_away_when_the_batch_ends(
     finally:
         kafka.restart()
     assert set(committed().values()) == {10 if comes_back else 5}
-    assert requests() == set()
+    assert nothing_is_left_of_the_request(query)
 
 
 def test_with_async_progress_tracking_what_spark_has_logged_is_committed(
