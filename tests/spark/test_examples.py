@@ -185,11 +185,9 @@ class Totals:
 
 @pytest.fixture
 def totals(spark, kafka, topic_name, group_id, tmp_path):
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
     made = Totals(spark, kafka, topic_name, group_id, tmp_path)
     yield made
     made.stop()
-    spark.conf.unset("spark.sql.shuffle.partitions")
 
 
 def by_customer(rows):
