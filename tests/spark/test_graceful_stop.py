@@ -118,6 +118,18 @@ def test_a_batch_that_takes_longer_is_interrupted(kafka, topic_name, stream, mem
     wait_until(lambda: members() == (), "its member leaves")
 
 
+def hold_the_second_batch(kafka, topic_name, query, committed, may_end):
+    """Five records of each partition are committed, five more in the sink."""
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query.start(processingTime="0 seconds")
+    wait_until(lambda: set(committed().values()) == {5}, "all is read")
+    batch = HeldBatch(query)
+    batch.may_end = may_end
+    kafka.produce(topic_name, [b"y"] * 10)
+    assert batch.reached.wait(PATIENCE_S)
+
+
 def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
     kafka, topic_name, stream, members, committed, asked
 ):
@@ -125,15 +137,8 @@ def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
 
     With checkpointLocation they might be back before the next trigger, and commit it after all.
     """
-    kafka.create_topic(topic_name, partitions=2)
-    kafka.produce(topic_name, [b"x"] * 10)
     query = stream(maxBatchDurationMs="3000", checkpointLocation="")
-    query.start(processingTime="0 seconds")
-    wait_until(lambda: set(committed().values()) == {5}, "all is read")
-    batch = HeldBatch(query)
-    batch.may_end = asked
-    kafka.produce(topic_name, [b"y"] * 10)
-    assert batch.reached.wait(PATIENCE_S)
+    hold_the_second_batch(kafka, topic_name, query, committed, asked)
     wait_until(lambda: members() == (), "the members leave")
     assert not stop_gracefully(query.query, timeout_s=PATIENCE_S)
     assert query.query.exception() is None
@@ -146,15 +151,8 @@ def test_the_coordinator_is_away_when_the_batch_ends(
     kafka, topic_name, stream, committed, asked, comes_back
 ):
     """For longer than a planner takes that nobody waits for."""
-    kafka.create_topic(topic_name, partitions=2)
-    kafka.produce(topic_name, [b"x"] * 10)
     query = stream(kafka__session__timeout__ms="45000", checkpointLocation="")
-    query.start(processingTime="0 seconds")
-    wait_until(lambda: set(committed().values()) == {5}, "all is read")
-    batch = HeldBatch(query)
-    batch.may_end = asked
-    kafka.produce(topic_name, [b"y"] * 10)
-    assert batch.reached.wait(PATIENCE_S)
+    hold_the_second_batch(kafka, topic_name, query, committed, asked)
     kafka.stop()
     try:
         with ThreadPoolExecutor(1) as one:
