@@ -3,9 +3,11 @@
 Of each partition ``PartitionCompletion`` knows, with its invariants; here is what outlives it: a
 seek, what the owner before had completed, what was handed out under an assignment that is over.
 
-A call that is refused changes nothing. Handed out at a lower offset than where the last hand-out
-ended and without a seek, records are others than those that were there before (the log was
-truncated, or its topic created anew): those are forgotten.
+Invariants:
+ 1. A call that is refused changes nothing.
+ 2. Brought at a lower offset than where polls stood and without a seek, records are others than
+    those that were there before (the log was truncated, or its topic created anew): those are
+    forgotten.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -107,7 +109,7 @@ class Completion:
         return found.remaining(offset)
 
     def truncated_at(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether polls that go on from here say that the log was truncated (invariant 5)."""
+        """Whether polls that go on from here say that the log was truncated (invariant 2)."""
         found = self._partitions.get(partition)
         return (
             found is not None

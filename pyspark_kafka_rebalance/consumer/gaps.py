@@ -43,6 +43,16 @@ def joined(pieces: Iterable[Gap]) -> Iterator[Gap]:
         yield last
 
 
+def without(pieces: Iterable[Gap], start: int, end: int | None = None) -> list[Gap]:
+    """Pieces without what lies in [start, end); without an end, from the start on."""
+    left = []
+    for piece in pieces:
+        left.append(Gap(piece.start, min(piece.end, start)))
+        if end is not None:
+            left.append(Gap(max(piece.start, end), piece.end))
+    return [piece for piece in left if piece.start < piece.end]
+
+
 def common(one: Sequence[Gap], other: Sequence[Gap]) -> Iterator[Gap]:
     """What is in both; each in order and disjoint."""
     at = beside = 0

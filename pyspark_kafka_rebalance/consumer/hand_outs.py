@@ -168,11 +168,11 @@ class HandOuts:
     def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
         """The application said where polls go on; at which offset, as far as that is known."""
         with self.lock:
-            stopped_at = {p: self._unreadable.pop(p, None) for p in partitions}
-            for partition, unreadable in stopped_at.items():
+            for partition in partitions:
+                unreadable = self._unreadable.pop(partition, None)
                 if unreadable is not None and unreadable.end == offset:
                     self._completion.skip(partition, *unreadable)
-                    return  # of one partition: they go on
+                    return  # an offset is given for one partition alone, whose polls go on
             self._completion.sought(partitions)
             if offset is not None and self._io.subscribed:
                 for partition in partitions:

@@ -14,12 +14,12 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from operator import itemgetter
 
 #: Of a record whose batch does not tell, and in an OffsetCommit.
 UNKNOWN = -1
 
-_offset: Callable[[tuple[int, int]], int] = lambda known: known[0]  # noqa: E731
+_offset = itemgetter(0)
 
 
 class LeaderEpochs:

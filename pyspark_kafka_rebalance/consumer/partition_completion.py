@@ -9,10 +9,7 @@ Invariants:
  2. The position to commit is the lowest pending offset, or ``next_offset`` when none is.
  3. What was never handed out (a forward seek, compaction) holds nothing up. Who takes over has not
     sought: what a seek left out is still to be processed there.
- 4. A call that is refused changes nothing.
- 5. Handed out again after a seek, a record is pending again. Handed out at a lower offset than
-    where the last hand-out ended and without a seek, records are others than those that were
-    there before (the log was truncated, or its topic created anew): those are forgotten.
+ 4. Handed out again after a seek, a record is pending again.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -20,9 +17,9 @@ Pure. Not thread-safe; the owner holds a lock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from .gaps import Gap, runs
+from .gaps import Gap, runs, without
 from .inherited import Inherited
 from .leader_epochs import LeaderEpochs
 from .remaining import Remaining
@@ -149,7 +146,7 @@ class PartitionCompletion:
         if self._ends and self._ends[-1] > offset:
             self._ends[-1] = offset
         self._epochs.truncate(offset)
-        self._left_out = _without(self._left_out, offset, None)
+        self._left_out = without(self._left_out, offset)
         if self._next is not None:
             self._next = min(self._next, offset)
         if self._lowest is not None:
@@ -192,7 +189,7 @@ class PartitionCompletion:
     def _add(self, start: int, end: int) -> None:
         """Add a range, merged with what it touches."""
         if self._left_out:
-            self._left_out = _without(self._left_out, start, end)
+            self._left_out = without(self._left_out, start, end)
         first = bisect_right(self._ends, start - 1)
         last = bisect_right(self._starts, end)
         if first < last:
@@ -200,13 +197,3 @@ class PartitionCompletion:
             end = max(end, self._ends[last - 1])
         self._starts[first:last] = [start]
         self._ends[first:last] = [end]
-
-
-def _without(gaps: Iterable[Gap], start: int, end: int | None) -> list[Gap]:
-    """Without what lies in [start, end), or from the start on."""
-    pieces = []
-    for gap in gaps:
-        pieces.append(Gap(gap.start, min(gap.end, start)))
-        if end is not None:
-            pieces.append(Gap(max(gap.start, end), gap.end))
-    return [piece for piece in pieces if piece.start < piece.end]

@@ -142,7 +142,10 @@ class QueryAssignment:
         return start
 
     def _forget_marks(self, partition: TopicPartition) -> None:
-        """What was handed out and proven of a log that is no more."""
+        """What was handed out, proven and committed of a log that is no more, or is read anew.
+
+        Proven later, what was handed out would say that the partition ends there.
+        """
         for marks in (self._handed_out, self._proven, self._acknowledged, self._last_read):
             marks.pop(partition, None)
         for ranges in self._unproven.values():
@@ -181,10 +184,8 @@ class QueryAssignment:
         owned = self._owned.get(partition)
         if owned is not None and owned.position is not None:
             owned.position = position
-            for ranges in self._unproven.values():
-                ranges.pop(partition, None)  # proven later, it would say that it ends there
+            self._forget_marks(partition)
             self._handed_out[partition] = self._proven[partition] = position
-            self._last_read.pop(partition, None)
             self._unlogged = True
             self._acknowledged[partition] = -1  # the group's offset must move as well
             self._compare(partition)
@@ -202,16 +203,13 @@ class QueryAssignment:
         read: dict[TopicPartition, int | None] = {}
         for partition in partitions:
             owned = self._owned.get(partition)
-            read[partition] = self._handed_out.pop(partition, None)
+            read[partition] = self._handed_out.get(partition)
             if owned is not None:
                 owned.position = None
             self._unpositioned.pop(partition, None)
             # Until an offset without it is logged, a restart would go on in what gets its name.
-            self._unlogged |= self._proven.pop(partition, None) is not None
-            self._acknowledged.pop(partition, None)
-            self._last_read.pop(partition, None)
-            for ranges in self._unproven.values():
-                ranges.pop(partition, None)
+            self._unlogged |= partition in self._proven
+            self._forget_marks(partition)
             self._compare(partition)
         return read
 
@@ -415,13 +413,7 @@ class QueryAssignment:
         for partition in partitions:
             if partition not in self._owned and not self._is_unproven(partition):
                 self._unlogged |= partition in self._proven
-                for marks in (
-                    self._handed_out,
-                    self._proven,
-                    self._acknowledged,
-                    self._last_read,
-                ):
-                    marks.pop(partition, None)
+                self._forget_marks(partition)
 
     def _compare(self, partition: TopicPartition) -> None:
         """After a change of what is owned, proven or acknowledged."""

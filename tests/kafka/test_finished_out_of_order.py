@@ -17,19 +17,26 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, UnreadableRecordError
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+Reader = tuple[DeferredRevokeConsumer, TopicPartition]
 Killed = Callable[..., TopicPartition]
 
 
 @pytest.fixture
-def killed(kafka, topic_name, consumers) -> Killed:
+def reader(kafka, topic_name, consumers) -> Reader:
+    """A member that was handed out the ten records of a partition."""
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"%d" % n for n in range(10)])
+    member = consumers(topic_name)
+    assert read_to_end(member, 9) == list(range(10))
+    return member, TopicPartition(topic_name, 0)
+
+
+@pytest.fixture
+def killed(reader) -> Killed:
     """A member that dies once the group knows that these of ten records are processed."""
+    member, partition = reader
 
     def die(*processed: int) -> TopicPartition:
-        kafka.create_topic(topic_name)
-        kafka.produce(topic_name, [b"%d" % n for n in range(10)])
-        member = consumers(topic_name)
-        poll_until(lambda: bool(member.unprocessed()), member)
-        (partition,) = member.assignment()
         member.processed(partition, *processed)
         wait_until(lambda: told(member, partition).startswith("unprocessed/"), "the gaps are told")
         member.leave_until_polled("killed")  # without another commit
@@ -140,12 +147,8 @@ def test_a_reset_of_the_group_wins(
     assert read_to_end(heir, 9) == list(range(offset, 10))
 
 
-def test_metadata_of_the_application_are_not_replaced_where_it_stands(kafka, topic_name, consumers):
-    kafka.create_topic(topic_name)
-    kafka.produce(topic_name, [b"x"] * 10)
-    member = consumers(topic_name)
-    poll_until(lambda: bool(member.unprocessed()), member)
-    (partition,) = member.assignment()
+def test_metadata_of_the_application_are_not_replaced_where_it_stands(reader):
+    member, partition = reader
     member.commit({partition: OffsetAndMetadata(2, "mine", 0)})
     member.processed(partition, 5)
     assert member.drain(10_000)
@@ -164,12 +167,8 @@ def test_a_seek_delivers_what_was_finished_too(killed, topic_name, consumers):
     assert read_to_end(heir, 9)[-9:] == list(range(1, 10))
 
 
-def test_in_order_there_is_nothing_to_tell(kafka, topic_name, consumers):
-    kafka.create_topic(topic_name)
-    kafka.produce(topic_name, [b"x"] * 10)
-    member = consumers(topic_name)
-    poll_until(lambda: bool(member.unprocessed()), member)
-    (partition,) = member.assignment()
+def test_in_order_there_is_nothing_to_tell(reader):
+    member, partition = reader
     with counted(member, OffsetCommitRequest) as sent:
         for offset in range(10):
             member.processed(partition, offset)
@@ -300,14 +299,8 @@ def test_who_can_read_what_another_skipped_gets_it(killed, topic_name, consumers
     assert read_to_end(second, 8) == [3, 4, 5, 8]
 
 
-def test_the_first_record_processed_after_a_seek_back_moves_the_group_back(
-    kafka, topic_name, consumers
-):
-    kafka.create_topic(topic_name)
-    kafka.produce(topic_name, [b"x"] * 10)
-    member = consumers(topic_name)
-    read_to_end(member, 9)
-    (partition,) = member.assignment()
+def test_the_first_record_processed_after_a_seek_back_moves_the_group_back(reader):
+    member, partition = reader
     member.processed(partition, *range(10))
     assert member.drain(10_000)
     assert member.acknowledged(partition) == 10
@@ -322,13 +315,9 @@ def test_the_first_record_processed_after_a_seek_back_moves_the_group_back(
 
 
 def test_metadata_of_another_application_are_not_replaced_where_they_stand(
-    kafka, topic_name, consumers
+    reader, topic_name, consumers
 ):
-    kafka.create_topic(topic_name)
-    kafka.produce(topic_name, [b"x"] * 10)
-    first = consumers(topic_name)
-    read_to_end(first, 9)
-    (partition,) = first.assignment()
+    first, partition = reader
     first.commit({partition: OffsetAndMetadata(5, "mine", 0)})
     first.close()
     second = consumers(topic_name)
