@@ -27,7 +27,8 @@ from kafka.structs import TopicPartition
 from .claim import Claim
 from .group_membership import IDLE_S, AssignmentReceived, GroupMembership
 from .join import Joined, JoinProtocol, Review
-from .lane import Member, Verdict, verdict_of
+from .lane import Member
+from .verdicts import Verdict, verdict_of
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator

@@ -17,9 +17,10 @@ from kafka.future import Future
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import PartitionsLostError, names_of
-from .lane import Lane, Member, Verdict, verdict_of
+from .lane import Lane, Member
 from .progress import CommitByHand, Committable, OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
+from .verdicts import Verdict, verdict_of
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator

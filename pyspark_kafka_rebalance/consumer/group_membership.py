@@ -31,9 +31,10 @@ from ..errors import (
     MembershipError,
 )
 from .commit_loop import CommitLoop, EnteredCommit, not_owned
-from .lane import Lane, Member, Verdict, verdict_of
+from .lane import Lane, Member
 from .lease import Lease
 from .progress import Committable
+from .verdicts import Verdict, verdict_of
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator

@@ -24,10 +24,11 @@ from kafka.structs import TopicPartition
 
 from ..errors import UnsupportedBrokerError
 from .group_membership import IDLE_S, AssignmentReceived, GroupMembership, Lost
-from .lane import Member, Verdict, error_of, verdict_of
+from .lane import Member, error_of
 from .messages import ConsumerGroupHeartbeatRequest
 from .reconciliation import Reconciliation, Report
 from .topic_patterns import broker_pattern, matches_internal_topics
+from .verdicts import Verdict, verdict_of
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
