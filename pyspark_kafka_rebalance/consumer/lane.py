@@ -15,19 +15,18 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import (
-    DEFAULT_GENERATION_ID,
-    UNKNOWN_MEMBER_ID,
     HeartbeatRequest,
     LeaveGroupRequest,
     OffsetCommitRequest,
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from .member_record import Member as Member
 from .messages import ConsumerGroupHeartbeatRequest
 from .verdicts import Verdict as Verdict
 
@@ -39,18 +38,6 @@ log = logging.getLogger(__name__)
 #: DescribeConfigs: the resource type of groups, and the name of their setting (KIP-848).
 _GROUP_RESOURCE = 32
 _SESSION_TIMEOUT = "consumer.session.timeout.ms"
-
-
-class Member(NamedTuple):
-    """This member as the coordinator knows it; replaced whole, so that any thread may read it."""
-
-    generation: int = DEFAULT_GENERATION_ID
-    member_id: str = UNKNOWN_MEMBER_ID
-
-    @property
-    def joined(self) -> bool:
-        """Whether the coordinator has put this member into a generation."""
-        return bool(self.generation != DEFAULT_GENERATION_ID)
 
 
 class Lane:
