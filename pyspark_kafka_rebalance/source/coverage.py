@@ -81,6 +81,7 @@ class Coverage:
         self,
         ends: Mapping[TopicPartition, int] | None = None,
         until: Callable[[], bool] = lambda: False,
+        patience_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Wait until the members have joined and nothing is :meth:`uncovered`.
 
@@ -93,6 +94,9 @@ class Coverage:
             As :meth:`uncovered`.
         until : callable
             Ends the wait early.
+        patience_s : callable
+            How long after the members have joined to go on without an error, whatever is uncovered;
+            None: never.
 
         Raises
         ------
@@ -101,13 +105,21 @@ class Coverage:
             names them.
         """
         deadline = time.monotonic() + self.within_s
+        joined_at: float | None = None
         while not until() and not self._pump.is_stopping:
             uncovered = self.uncovered(ends)
             if not uncovered and self._members.have_settled():
                 break
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            if now >= deadline:
                 raise self.error(uncovered)
-            waits_for_others = uncovered and self._members.has_joined()
+            has_joined = self._members.has_joined()
+            if has_joined:
+                joined_at = now if joined_at is None else joined_at
+                at_most_s = patience_s()
+                if at_most_s is not None and now - joined_at >= at_most_s:
+                    break
+            waits_for_others = uncovered and has_joined
             self._pump.wait(COVERAGE_TICK_S if waits_for_others else _OWN_TICK_S)
         deadline = time.monotonic() + _STARTS_WITHIN_S
         while (starting := self._state.unpositioned()) and not until():

@@ -63,6 +63,14 @@ _FIRST_JOIN_S = 10.0
 #: A run with an end waits so long for brokers that restart, and for a rebalance.
 _POSTPONED_AT_MOST_S = 60.0
 
+#: A run with an end waits so long in one trigger for what others own, if another source of this
+#: driver is in the group: it may be another ``load()`` of this query, whose members release nothing
+#: of this batch before Spark has committed it. AvailableNow looks again in its next batch; Once has
+#: none, and gives a member that owes no batch the time to release (two heartbeats, of 5 s in the
+#: consumer protocol).
+_BESIDE_A_SIBLING_S = 1.0
+_BESIDE_A_SIBLING_ONCE_S = 10.0
+
 #: Where Spark does not tell the trigger: for how long nothing must have changed in the group before
 #: the first batch, which may be the only one.
 _SETTLED_FOR_S = 1.0
@@ -97,6 +105,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._planned: tuple[dict[str, Any], StreamOffset] | None = None
         #: The batch that tasks were made for last, by its end: its rows are marked once.
         self._tasks: tuple[dict[str, Any], list[ReadTask]] | None = None
+        self._waited_s = 0.0  # for what others own, in the triggers since a batch with records
         self._read_at: float | None = None  # when a batch with records was planned last
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,7 +149,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             elif self._has_end(limit):
                 membership.join()
                 ends = None if self._available_now is None else self._available_now.ends
-                membership.coverage.wait(ends, until=self._is_asked_to_stop)
+                membership.coverage.wait(
+                    ends, self._is_asked_to_stop, lambda: self._patience_s(limit)
+                )
             elif not self._replayed:
                 if membership.has_others():
                     return self._empty_batch(membership, _number_after(start))
@@ -157,13 +168,16 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         membership.join()
         planned = self._plan(membership, limit)
         if planned is None and self._has_end(limit):
-            planned = self._plan_to_the_end(membership, limit)
+            planned = self._plan_to_the_end(membership, start, limit)
         return planned or self._without_ranges(membership, start, limit)
 
     def _plan_to_the_end(
-        self, membership: QueryMembership, limit: ReadLimit
+        self, membership: QueryMembership, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any] | None:
-        """Wait for what is unread: a trigger without a batch would end a run that has an end."""
+        """Wait for what is unread: a trigger without a batch would end a run that has an end.
+
+        Beside another ``load()`` of the query not for long: an empty batch brings another trigger.
+        """
         began_at = answered_at = time.monotonic()
         while not self._is_asked_to_stop():
             now = time.monotonic()
@@ -176,8 +190,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                     )
                 membership.wait_for_change()
             elif uncovered := self._uncovered(membership):
-                if now - began_at >= membership.coverage.within_s:
+                waited_s = now - began_at
+                if self._waited_s + waited_s >= membership.coverage.within_s:
                     raise membership.coverage.error(uncovered)
+                patience_s = self._patience_s(limit)
+                if patience_s is not None and waited_s >= patience_s:
+                    self._waited_s += waited_s
+                    return self._empty_batch(membership, _number_after(start))
                 membership.wait_for_change(COVERAGE_TICK_S)
                 answered_at = now
             else:
@@ -185,6 +204,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             if (planned := self._plan(membership, limit)) is not None:
                 return planned
         return None
+
+    def _patience_s(self, limit: ReadLimit) -> float | None:
+        """How long one trigger may wait for what others own; None: as long as the group may."""
+        if self._beside is None or not self._beside.may_have_siblings():
+            return None
+        once = isinstance(limit, ReadAllAvailable)
+        return _BESIDE_A_SIBLING_ONCE_S if once else _BESIDE_A_SIBLING_S
 
     def _is_asked_to_stop(self) -> bool:
         return self._stop_request is not None and self._stop_request.is_made()
@@ -366,6 +392,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         ranges, events, state = handed_out
         if ranges:
             self._read_at = time.monotonic()
+            self._waited_s = 0.0
         if run is not None:
             run.reach({p: handed.end for p, handed in ranges.items()})
         owned_by: list[list[TopicPartition]] = [[] for _ in state.generations]

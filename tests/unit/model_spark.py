@@ -107,6 +107,9 @@ class NoDriverSources:
     def enter(self) -> None:
         pass
 
+    def may_have_siblings(self) -> bool:
+        return False
+
     def leave(self) -> None:
         pass
 

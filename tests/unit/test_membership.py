@@ -531,6 +531,25 @@ def test_what_stays_uncovered_is_named(
         query.membership.coverage.wait()
 
 
+def test_nothing_is_waited_for_longer_than_another_load_of_the_query_allows(
+    make: Callable[..., Query], group: Group, described: list[GroupMember]
+) -> None:
+    query = make()
+    query.start()
+    group.members[0].assign(P, Q, R)
+    group.members[0].is_stable = False
+    waited = threading.Thread(
+        target=query.membership.coverage.wait, kwargs={"patience_s": lambda: 0.0}
+    )
+    waited.start()
+    query.rounds(3)
+    assert waited.is_alive(), "it has not joined"
+    group.members[0].is_stable = True
+    waited.join(PATIENCE_S)
+    assert not waited.is_alive()
+    assert query.membership.coverage.uncovered() == [PARTITIONS[3]]
+
+
 # -- errors ---------------------------------------------------------------------------------------
 
 

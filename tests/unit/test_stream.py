@@ -7,7 +7,7 @@ import json
 import pickle
 import signal
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, n
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.assignment import RebalanceEvent
+from pyspark_kafka_rebalance.source.driver_sources import DriverSources
 from pyspark_kafka_rebalance.source.membership import BatchState
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
@@ -68,6 +69,7 @@ class FakeMembership:
         self.looks = 0
         self.nobodys: set[TopicPartition] = set()  # neither this member's nor a live other's
         self.within_s = 60.0
+        self.patience_s: float | None = None
         self.others = True  # in the group
         self.unproven = False
         self.left_within_s = 0.0
@@ -106,9 +108,15 @@ class FakeMembership:
         assert not until()
         self.calls.append("positioned")
 
-    def wait(self, ends: Mapping[TopicPartition, int] | None, until: Callable[[], bool]) -> None:
+    def wait(
+        self,
+        ends: Mapping[TopicPartition, int] | None,
+        until: Callable[[], bool],
+        patience_s: Callable[[], float | None],
+    ) -> None:
         assert self.joined, "waits for a group that it does not join"
         assert not until()
+        self.patience_s = patience_s()
         self.calls.append("settle")
 
     def uncovered(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
@@ -688,6 +696,52 @@ def test_available_now_names_what_nobody_has_read(
     run.membership.nobodys = {Q}
     run.membership.within_s = 0.0
     assert run.next() == {P: 150}
+    with pytest.raises(KafkaRebalanceError, match="nobody's: t-1"):
+        run.next()
+
+
+@pytest.fixture
+def sibling() -> Iterator[DriverSources]:
+    """Another source of this driver in the group, which may be of the same query."""
+    other = DriverSources(parse(), "sibling")
+    other.enter()
+    yield other
+    other.leave()
+
+
+@pytest.mark.usefixtures("sibling")
+def test_available_now_does_not_keep_from_spark_the_batch_that_another_load_waits_for(
+    available_now: Callable[..., AvailableNow], clock: list[float]
+) -> None:
+    run = available_now()
+    membership = run.membership
+    del membership.positions[Q]
+    membership.nobodys = {Q}
+    assert run.next() == {P: 150}
+    assert membership.patience_s is not None
+    for _ in range(2):  # a batch without records brings another trigger, however often
+        membership.changes = [lambda: clock.__setitem__(0, clock[0] + 1)]
+        before = run.start
+        assert run.next() == {}
+        assert run.start != before
+    membership.nobodys.clear()
+    membership.positions[Q] = 200
+    assert run.next() == {Q: 250}
+    assert run.next() == {}
+    assert run.start == run.trigger(), "the run ends"
+
+
+@pytest.mark.usefixtures("sibling")
+def test_what_nobody_has_read_is_named_beside_another_load_as_well(
+    available_now: Callable[..., AvailableNow], clock: list[float]
+) -> None:
+    run = available_now()
+    membership = run.membership
+    del membership.positions[Q]
+    membership.nobodys, membership.within_s = {Q}, 3.0
+    assert run.next() == {P: 150}
+    membership.changes = [lambda: clock.__setitem__(0, clock[0] + 1)] * 3
+    assert run.next() == run.next() == {}
     with pytest.raises(KafkaRebalanceError, match="nobody's: t-1"):
         run.next()
 
