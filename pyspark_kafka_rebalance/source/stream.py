@@ -29,7 +29,8 @@ from .available_now import AvailableNowRun
 from .built_in_start import start_of_first_batch
 from .coverage import COVERAGE_TICK_S
 from .driver_sources import DriverSources
-from .membership import STOP_TIMEOUT_S, QueryMembership
+from .group_commits import STOP_TIMEOUT_S
+from .membership import QueryMembership
 from .offsets import Event, MemberState, StreamOffset
 from .planning import (
     BeyondEnd,
@@ -130,7 +131,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             begin = StreamOffset.parse(start)
             membership.restore(begin.positions(), begin.initial, begin.imported)
             if self._has_end(limit):
-                membership.progress_is_synchronous()
+                membership.proofs.progress_is_synchronous()
             if not (self._has_end(limit) or self._trigger_is_told):
                 # Maybe a run with an end, and maybe not: then a query must not wait for long.
                 membership.join()
@@ -147,11 +148,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 self._warms_up = False  # nobody waits for what our members own meanwhile
                 membership.join()
                 membership.wait_until_positioned(self._is_asked_to_stop, _FIRST_JOIN_S)
-        membership.begin_trigger(start)
+        membership.proofs.begin_trigger(start)
         if self._is_asked_to_stop():
             if self._beside is not None:
                 self._beside.leave()
-            if not membership.waits_for_proof():  # else whoever asked may prove it, before stop()
+            if (
+                not membership.proofs.are_missing()
+            ):  # else whoever asked may prove it, before stop()
                 membership.leave(self._stop_timeout_s())
             return start
         membership.join()
@@ -200,12 +203,12 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             # whoever wants to ask this one to stop must learn of it.
             return self._empty_batch(membership, None)
         # At the initial offset, a run with an end found nothing: the next must know what was there.
-        if start == self.initialOffset() or membership.wants_commit():
+        if start == self.initialOffset() or membership.proofs.want_commit():
             return self._empty_batch(membership, _number_after(start))
         if membership.wants_log(at_once=self._has_end(limit) or not self._trigger_is_told):
             return self._empty_batch(membership, None)
         if self._has_end(limit):
-            membership.wait_until_acknowledged()
+            membership.commits.wait_until_acknowledged()
         return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -228,7 +231,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def commit(self, end: dict[str, Any]) -> None:
         """Proves the batch that ends here, and says more: ``open_batches``."""
         if self._membership is not None:
-            self._membership.committed(end)
+            self._membership.proofs.committed(end)
 
     def stop(self) -> None:
         """Commit what is proven, leave the group; idempotent.
@@ -271,7 +274,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             "group %s: asked to stop by stop_gracefully(), and not stopped: reading on",
             self._options.group_id,
         )
-        if self._membership is not None and self._membership.progress_is_asynchronous:
+        if self._membership is not None and self._membership.proofs.progress_is_asynchronous:
             raise KafkaRebalanceError(
                 "stop_gracefully() asked the query to stop and was ended before it did: start the "
                 "query again"
@@ -285,9 +288,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._beside.leave()
         if self._membership is not None and self._stop_request is not None:
             for offset in self._stop_request.proven():
-                self._membership.done(offset)
+                self._membership.proofs.done(offset)
             self._membership.stop(self._stop_timeout_s())
-            missing = self._membership.uncommitted()
+            missing = self._membership.commits.uncommitted()
             if self._stop_request.answer(committed=not missing):
                 log.warning(
                     "group %s: stopped, and these are not committed as far as they are read, so "
@@ -413,7 +416,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def _hand_to_spark(self, membership: QueryMembership, offset: StreamOffset) -> dict[str, Any]:
         told = offset.to_json_dict()
         self._planned = told, offset
-        membership.planned(told)
+        membership.proofs.planned(told)
         return told
 
     def _make_tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
@@ -473,7 +476,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 "failOnDataLoss=false"
             )
         log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
-        membership.move_to({p: end for p, _, end in lost})
+        membership.commits.move_to({p: end for p, _, end in lost})
 
     def _deleted(self, deleted: Mapping[TopicPartition, int | None]) -> None:
         """Deleted while the query runs; if it has an end, what was read to it is not missed."""

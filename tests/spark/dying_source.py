@@ -68,7 +68,7 @@ class DyingReader(KafkaDeferredStreamReader):
     def _settle(self):
         """Let the group have what is proven, so that a death is at this batch's point alone."""
         membership = self._membership
-        while self._death.is_armed and membership and membership.has_open_commits():
+        while self._death.is_armed and membership and membership.commits.are_open():
             membership.raise_failure()
             time.sleep(0.005)
 

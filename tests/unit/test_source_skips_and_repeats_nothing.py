@@ -40,6 +40,7 @@ from model_spark import (
     SteppedPump,
 )
 
+from pyspark_kafka_rebalance.source import batch_proofs as batch_proofs_module
 from pyspark_kafka_rebalance.source import clients as clients_module
 from pyspark_kafka_rebalance.source import membership as membership_module
 from pyspark_kafka_rebalance.source import stream as stream_module
@@ -116,7 +117,7 @@ class Queries(RuleBasedStateMachine):
         self.patches = ExitStack()
         for target, name, fake in (
             (clients_module, "DeferredRevokeConsumer", Fake),
-            (membership_module, "CommitLogWatch", ModelCommitLogWatch),
+            (batch_proofs_module, "CommitLogWatch", ModelCommitLogWatch),
             (membership_module, "Pump", SteppedPump),
             (stream_module, "StopRequest", ModelStopRequest),
             (stream_module, "_stop_on_sigterm", lambda: None),

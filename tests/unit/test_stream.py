@@ -18,7 +18,7 @@ from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, n
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.assignment import RebalanceEvent
-from pyspark_kafka_rebalance.source.membership import BatchState
+from pyspark_kafka_rebalance.source.batch_state import BatchState
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.planning import TaskRange
@@ -36,7 +36,9 @@ class FakeMembership:
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self.client_id = client_id
-        self.log_ends = self.coverage = self.foreign_ranges = self.deletions = self  # its rooms
+        # Its rooms.
+        self.proofs = self.commits = self.log_ends = self
+        self.coverage = self.foreign_ranges = self.deletions = self
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -82,7 +84,7 @@ class FakeMembership:
     def done(self, offset: dict[str, Any]) -> None:
         self.prove(offset)
 
-    def wants_commit(self) -> bool:
+    def want_commit(self) -> bool:
         return self.wants
 
     def wants_log(self, at_once: bool) -> bool:
@@ -227,7 +229,7 @@ class FakeMembership:
     def state_without_ranges(self) -> BatchState:
         return self.state_of(())
 
-    def waits_for_proof(self) -> bool:
+    def are_missing(self) -> bool:
         return self.unproven
 
     def leave(self, timeout_s: float) -> None:

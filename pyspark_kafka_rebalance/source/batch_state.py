@@ -1,0 +1,80 @@
+"""BatchState: what the group says of one batch, as it goes into the batch's offset and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka.structs import TopicPartition
+
+from ..fetch.offset_range import OffsetRange
+from .query_state import QueryState
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """What is known of one batch.
+
+    Attributes
+    ----------
+    generations : tuple of int
+        The generation of each member, in the order of the readers.
+    member_of : dict
+        The member that owns each partition of the batch; what is missing is not owned any more.
+    revoking, lost : frozenset of TopicPartition
+        Being revoked now; lost since the batch before was planned.
+    positions : dict
+        Proven positions of all partitions that this batch neither reads nor has pending.
+    imported : frozenset of TopicPartition
+        Whose position Spark's own source has left, and which this query has not owned yet.
+    pending : dict
+        What was handed out before this batch and is not proven.
+    """
+
+    generations: tuple[int, ...]
+    member_of: dict[TopicPartition, int]
+    revoking: frozenset[TopicPartition]
+    lost: frozenset[TopicPartition]
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    imported: frozenset[TopicPartition] = frozenset()
+    pending: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+
+
+def state_now(state: QueryState, ranges: Collection[TopicPartition]) -> BatchState:
+    """Under the lock: what the rows of a batch that reads these partitions are marked by."""
+    owned = state.assignment.owned()
+    return BatchState(
+        generations=state.generations,
+        member_of={p: owned[p].member for p in ranges if p in owned},
+        revoking=frozenset(state.assignment.revoking()),
+        lost=frozenset(),
+        imported=state.starts.imported,
+    )
+
+
+def state_for_offset(
+    state: QueryState,
+    ranges: Collection[TopicPartition],
+    pending: Mapping[TopicPartition, OffsetRange],
+    lost: Collection[TopicPartition] = (),
+) -> BatchState:
+    """Under the lock: what goes into the offset that is being made.
+
+    Parameters
+    ----------
+    state : QueryState
+        Entered.
+    ranges : collection of TopicPartition
+        What the batch reads.
+    pending : Mapping[TopicPartition, OffsetRange]
+        What was not proven before these ranges were handed out.
+    lost : collection of TopicPartition
+        Since the batch before.
+    """
+    known = state.assignment.log_positions().items()
+    return replace(
+        state_now(state, ranges),
+        lost=frozenset(lost),
+        positions={p: at for p, at in known if p not in ranges and p not in pending},
+        pending=dict(pending),
+    )
