@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..consumer.pump import Pump
 from .commit_log_watch import CommitLogWatch
-from .query_state import QueryState
+from .query_state import QueryState, SharedState
 
 if TYPE_CHECKING:
     from .options import SourceOptions
@@ -156,8 +156,8 @@ class BatchProofs:
                 self._prove(state, state.open_batches.prove(offset))
         return found
 
-    def _prove(self, state: QueryState, batch: int | None) -> None:
-        """Note, under the lock, that this batch is proven, if it is one."""
+    def _prove(self, state: SharedState, batch: int | None) -> None:
+        """Note that this batch is proven, if it is one."""
         if batch is not None:
             state.assignment.prove(batch)
             self._pump.wake()

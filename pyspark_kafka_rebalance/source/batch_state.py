@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kafka.structs import TopicPartition
 
 from ..fetch.offset_range import OffsetRange
-from .query_state import QueryState
+from .query_state import SharedState
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class BatchState:
     pending: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
 
 
-def state_now(state: QueryState, ranges: Collection[TopicPartition]) -> BatchState:
-    """Under the lock: what the rows of a batch that reads these partitions are marked by."""
+def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchState:
+    """What the rows of a batch that reads these partitions are marked by."""
     owned = state.assignment.owned()
     return BatchState(
         generations=state.generations,
@@ -53,17 +53,17 @@ def state_now(state: QueryState, ranges: Collection[TopicPartition]) -> BatchSta
 
 
 def state_for_offset(
-    state: QueryState,
+    state: SharedState,
     ranges: Collection[TopicPartition],
     pending: Mapping[TopicPartition, OffsetRange],
     lost: Collection[TopicPartition] = (),
 ) -> BatchState:
-    """Under the lock: what goes into the offset that is being made.
+    """What goes into the offset that is being made.
 
     Parameters
     ----------
-    state : QueryState
-        Entered.
+    state : SharedState
+        Under the lock.
     ranges : collection of TopicPartition
         What the batch reads.
     pending : Mapping[TopicPartition, OffsetRange]

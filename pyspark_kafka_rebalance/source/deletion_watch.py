@@ -48,7 +48,6 @@ class DeletionWatch:
         self._decision = DeletedPartitions()
         # And not seen again since; replaced, because the planner reads it.
         self._deleted: frozenset[TopicPartition] = frozenset()
-        self._untold: dict[TopicPartition, int | None] = {}  # under the state's lock
         self._forgot_at = time.monotonic()
 
     @property
@@ -90,7 +89,7 @@ class DeletionWatch:
         self._deleted = (self._deleted | deleted) - back
         with self._state as state:
             state.starts.created_anew(deleted)
-            self._untold |= state.assignment.delete(deleted)
+            state.deleted |= state.assignment.delete(deleted)
             state.assignment.start_anew(back)
             if deleted or back:
                 state.note_change()
@@ -135,6 +134,6 @@ class DeletionWatch:
 
     def take(self) -> dict[TopicPartition, int | None]:
         """Partitions found deleted since the last call, and how far each was read, if it was."""
-        with self._state:
-            deleted, self._untold = self._untold, {}
+        with self._state as state:
+            deleted, state.deleted = state.deleted, {}
         return deleted

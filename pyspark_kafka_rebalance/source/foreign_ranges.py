@@ -20,7 +20,7 @@ from ..consumer.pump import Pump
 from ..fetch.offset_range import OffsetRange
 from .marking import Look, Standing, undecided, wait_for_owners
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from .query_state import QueryState
+from .query_state import QueryState, SharedState
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,8 @@ class ForeignRanges:
             for partition, offset in committed.items():
                 state.assignment.acknowledge(partition, offset)
 
-    def _standings(self, state: QueryState, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
-        """What the group is known to say of the partitions of a batch, under the lock.
+    def _standings(self, state: SharedState, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
+        """What the group is known to say of the partitions of a batch.
 
         Without those that are the query's own and of which nothing is committed, mostly all.
         """

@@ -69,7 +69,6 @@ class GroupCommits:
         self._pump = pump
         self._proofs = proofs
         self._deletions = deletions
-        self._moves: dict[TopicPartition, int] = {}  # under the state's lock
 
     # -- the planner's thread ---------------------------------------------------------------------
 
@@ -100,8 +99,8 @@ class GroupCommits:
 
         Done by the pump, so that it cannot cross a commit of the old position.
         """
-        with self._state:
-            self._moves.update(positions)
+        with self._state as state:
+            state.moves.update(positions)
         self._pump.wake()
 
     # -- the pump's thread ------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class GroupCommits:
     def move(self) -> None:
         """Put positions elsewhere, and forget the commits that were based on the old ones."""
         with self._state as state:
-            moves, self._moves = self._moves, {}
+            moves, state.moves = state.moves, {}
             for partition, position in moves.items():
                 owned = state.assignment.owned().get(partition)
                 if owned is not None:

@@ -253,11 +253,9 @@ class QueryMembership:
         at_once : bool
             Whether there is no later trigger.
         """
+        quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
-            quiet_s = state.unchanged_s()
-            return state.assignment.has_unlogged_positions() and (
-                at_once or quiet_s >= _LOG_POSITIONS_AFTER_S
-            )
+            return quiet and state.assignment.has_unlogged_positions()
 
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""

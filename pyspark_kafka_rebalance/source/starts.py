@@ -11,7 +11,7 @@ In this order:
     after the group began to read its topic: nobody else has read it.
  4. What the options say for every partition.
 
-Not thread-safe: the owner holds the lock of :class:`QueryState` around every call.
+Not thread-safe: a part of :class:`SharedState`.
 """
 
 from __future__ import annotations
