@@ -63,7 +63,7 @@ class DeletionWatch:
     def left(self, partitions: Collection[TopicPartition]) -> None:
         """These went away in a rebalance, as those do whose topic was deleted."""
         self._decision.left(partitions)
-        self._members[0].request_metadata()
+        self._members.cluster_of(0).request_metadata()
 
     def find(self) -> None:
         """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
@@ -73,7 +73,7 @@ class DeletionWatch:
             self._decision.doubt(member.take_unknown())
         if not self._decision.is_due():
             return
-        client = self._members[0]
+        client = self._members.cluster_of(0)
         with self._state as state:
             watched = self._decision.watched(state.assignment.owned())
         known = client.known_partitions(watched)
@@ -93,9 +93,11 @@ class DeletionWatch:
             state.assignment.start_anew(back)
             if deleted or back:
                 state.note_change()
-        for member in self._members if deleted else ():
+        for index, member in enumerate(self._members if deleted else ()):
             member.forget_commits(deleted)
-            member.request_metadata()  # one of them may have to assign what is left
+            self._members.cluster_of(
+                index
+            ).request_metadata()  # one of them may have to assign what is left
 
     def forget(self) -> None:
         """Drop the positions of topics that exist no more, or the offsets would grow for ever."""
@@ -103,7 +105,7 @@ class DeletionWatch:
         if now - self._forgot_at < _FORGET_EVERY_S:
             return
         self._forgot_at = now
-        client = self._members[0]
+        client = self._members.cluster_of(0)
         with self._state as state:
             elsewhere = state.assignment.positions().keys() - state.assignment.owned().keys()
         suspects = {p.topic for p in elsewhere}

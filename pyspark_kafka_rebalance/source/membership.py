@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
 
-from ..consumer.deferred import DeferredRevokeConsumer
 from ..consumer.group_description import describe_group
 from ..consumer.pump import Pump
 from ..errors import KafkaRebalanceError
@@ -35,6 +34,7 @@ from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .log_ends import LogEnds
 from .overdue_batch import OverdueBatch
+from .query_member import QueryMember
 from .query_members import QueryMembers
 from .query_state import QueryState
 from .start_lookup import StartLookup
@@ -317,7 +317,7 @@ class QueryMembership:
         self.proofs.begin()
         self._members.build_first()
         with self._state as state:
-            state.starts.found(partitions_of(self._options, self._members[0]))
+            state.starts.found(partitions_of(self._options, self._members.cluster_of(0)))
         self._members.build_others()
         self._start_lookup.find_new_to_group()
 
@@ -346,7 +346,7 @@ class QueryMembership:
         self.foreign_ranges.look()
         return _EAGER_TICK_S if waiting or self._is_settling() else _TICK_S
 
-    def _apply(self, index: int, member: DeferredRevokeConsumer) -> None:
+    def _apply(self, index: int, member: QueryMember) -> None:
         """Poll one member and apply what happened to it."""
         result = member.poll_membership()
         with self._state as state:
