@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka.structs import TopicPartition
 
 from ..fetch.offset_range import OffsetRange
+from .assignment import RebalanceEvent
+from .offsets import Event, MemberState, StreamOffset
 from .query_state import SharedState
 
 
@@ -38,6 +40,44 @@ class BatchState:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     imported: frozenset[TopicPartition] = frozenset()
     pending: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+
+    def offset(
+        self,
+        run: str,
+        initial: frozenset[TopicPartition] | None,
+        ranges: Mapping[TopicPartition, OffsetRange] | None = None,
+        events: Iterable[RebalanceEvent] = (),
+    ) -> StreamOffset:
+        """The offset where the batch ends; parameters as the attributes of :class:`StreamOffset`.
+
+        Of a batch without ranges and events it names no members.
+        """
+        made = StreamOffset(
+            pending=self.pending,
+            others=self.positions,
+            run=run,
+            initial=initial,
+            imported=self.imported,
+        )
+        if ranges is None:
+            return made
+        owned_by: list[list[TopicPartition]] = [[] for _ in self.generations]
+        for partition, member in self.member_of.items():
+            owned_by[member].append(partition)
+        return replace(
+            made,
+            ranges=ranges,
+            members=tuple(
+                MemberState(generation, tuple(sorted(partitions)))
+                for generation, partitions in zip(self.generations, owned_by, strict=True)
+            ),
+            revoking=self.revoking,
+            lost=self.lost,
+            events=tuple(
+                Event(e.event, e.partition.topic, e.partition.partition, e.generation)
+                for e in events
+            ),
+        )
 
 
 def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchState:
