@@ -65,7 +65,7 @@ class BatchProofs:
     def planned(self, offset: dict[str, Any]) -> None:
         """This offset goes to Spark as the end of the next batch."""
         with self._state as state:
-            state.open_batches.add(offset, state.assignment.batch)
+            state.open_batches.add(offset, state.assignment.batches.number)
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: proves the batch before if that is logged.
@@ -103,13 +103,14 @@ class BatchProofs:
     def are_missing(self) -> bool:
         """Whether a batch with ranges is not proven."""
         with self._state as state:
-            return state.assignment.oldest_unproven() is not None
+            return state.assignment.batches.oldest() is not None
 
     def want_commit(self) -> bool:
         """Whether an empty batch is due, since only building one makes Spark call ``commit``."""
         now = time.monotonic()
         with self._state as state:
-            unproven = state.assignment.has_unproven()
+            batches, events = state.assignment.batches, state.assignment.events
+            unproven = batches.any() or events.are_unproven()
         if not unproven or now - self._asked_at < _ASK_FOR_COMMIT_S:
             return False
         self._asked_at = now

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kafka.structs import TopicPartition
 
 from ..fetch.offset_range import OffsetRange
-from .assignment import RebalanceEvent
+from .event_rows import RebalanceEvent
 from .offsets import Event, MemberState, StreamOffset
 from .query_state import SharedState
 
@@ -82,11 +82,11 @@ class BatchState:
 
 def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchState:
     """What the rows of a batch that reads these partitions are marked by."""
-    owned = state.assignment.owned()
+    owned = state.assignment.partitions.all()
     return BatchState(
         generations=state.generations,
         member_of={p: owned[p].member for p in ranges if p in owned},
-        revoking=frozenset(state.assignment.revoking()),
+        revoking=state.assignment.partitions.revoking(),
         lost=frozenset(),
         imported=state.starts.imported,
     )
@@ -111,7 +111,7 @@ def state_for_offset(
     lost : collection of TopicPartition
         Since the batch before.
     """
-    known = state.assignment.log_positions().items()
+    known = state.assignment.marks.log_positions().items()
     return replace(
         state_now(state, ranges),
         lost=frozenset(lost),

@@ -144,7 +144,7 @@ class Coverage:
             return []  # there is nobody else
         there = self._members.partitions() if ends is None else ends.keys()
         with self._state as state:
-            ours = state.assignment.owned().keys() - state.assignment.revoking()
+            ours = state.assignment.partitions.all().keys() - state.assignment.partitions.revoking()
         foreign = sorted(there - ours)
         if not foreign or not self._members.has_joined():
             return foreign

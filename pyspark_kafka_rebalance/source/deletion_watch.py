@@ -75,7 +75,7 @@ class DeletionWatch:
             return
         client = self._members.cluster_of(0)
         with self._state as state:
-            watched = self._decision.watched(state.assignment.owned())
+            watched = self._decision.watched(state.assignment.partitions.all())
         known = client.known_partitions(watched)
         missing: frozenset[TopicPartition] = frozenset()
         if suspects := self._decision.suspects(watched - self._deleted, known):
@@ -90,7 +90,7 @@ class DeletionWatch:
         with self._state as state:
             state.starts.created_anew(deleted)
             state.deleted |= state.assignment.delete(deleted)
-            state.assignment.start_anew(back)
+            state.assignment.partitions.start_anew(back)
             if deleted or back:
                 state.note_change()
         for index, member in enumerate(self._members if deleted else ()):
@@ -107,7 +107,9 @@ class DeletionWatch:
         self._forgot_at = now
         client = self._members.cluster_of(0)
         with self._state as state:
-            elsewhere = state.assignment.positions().keys() - state.assignment.owned().keys()
+            elsewhere = (
+                state.assignment.marks.positions().keys() - state.assignment.partitions.all().keys()
+            )
         suspects = {p.topic for p in elsewhere}
         suspects = {topic for topic in suspects if not client.partitions_for_topic(topic)}
         if not suspects:

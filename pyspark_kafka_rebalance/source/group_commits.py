@@ -110,7 +110,7 @@ class GroupCommits:
         with self._state as state:
             moves, state.moves = state.moves, {}
             for partition, position in moves.items():
-                owned = state.assignment.owned().get(partition)
+                owned = state.assignment.partitions.all().get(partition)
                 if owned is not None:
                     self._members[owned.member].forget_commits([partition])
                     state.assignment.move_to(partition, position)
@@ -148,11 +148,10 @@ class GroupCommits:
 
     def _note_acknowledged(self, index: int, partitions: Collection[TopicPartition]) -> None:
         """What the coordinator has acknowledged to this member so far."""
+        member = self._members[index]
         with self._state as state:
-            for partition in partitions:
-                acknowledged = self._members[index].acknowledged(partition)
-                if acknowledged is not None:
-                    state.assignment.acknowledge(partition, acknowledged)
+            told = ((p, member.acknowledged(p)) for p in partitions)
+            state.assignment.acknowledge({p: offset for p, offset in told if offset is not None})
 
     def _left_to_leave_s(self) -> float:
         """What is kept back of the time to stop, so that leaving the group still has its turn."""
@@ -173,5 +172,4 @@ class GroupCommits:
             log.info("group %s: offsets not known: %r", self._options.group_id, error)
             return
         with self._state as state:
-            for partition, offset in committed.items():
-                state.assignment.acknowledge(partition, offset)
+            state.assignment.acknowledge(committed)

@@ -23,13 +23,13 @@ from ..consumer.group_description import describe_group
 from ..consumer.pump import Pump
 from ..errors import KafkaRebalanceError
 from ..fetch.offset_range import OffsetRange
-from .assignment import RebalanceEvent
 from .batch_proofs import BatchProofs
 from .batch_state import BatchState, state_for_offset, state_now
 from .clients import partitions_of
 from .cluster_query import ask_cluster
 from .coverage import Coverage
 from .deletion_watch import DeletionWatch
+from .event_rows import RebalanceEvent
 from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .log_ends import LogEnds
@@ -174,7 +174,7 @@ class QueryMembership:
     def _a_revoke_waits_for_a_batch(self) -> bool:
         """Whether nothing settles before the next batch: a revoke waits for its row in that."""
         with self._state as state:
-            waiting = state.assignment.undrained(state.assignment.revoking())
+            waiting = state.assignment.undrained(state.assignment.partitions.revoking())
             return bool(waiting) and not state.assignment.commits()
 
     def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -230,7 +230,7 @@ class QueryMembership:
             state.starts.resume(imported)
             state.assignment.restore(proven)
             state.assignment.resume(ranges)
-            state.open_batches.resume(end, state.assignment.batch)
+            state.open_batches.resume(end, state.assignment.batches.number)
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
@@ -255,12 +255,12 @@ class QueryMembership:
         """
         quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
-            return quiet and state.assignment.has_unlogged_positions()
+            return quiet and state.assignment.marks.are_unlogged()
 
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""
         with self._state as state:
-            return state.assignment.plannable()
+            return state.assignment.partitions.plannable()
 
     def unpositioned(self) -> list[TopicPartition]:
         """Partitions that were assigned just now, and whose start is still to be found out."""
@@ -275,7 +275,7 @@ class QueryMembership:
     def known_end_offsets(self) -> dict[TopicPartition, int]:
         """The end offset of every owned partition as last answered, without asking again."""
         with self._state as state:
-            owned = state.assignment.owned().keys() - self.deletions.deleted
+            owned = state.assignment.partitions.all().keys() - self.deletions.deleted
         return self.log_ends.known_end_offsets(owned)
 
     def hand_out(
@@ -294,11 +294,11 @@ class QueryMembership:
             ranges = state.assignment.hand_out(
                 planned, lambda member: self._members[member].may_hand_out()
             )
-            if not ranges and not state.assignment.has_events():
+            if not ranges and not state.assignment.events.wait():
                 return None
             if ranges:
                 state.starts.read()
-            batch = state_for_offset(state, ranges, pending, state.assignment.take_lost())
+            batch = state_for_offset(state, ranges, pending, state.assignment.events.take_lost())
             return ranges, state.assignment.take_events(), batch
 
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
@@ -363,7 +363,7 @@ class QueryMembership:
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)
                 state.note_change()
-                assignment.new_generation(index, member.generation)
+                assignment.partitions.new_generation(index, member.generation)
             assignment.keep(index, result.to_be_revoked)
             assignment.request_revoke(result.to_be_revoked)
             undrained = assignment.undrained(result.to_be_revoked)

@@ -100,19 +100,19 @@ class OverdueBatch:
     def _is_over(self) -> bool:
         waits = self._foreign_ranges.are_awaited
         with self._state as state:
-            batch = None if waits else state.assignment.oldest_unproven()
+            batch = None if waits else state.assignment.batches.oldest()
             over = self._time.is_over(batch, time.monotonic())
         if over and not self._stands_aside:
             self._proofs.look(
                 wait_s=_PROBE_S
             )  # it may be done, and Spark wait for its next trigger
             with self._state as state:
-                over = state.assignment.oldest_unproven() == batch
+                over = state.assignment.batches.oldest() == batch
         return over
 
     def _leave(self, reason: str) -> None:
         with self._state as state:
-            owned = sorted(state.assignment.owned())
+            owned = sorted(state.assignment.partitions.all())
         log.warning(
             "group %s: %s; leaving the group until it is done: %s",
             self._options.group_id,
@@ -121,7 +121,9 @@ class OverdueBatch:
         )
         for index, member in enumerate(self._members):
             with self._state as state:
-                mine = [p for p, o in state.assignment.owned().items() if o.member == index]
+                mine = [
+                    p for p, o in state.assignment.partitions.all().items() if o.member == index
+                ]
                 state.assignment.lose(index, mine)
                 state.note_change()
             member.leave_until_polled(reason)

@@ -141,7 +141,7 @@ class QueryMembers:
     def have_settled(self) -> bool:
         """Whether all have joined, and none of their partitions is on its way."""
         with self._state as state:
-            moving = state.assignment.revoking()
+            moving = bool(state.assignment.partitions.revoking())
         return not moving and self.has_joined()
 
     def session_timeout_ms(self) -> float:

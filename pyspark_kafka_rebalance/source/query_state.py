@@ -67,7 +67,7 @@ class SharedState:
 
 
 class QueryState:
-    """Entered to be used: ``with state as shared: shared.assignment.plannable()``.
+    """Entered to be used: ``with state as shared: shared.assignment.partitions.plannable()``.
 
     Held for decisions only, never over I/O. What a planner hands out is decided and recorded in
     one such block, so that a release and a new range cannot cross.
@@ -102,4 +102,6 @@ class QueryState:
     def unpositioned(self) -> list[TopicPartition]:
         """Partitions that were assigned just now, and whose start is still to be found out."""
         with self as state:
-            return [p for found in state.assignment.unpositioned().values() for p in found]
+            return [
+                p for found in state.assignment.partitions.unpositioned().values() for p in found
+            ]

@@ -86,7 +86,7 @@ class StartLookup:
         if self._has_asked:
             return
         with self._state as state:
-            asked = state.starts.may_go_back(state.assignment.unheard_of())
+            asked = state.starts.may_go_back(state.assignment.marks.unheard_of())
         try:
             committed = (
                 self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS) if asked else {}
@@ -97,8 +97,7 @@ class StartLookup:
             return
         self._has_asked = True
         with self._state as state:
-            for partition, offset in committed.items():
-                state.assignment.acknowledge(partition, offset)
+            state.assignment.acknowledge(committed)
 
     def find(self) -> None:
         """Find out where newly assigned partitions start.
@@ -111,7 +110,7 @@ class StartLookup:
             A broker refuses to tell.
         """
         with self._state as state:
-            wanted = state.assignment.unpositioned()
+            wanted = state.assignment.partitions.unpositioned()
         for index, partitions in wanted.items():
             member, cluster = self._members[index], self._members.cluster_of(index)
             try:
@@ -120,11 +119,11 @@ class StartLookup:
                     # Their starts are asked for again when the group has them.
                     partitions = [p for p in partitions if p not in ahead]
                 with self._state as state:
-                    unknown = [
+                    unknown = dict.fromkeys(
                         p
                         for p in partitions
-                        if p not in committed and not state.assignment.is_known(p)
-                    ]
+                        if p not in committed and not state.assignment.marks.are_known(p)
+                    )
                 otherwise = self._configured(cluster, unknown)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
@@ -132,7 +131,7 @@ class StartLookup:
                 log.warning("start of %s not found yet: %r", partitions, error)
                 continue
             with self._state as state:
-                still = set(state.assignment.unpositioned().get(index, ()))
+                still = set(state.assignment.partitions.unpositioned().get(index, ()))
                 for partition in partitions:
                     if partition in still and (partition not in unknown or partition in otherwise):
                         state.assignment.start_at(
@@ -146,7 +145,7 @@ class StartLookup:
     ) -> set[TopicPartition]:
         """Have the group begin where Spark's own source has ended, if it is ahead of that."""
         with self._state as state:
-            back = state.starts.set_back(committed, state.assignment.positions())
+            back = state.starts.set_back(committed, state.assignment.marks.positions())
         for partition in back.keys() - self._told_of:
             log.warning(
                 "group %s: its offset %d of %s-%d is set back to %d, where the checkpoint of "

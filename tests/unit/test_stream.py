@@ -19,8 +19,8 @@ from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source import stream as stream_module
-from pyspark_kafka_rebalance.source.assignment import RebalanceEvent
 from pyspark_kafka_rebalance.source.batch_state import BatchState
+from pyspark_kafka_rebalance.source.event_rows import RebalanceEvent
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
