@@ -179,16 +179,15 @@ class QueryAssignment:
             Whether the membership of this member is certain right now (its lease).
         """
         owned, revoking = self.partitions.all(), self.partitions.revoking()
-        sure = {member: certain(member) for member in {o.member for o in owned.values()}}
+        sure: dict[int, bool] = {}
         ranges = {}
         for partition, handed in planned.items():
             own = owned.get(partition)
-            if (
-                own is not None
-                and own.position == handed.start
-                and partition not in revoking
-                and sure[own.member]
-            ):
+            if own is None or own.position != handed.start or partition in revoking:
+                continue
+            if own.member not in sure:
+                sure[own.member] = certain(own.member)
+            if sure[own.member]:
                 own.position, own.read = handed.end, True
                 ranges[partition] = handed
         self.marks.hand_out(ranges)

@@ -203,11 +203,9 @@ def plan_batch(
     """
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
-    backlogs = {
-        partition: end_offsets[partition] - positions[partition]
-        for partition in sorted(positions.keys() & end_offsets.keys())
-        if end_offsets[partition] > positions[partition]
-    }
+    # Sorted as they come: they are in order already, or nearly, which a set would forget.
+    behind = [p for p, at in positions.items() if end_offsets.get(p, at) > at]
+    backlogs = {p: end_offsets[p] - positions[p] for p in sorted(behind)}
     total, count = sum(backlogs.values()), len(backlogs)
     if max_rows is None or total <= max_rows:
         shares = backlogs

@@ -302,7 +302,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             membership = self._started().membership
             if not offset.built_in:  # that source shares its work with nobody
                 lost_below = membership.foreign_ranges.lost_below(offset.ranges)
-            revoking = membership.state_of(offset.ranges).revoking
+            revoking = membership.state_of(()).revoking
         return group_into_tasks(
             replace(offset, revoking=revoking),
             self._options.readers,

@@ -7,9 +7,10 @@ alone: a replay makes the same tasks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from kafka.protocol.consumer import DEFAULT_GENERATION_ID
 from kafka.structs import TopicPartition
@@ -18,8 +19,7 @@ from ..fetch.offset_range import OffsetRange
 from .offsets import Event, StreamOffset
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRange:
+class TaskRange(NamedTuple):
     """A range and what its rows say of the group.
 
     Attributes
@@ -85,32 +85,31 @@ def group_into_tasks(
             ReadTask(events=offset.events if i == 0 else (), warm_up=True) for i in range(readers)
         ]
 
-    def task_range(partition: TopicPartition, generation: int | None) -> TaskRange:
-        revoking = partition in offset.revoking
-        below = (lost_below or {}).get(partition, 0)
-        return TaskRange(offset.ranges[partition], generation, revoking, below)
+    below, revoking = lost_below or {}, offset.revoking
+
+    def task_ranges(
+        partitions: Iterable[TopicPartition], generation: int | None
+    ) -> list[TaskRange]:
+        return [
+            TaskRange(offset.ranges[p], generation, p in revoking, below.get(p, 0))
+            for p in partitions
+        ]
 
     tasks: list[list[TaskRange]] = [[] for _ in range(readers)]
     ownerless = dict(offset.ranges)
     crowded: list[list[TaskRange]] = []
     for index, member in enumerate(offset.members):
         owned = [p for p in sorted(member.partitions) if ownerless.pop(p, None) is not None]
-        ranges = [task_range(p, member.generation) for p in owned]
+        ranges = task_ranges(owned, member.generation)
         if member.generation == DEFAULT_GENERATION_ID:
             crowded += [[one] for one in ranges]
         elif index < readers and len(offset.members) <= readers:
             tasks[index] = ranges
         else:
             crowded.append(ranges)
-    # The largest first, so that the small ones even the tasks out.
-    crowded += [[task_range(p, None)] for p in sorted(ownerless)]
-    crowded.sort(key=_size, reverse=True)
-    loads = [(_size(ranges), index) for index, ranges in enumerate(tasks)]
-    heapq.heapify(loads)
-    for ranges in crowded:
-        load, index = heapq.heappop(loads)
-        tasks[index] += ranges
-        heapq.heappush(loads, (load + _size(ranges), index))
+    crowded += [[one] for one in task_ranges(sorted(ownerless), None)]
+    if crowded:
+        _even_out(tasks, crowded)
     planned = split_tasks(
         [ReadTask(tuple(ranges)) for ranges in tasks if ranges], min_partitions, max_records
     )
@@ -118,6 +117,16 @@ def group_into_tasks(
         first = planned[0].ranges if planned else ()
         planned[:1] = [ReadTask(first, offset.events)]
     return planned
+
+
+def _even_out(tasks: list[list[TaskRange]], crowded: list[list[TaskRange]]) -> None:
+    """Add each of the crowd to the task with the fewest offsets, the largest first."""
+    loads = [(_size(ranges), index) for index, ranges in enumerate(tasks)]
+    heapq.heapify(loads)
+    for ranges in sorted(crowded, key=_size, reverse=True):
+        load, index = heapq.heappop(loads)
+        tasks[index] += ranges
+        heapq.heappush(loads, (load + _size(ranges), index))
 
 
 def split_tasks(
@@ -145,12 +154,12 @@ def split_tasks(
         split = [
             part for task in split for part in _cut(task, -(-_size(task.ranges) // max_records))
         ]
-    total = sum(_size(task.ranges) for task in split)
-    if min_partitions is not None and min_partitions > len(split) and total:
+    if min_partitions is not None and min_partitions > len(split):
+        total = sum(_size(task.ranges) for task in split)
         split = [
             part
             for task in split
-            for part in _cut(task, round(min_partitions * _size(task.ranges) / total))
+            for part in _cut(task, round(min_partitions * _size(task.ranges) / max(1, total)))
         ]
     return split
 
@@ -173,7 +182,7 @@ def _cut(task: ReadTask, parts: int) -> Iterator[ReadTask]:
             one, begin = task.ranges[first], begins[first]
             start = one.range.start + max(0, low - begin)
             end = min(one.range.end, one.range.start + high - begin)
-            pieces.append(replace(one, range=replace(one.range, start=start, end=end)))
+            pieces.append(one._replace(range=replace(one.range, start=start, end=end)))
             if begins[first + 1] > high:
                 break
             first += 1
