@@ -1261,7 +1261,7 @@ def test_stop_knows_what_the_one_who_asked_knows(running: Running) -> None:
     running.reader.stop()
     assert running.membership.proven[-1] == end
     assert running.membership.calls[-2:] == ["prove", "stop"]
-    assert answer_of(run_of(end)) == "absent"
+    assert answer_of(run_of(end)) == "committed"
     assert not ask_to_stop(run_of(end), None, 60), "it has left"
 
 
