@@ -111,10 +111,10 @@ def state_for_offset(
     lost : collection of TopicPartition
         Since the batch before.
     """
-    known = state.assignment.marks.log_positions().items()
+    known = state.assignment.marks.log_positions()
     return replace(
         state_now(state, ranges),
         lost=frozenset(lost),
-        positions={p: at for p, at in known if p not in ranges and p not in pending},
+        positions={p: known[p] for p in known.keys() - ranges - pending.keys()},
         pending=dict(pending),
     )

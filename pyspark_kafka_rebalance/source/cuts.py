@@ -80,7 +80,7 @@ class WithinLogs(_Cut):
 
     def cut(self, draft: Draft) -> Gone | None:
         """Gone, if a position lies past the end of its log."""
-        draft.postpone(draft.positions.keys() - draft.ends.keys())
+        draft.postpone(p for p in draft.positions if p not in draft.ends)
         if beyond := find_beyond_end(draft.positions, draft.ends):
             known = self._high_watermarks({p: at for p, at, _ in beyond})
             if lost := find_data_loss(beyond, known):
