@@ -85,6 +85,7 @@ class Coverage:
     ) -> None:
         """Wait until the members have joined and nothing is :meth:`uncovered`.
 
+        Not while a revoke waits for its row in the next batch: that comes only after this.
         For that as long as :attr:`within_s`, at whose end it is an error; then for the starts of
         our partitions, as long as a broker may take to restart, and go on without them.
 
@@ -109,6 +110,8 @@ class Coverage:
         while not until() and not self._pump.is_stopping:
             uncovered = self.uncovered(ends)
             if not uncovered and self._members.have_settled():
+                break
+            if self._state.a_revoke_waits_for_a_batch():
                 break
             now = time.monotonic()
             if now >= deadline:
@@ -156,7 +159,7 @@ class Coverage:
             return []  # there is nobody else
         there = self._members.partitions() if ends is None else ends.keys()
         with self._state as state:
-            ours = state.assignment.owned().keys() - state.assignment.revoking()
+            ours = state.assignment.partitions.all().keys() - state.assignment.partitions.revoking()
         foreign = sorted(there - ours)
         if not foreign or not self._members.has_joined():
             return foreign

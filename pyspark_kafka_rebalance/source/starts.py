@@ -12,7 +12,7 @@ In this order:
  4. The first record, for a partition that was created after the group began to read its topic.
  5. What the options say for every partition.
 
-Not thread-safe: the owner holds the lock of :class:`QueryState` around every call.
+Not thread-safe: a part of :class:`SharedState`.
 """
 
 from __future__ import annotations

@@ -50,10 +50,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
 def test_the_first_alone_and_then_the_others_at_once_in_order(built: list[Client]) -> None:
     parsed = SourceOptions.parse(OPTIONS, default_readers=2).for_stream()
     building = build_clients(parsed, "run")
-    first: Any = next(building)
-    assert built == [first]
-    assert first.is_first
-    members: list[Any] = [first, *building]
+    first = next(building)
+    assert built == [first.member]
+    members: list[Any] = [client.member for client in (first, *building)]
     assert [m.config["client_id"] for m in members] == [f"run-{n}" for n in range(4)]
     assert [m.config["group_instance_id"] for m in members] == [f"static-{n}" for n in range(4)]
     assert [m.is_first for m in members] == [True, False, False, False]

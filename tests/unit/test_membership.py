@@ -71,7 +71,7 @@ class Query:
         assert handed_out is not None
         assert handed_out[0] == planned
         offset = {"ends": {str(partition.partition): end}}
-        self.membership.planned(offset)
+        self.membership.proofs.planned(offset)
         return offset
 
 
@@ -181,14 +181,14 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
 def test_a_run_ends_when_the_group_has_what_is_proven(
     query: Query, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query.membership.committed(query.read(P, 100, 150))
-    query.membership.wait_until_acknowledged()
+    query.membership.proofs.committed(query.read(P, 100, 150))
+    query.membership.commits.wait_until_acknowledged()
     assert group.committed == {P: 150}
     group.accepts_commits = False
-    query.membership.committed(query.read(P, 150, 200))
+    query.membership.proofs.committed(query.read(P, 150, 200))
     group.members[0].poll_error = KafkaRebalanceError("refused")
     with pytest.raises(KafkaRebalanceError, match="refused"):
-        query.membership.wait_until_acknowledged()
+        query.membership.commits.wait_until_acknowledged()
 
 
 def test_a_missing_topic_is_named(make: Callable[..., Query], group: Group) -> None:
@@ -235,7 +235,7 @@ def test_a_start_that_the_group_does_not_know_is_committed_at_once(
     query.rounds(3)
     assert query.membership.plannable() == {P: start}
     assert group.committed == {P: start}
-    assert not query.membership.has_open_commits()
+    assert not query.membership.commits.are_open()
 
 
 @pytest.mark.parametrize("starting", ["latest", "group"])
@@ -437,8 +437,9 @@ def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than
 # -- a run with an end ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("has_end", [True, False])
 def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with_it(
-    make: Callable[..., Query], group: Group
+    make: Callable[..., Query], group: Group, has_end: bool
 ) -> None:
     group.committed[P] = 150
     query = make(includeRebalanceEvents="true")
@@ -450,9 +451,11 @@ def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with
     query.rounds()
     assert group.members[0].released == set()
     patience = iter(range(100))
-    query.membership.wait_until_positioned(
-        lambda: next(patience, None) is None, PATIENCE_S, unchanged_s=PATIENCE_S
-    )
+    impatient = lambda: next(patience, None) is None  # noqa: E731
+    if has_end:
+        query.membership.coverage.wait({P: 200}, impatient)
+    else:
+        query.membership.wait_until_positioned(impatient, PATIENCE_S, unchanged_s=PATIENCE_S)
     assert next(patience, None) is not None, "it was waited for"
 
 
@@ -819,41 +822,41 @@ def test_nothing_is_committed_before_its_proof(query: Query) -> None:
     offset = query.read(P, 100, 150)
     query.rounds(3)
     assert query.group.committed == {P: 100}
-    query.membership.committed({"another": "offset"})
+    query.membership.proofs.committed({"another": "offset"})
     query.rounds()
     assert query.group.committed == {P: 100}
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds()
     assert query.group.committed == {P: 150}
     query.rounds()
-    assert not query.membership.has_open_commits()
+    assert not query.membership.commits.are_open()
 
 
 def test_a_trigger_from_elsewhere_than_the_last_batch_is_refused(query: Query) -> None:
     offset = query.read(P, 100, 150)
     with pytest.raises(KafkaRebalanceError, match="restart the query"):
-        query.membership.begin_trigger({"another": "offset"})
-    query.membership.begin_trigger(offset)
+        query.membership.proofs.begin_trigger({"another": "offset"})
+    query.membership.proofs.begin_trigger(offset)
 
 
 def test_a_trigger_proves_the_batch_before_it_if_spark_has_logged_it(query: Query) -> None:
-    query.membership.begin_trigger({"the": "start"})
+    query.membership.proofs.begin_trigger({"the": "start"})
     offset = query.read(P, 100, 150)
-    query.membership.committed({"the": "start"})  # once the batch is in the log
-    query.membership.begin_trigger(offset)
-    query.membership.begin_trigger(offset)  # idle triggers come again and again
+    query.membership.proofs.committed({"the": "start"})  # once the batch is in the log
+    query.membership.proofs.begin_trigger(offset)
+    query.membership.proofs.begin_trigger(offset)  # idle triggers come again and again
     query.rounds()
     assert query.group.committed == {P: 150}
-    assert not query.membership.wants_commit()
+    assert not query.membership.proofs.want_commit()
 
 
 def test_a_trigger_proves_every_batch_of_a_run_that_tracks_its_progress_itself(
     query: Query,
 ) -> None:
-    query.membership.progress_is_synchronous()  # Once: nothing ever calls commit
-    query.membership.begin_trigger({"the": "start"})
+    query.membership.proofs.progress_is_synchronous()  # Once: nothing ever calls commit
+    query.membership.proofs.begin_trigger({"the": "start"})
     offset = query.read(P, 100, 150)
-    query.membership.begin_trigger(offset)
+    query.membership.proofs.begin_trigger(offset)
     query.rounds()
     assert query.group.committed == {P: 150}
 
@@ -864,24 +867,24 @@ def test_async_progress_tracking_commits_what_spark_commits_and_nothing_ahead(
     """Triggers run ahead of Spark's log: a kill would have it go on from before them."""
     membership = query.membership
     member = query.group.members[0]
-    membership.begin_trigger({"the": "start"})
+    membership.proofs.begin_trigger({"the": "start"})
     first = query.read(P, 100, 150)
-    membership.begin_trigger(first)
+    membership.proofs.begin_trigger(first)
     second = query.read(P, 150, 170)
-    membership.begin_trigger(second)
+    membership.proofs.begin_trigger(second)
     member.revoke(P)
     query.rounds(3)
     assert query.group.committed == {P: 100}
     assert member.released == set()
-    assert membership.wants_commit(), "nothing else makes Spark go on"
-    assert not membership.wants_commit(), "once in a while"
+    assert membership.proofs.want_commit(), "nothing else makes Spark go on"
+    assert not membership.proofs.want_commit(), "once in a while"
     assert membership.state_without_ranges().pending == {P: a_range(P, 100, 170)}
-    membership.committed(first)
+    membership.proofs.committed(first)
     query.rounds(3)
     assert query.group.committed == {P: 150}
     assert member.released == set()
     assert membership.state_without_ranges().pending == {P: a_range(P, 150, 170)}
-    membership.committed(second)
+    membership.proofs.committed(second)
     query.rounds(4)
     assert query.group.committed == {P: 170}
     assert member.released == {P}
@@ -891,12 +894,12 @@ def test_async_progress_tracking_commits_what_spark_commits_and_nothing_ahead(
 def test_once_seen_async_progress_tracking_is_not_forgotten(query: Query) -> None:
     """Another source of the query may have had batches of its own: the same commit comes twice."""
     membership = query.membership
-    membership.begin_trigger({"the": "start"})
+    membership.proofs.begin_trigger({"the": "start"})
     first = query.read(P, 100, 150)
-    membership.begin_trigger(first)
+    membership.proofs.begin_trigger(first)
     second = query.read(P, 150, 170)
-    membership.committed(first)
-    membership.begin_trigger(second)
+    membership.proofs.committed(first)
+    membership.proofs.begin_trigger(second)
     query.rounds(3)
     assert query.group.committed == {P: 150}
 
@@ -909,7 +912,7 @@ def test_a_revoke_waits_until_the_commit_of_its_batch_is_acknowledged(query: Que
     query.rounds(3)
     assert member.delayed == {P}, "its batch is under way"
     assert member.released == set()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(3)
     assert member.delayed == {P}, "its commit is not acknowledged"
     assert member.released == set()
@@ -970,7 +973,7 @@ def test_a_loss_and_quick_rejoin(query: Query) -> None:
     query.rounds(3)
     assert query.membership.plannable() == {P: 150}
     assert query.group.committed == {P: 100}
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(3)
     assert query.group.committed == {P: 150}
     assert query.membership.state_of([P]).generations == (2,)
@@ -987,7 +990,7 @@ def test_what_is_lost_is_not_committed_but_not_forgotten(
     offset = query.read(P, 100, 150)
     group.members[0].lose(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(3)
     assert group.committed[P] == 100
     handed_out = query.membership.hand_out({Q: a_range(Q, 200, 201)})
@@ -1157,7 +1160,7 @@ def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(
         polls = member.polls
         group.committed[P] = 130  # the next owner's
         assert not group.changed.wait_for(lambda: member.polls > polls, 0.3)
-    query.membership.committed(end)
+    query.membership.proofs.committed(end)
     query.rounds(3)
     assert group.committed == {P: 130}, "it is not the query's to commit"
     member.assign(P, generation=2)
@@ -1201,7 +1204,7 @@ def test_what_would_help_is_said_once_when_a_revoke_waits_too_long(
     query.rounds()
     handed = {p: a_range(p, 100, 150) for p in (P, Q)}
     assert query.membership.hand_out(handed) is not None
-    query.membership.planned({"ends": {"0": 150, "1": 150}})
+    query.membership.proofs.planned({"ends": {"0": 150, "1": 150}})
     for partition in (P, Q):
         member.revoke(partition)
         query.rounds()
@@ -1239,7 +1242,7 @@ def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
     assert found == [{Q: 250}]
     query.rounds(3)
     assert group.members[0].owned == {P}, "not handed over before Spark has committed the batch"
-    membership.begin_trigger(end)
+    membership.proofs.begin_trigger(end)
     query.rounds(4)
     assert group.members[0].released == {P}
     assert group.committed == {P: 150, Q: 260}
@@ -1284,16 +1287,16 @@ def test_a_checkpoint_is_ahead_of_the_group(make: Callable[..., Query], group: G
 
 
 def test_after_data_loss_the_group_moves_back(query: Query) -> None:
-    query.membership.move_to({P: 40})
+    query.membership.commits.move_to({P: 40})
     query.rounds()
     assert query.membership.plannable() == {P: 40}
     assert query.group.committed == {P: 40}
 
 
 def test_after_data_loss_the_group_moves_back_behind_our_own_commit(query: Query) -> None:
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.rounds(3)
-    query.membership.move_to({P: 40})
+    query.membership.commits.move_to({P: 40})
     query.rounds(3)
     assert query.group.committed == {P: 40}
 
@@ -1349,7 +1352,7 @@ def test_without_a_commit_log_the_next_trigger_proves(query: Query) -> None:
     offset = query.read(P, 100, 150)
     query.group.members[0].revoke(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(4)
     assert query.group.members[0].released == {P}
 
@@ -1368,7 +1371,7 @@ def test_an_unreadable_commit_log_is_logged_once_and_the_next_trigger_proves(
     query.rounds(4)
     assert group.members[0].released == set()
     assert caplog.text.count("cannot be read") == 1
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(4)
     assert group.members[0].released == {P}
     query.membership.raise_failure()
@@ -1379,7 +1382,7 @@ def test_an_unreadable_commit_log_is_logged_once_and_the_next_trigger_proves(
 
 def test_stop_commits_what_is_proven_and_leaves_once(query: Query) -> None:
     member = query.group.members[0]
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.read(P, 150, 170)
     query.membership.stop()
     assert query.group.committed == {P: 150}, "the last batch is not proven"
@@ -1422,22 +1425,22 @@ def test_stop_before_the_start(make: Callable[..., Query]) -> None:
 
 def test_stop_with_a_commit_that_is_never_acknowledged(query: Query) -> None:
     query.group.accepts_commits = False
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.membership.stop()
     assert query.group.members[0].closed == 1, "left all the same"
 
 
 def test_stop_knows_that_the_group_has_all(query: Query) -> None:
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.membership.stop()
-    assert query.membership.uncommitted() == []
+    assert query.membership.commits.uncommitted() == []
 
 
 def test_stop_knows_that_a_commit_was_never_acknowledged(query: Query) -> None:
     query.group.accepts_commits = False
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.membership.stop()
-    assert query.membership.uncommitted() == [P]
+    assert query.membership.commits.uncommitted() == [P]
 
 
 @pytest.mark.parametrize(("next_owner_has", "missing"), [(149, [P]), (150, [])])
@@ -1447,11 +1450,11 @@ def test_stop_asks_the_group_how_far_it_has_come_where_the_last_batch_is_lost(
     offset = query.read(P, 100, 150)
     query.group.members[0].lose(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.group.committed[P] = next_owner_has
     query.membership.stop()
     assert query.group.committed == {P: next_owner_has}
-    assert query.membership.uncommitted() == missing
+    assert query.membership.commits.uncommitted() == missing
 
 
 def test_stop_does_not_take_a_group_that_does_not_answer_for_one_that_has_all(
@@ -1460,10 +1463,10 @@ def test_stop_does_not_take_a_group_that_does_not_answer_for_one_that_has_all(
     offset = query.read(P, 100, 150)
     query.group.members[0].lose(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.group.lookup_error = kafka_errors.KafkaTimeoutError()
     query.membership.stop()
-    assert query.membership.uncommitted() == [P]
+    assert query.membership.commits.uncommitted() == [P]
     assert query.group.members[0].closed == 1
     query.membership.raise_failure()
 
