@@ -13,25 +13,22 @@ the same lock, after all I/O, so that a release and a new range can never cross.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
 
-from ..consumer.group_description import describe_group
 from ..consumer.pump import Pump
-from ..errors import KafkaRebalanceError
 from ..fetch.offset_range import OffsetRange
 from .batch_proofs import BatchProofs
 from .batch_state import BatchState, state_for_offset, state_now
 from .clients import partitions_of
-from .cluster_query import ask_cluster
 from .coverage import Coverage
 from .deletion_watch import DeletionWatch
 from .event_rows import RebalanceEvent
 from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
+from .joining import Joining
 from .log_ends import LogEnds
 from .overdue_batch import OverdueBatch
 from .query_member import QueryMember
@@ -69,6 +66,8 @@ class QueryMembership:
 
     Attributes
     ----------
+    joining : Joining
+        Waits for the members.
     proofs : BatchProofs
         Told of Spark's calls, it says which batches are proven.
     commits : GroupCommits
@@ -97,6 +96,7 @@ class QueryMembership:
         self._state = QueryState(options)
         self._members = QueryMembers(options, client_id, self._state, self._pump)
         self._start_lookup = StartLookup(options, self._state, self._members, self._pump)
+        self.joining = Joining(options, self._state, self._members, self._pump)
         self.log_ends = LogEnds(options, self._members, self._pump)
         self.deletions = DeletionWatch(options, self._state, self._members)
         self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
@@ -120,56 +120,6 @@ class QueryMembership:
         if not self._may_join:
             self._may_join = True
             self._pump.wake()
-
-    def has_others(self) -> bool:
-        """Whether others are in the group, asked before our members join; True if nobody tells.
-
-        Raises what ended the membership.
-        """
-        if self._options.partitions is not None:
-            self._members.client()
-            return False
-        group_id = self._options.group_id
-        try:
-            group = ask_cluster(  # while the pump builds the members
-                self._options,
-                f"whether group {group_id!r} has members",
-                lambda admin: describe_group(admin, group_id),
-            )
-        except KafkaRebalanceError as error:
-            self._members.client()  # it says better what is wrong
-            log.info("group %s: %s", group_id, error)
-            return True
-        self._members.client()
-        return bool(group.members)
-
-    def wait_until_positioned(
-        self, until: Callable[[], bool], timeout_s: float, unchanged_s: float = 0.0
-    ) -> None:
-        """Wait until the members have joined and know where their partitions start.
-
-        Ends early when a revoke waits for the next batch.
-
-        Parameters
-        ----------
-        until : callable
-            Ends the wait early as well.
-        timeout_s : float
-            After which it is not waited for any more.
-        unchanged_s : float
-            For how long nothing must have changed, unless nobody else can change anything.
-        """
-        deadline = time.monotonic() + timeout_s
-        unchanged_s = unchanged_s if self._options.partitions is None else 0.0
-        while not (
-            self._members.have_settled()
-            and not self._state.unpositioned()
-            and self._state.unchanged_s() >= unchanged_s
-        ):
-            self.raise_failure()
-            if until() or self._state.a_revoke_waits_for_a_batch() or time.monotonic() >= deadline:
-                return
-            self._pump.wait(_EAGER_TICK_S)
 
     def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """As :meth:`stop`, without waiting for it; idempotent."""

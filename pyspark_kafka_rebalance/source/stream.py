@@ -131,7 +131,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             if not (self._has_end(limit) or self._trigger_is_told):
                 # Maybe a run with an end, and maybe not: then a query must not wait for long.
                 membership.join()
-                membership.wait_until_positioned(
+                membership.joining.wait_until_positioned(
                     run.is_asked_to_stop, _POSTPONED_AT_MOST_S, _SETTLED_FOR_S
                 )
             elif self._has_end(limit):
@@ -141,11 +141,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                     ends, run.is_asked_to_stop, lambda: _patience_s(run, limit)
                 )
             elif not self._replayed:
-                if membership.has_others():
+                if membership.joining.has_others():
                     return self._empty_batch(run, _number_after(start))
                 self._warms_up = False  # nobody waits for what our members own meanwhile
                 membership.join()
-                membership.wait_until_positioned(run.is_asked_to_stop, _FIRST_JOIN_S)
+                membership.joining.wait_until_positioned(run.is_asked_to_stop, _FIRST_JOIN_S)
         membership.proofs.begin_trigger(start)
         if run.is_asked_to_stop():
             run.leave_if_proven()

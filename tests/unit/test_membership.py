@@ -25,6 +25,7 @@ from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import clients as clients_module
 from pyspark_kafka_rebalance.source import deletion_watch as deletion_watch_module
 from pyspark_kafka_rebalance.source import foreign_ranges as foreign_ranges_module
+from pyspark_kafka_rebalance.source import joining as joining_module
 from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
 from pyspark_kafka_rebalance.source import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source import marking as marking_module
@@ -401,8 +402,8 @@ def test_whether_others_are_in_the_group(
     query = make()
     query.membership.start()
     described = GroupDescription("Stable", members)
-    monkeypatch.setattr(membership_module, "ask_cluster", lambda *asked: described)
-    assert query.membership.has_others() == bool(members)
+    monkeypatch.setattr(joining_module, "ask_cluster", lambda *asked: described)
+    assert query.membership.joining.has_others() == bool(members)
 
 
 def test_a_group_that_nobody_describes_may_have_members(
@@ -413,8 +414,8 @@ def test_a_group_that_nobody_describes_may_have_members(
 
     query = make()
     query.membership.start()
-    monkeypatch.setattr(membership_module, "ask_cluster", refuse)
-    assert query.membership.has_others()
+    monkeypatch.setattr(joining_module, "ask_cluster", refuse)
+    assert query.membership.joining.has_others()
 
 
 def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than_it_may(
@@ -425,12 +426,14 @@ def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than
     group.lookup_error = kafka_errors.KafkaTimeoutError()
     group.members[0].assign(P)
     query.rounds()
-    query.membership.wait_until_positioned(lambda: False, timeout_s=0.0)
+    query.membership.joining.wait_until_positioned(lambda: False, timeout_s=0.0)
     asked_to_stop = iter([False, True])
-    query.membership.wait_until_positioned(lambda: next(asked_to_stop), timeout_s=PATIENCE_S)
+    query.membership.joining.wait_until_positioned(
+        lambda: next(asked_to_stop), timeout_s=PATIENCE_S
+    )
     assert query.membership.unpositioned() == [P]
     group.lookup_error = None
-    query.membership.wait_until_positioned(lambda: False, timeout_s=PATIENCE_S)
+    query.membership.joining.wait_until_positioned(lambda: False, timeout_s=PATIENCE_S)
     assert query.membership.plannable() == {P: 1_000}
 
 
@@ -439,7 +442,7 @@ def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than
 
 @pytest.mark.parametrize("has_end", [True, False])
 def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with_it(
-    make: Callable[..., Query], group: Group, has_end: bool
+    make: Callable[..., Query], group: Group, described: list[GroupMember], has_end: bool
 ) -> None:
     group.committed[P] = 150
     query = make(includeRebalanceEvents="true")
@@ -455,7 +458,9 @@ def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with
     if has_end:
         query.membership.coverage.wait({P: 200}, impatient)
     else:
-        query.membership.wait_until_positioned(impatient, PATIENCE_S, unchanged_s=PATIENCE_S)
+        query.membership.joining.wait_until_positioned(
+            impatient, PATIENCE_S, unchanged_s=PATIENCE_S
+        )
     assert next(patience, None) is not None, "it was waited for"
 
 

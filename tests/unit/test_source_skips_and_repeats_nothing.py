@@ -42,6 +42,7 @@ from model_spark import (
 
 from pyspark_kafka_rebalance.source import batch_proofs as batch_proofs_module
 from pyspark_kafka_rebalance.source import clients as clients_module
+from pyspark_kafka_rebalance.source import joining as joining_module
 from pyspark_kafka_rebalance.source import membership as membership_module
 from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
@@ -122,8 +123,8 @@ class Queries(RuleBasedStateMachine):
             (query_run_module, "StopRequest", ModelStopRequest),
             (query_run_module, "stop_on_sigterm", lambda: None),
             (query_run_module, "DriverSources", NoDriverSources),
-            (membership_module, "ask_cluster", lambda options, what, ask: ask(None)),
-            (membership_module, "describe_group", lambda admin, group_id: group.describe()),
+            (joining_module, "ask_cluster", lambda options, what, ask: ask(None)),
+            (joining_module, "describe_group", lambda admin, group_id: group.describe()),
             (SteppedEvent, "while_waiting", staticmethod(wait)),
         ):
             self.patches.enter_context(mock.patch.object(target, name, fake))

@@ -40,7 +40,7 @@ class FakeMembership:
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self.client_id = client_id
         # Its rooms.
-        self.proofs = self.commits = self.log_ends = self
+        self.joining = self.proofs = self.commits = self.log_ends = self
         self.coverage = self.foreign_ranges = self.deletions = self
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
