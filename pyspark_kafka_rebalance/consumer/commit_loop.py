@@ -16,10 +16,12 @@ from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..errors import PartitionsLostError, names_of
-from .lane import Lane, Member, Verdict, verdict_of
+from ..errors import names_of
+from .lane import Lane
+from .member_record import Member, not_owned
 from .progress import CommitByHand, Committable, OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
+from .verdicts import Verdict, verdict_of
 
 if TYPE_CHECKING:
     from ._kafka_python import GroupCoordinator
@@ -36,15 +38,6 @@ _IDLE_S = 5.0
 
 #: What is processed behind a slow record is told this often, while no offset is to be committed.
 _TELL_GAPS_S = 1.0
-
-
-def not_owned(offsets: Mapping[TopicPartition, Committable]) -> PartitionsLostError:
-    """The error of a commit by who does not own these partitions."""
-    named = ", ".join(
-        f"{p.topic}-{p.partition} at {getattr(offsets[p], 'offset', offsets[p])}"
-        for p in sorted(offsets)
-    )
-    return PartitionsLostError(f"nothing committed, because these are not owned: {named}")
 
 
 class EnteredCommit(CommitByHand):

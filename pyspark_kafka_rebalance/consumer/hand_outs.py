@@ -23,8 +23,9 @@ from ..errors import PartitionsLostError, UnreadableRecordError
 from .commit_loop import EnteredCommit
 from .completion import Completion
 from .gaps import Gap
-from .group_membership import GroupMembership, refuse_strangers
+from .group_membership import GroupMembership
 from .inherited import inherit
+from .member_record import refuse_strangers
 from .ownership import Ownership
 from .remaining import is_ours
 
@@ -262,7 +263,7 @@ class HandOuts:
         committable = self._ownership.assignment if self._io.subscribed else frozenset()
         refuse_strangers(offsets, committable)
         self._refuse_overdue(offsets)
-        self._membership.refuse_lost(offsets)
+        self._membership.record.refuse_lost(offsets)
 
     def _refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
         """Past its deadline a partition is lost, even if no poll has said so yet."""

@@ -12,6 +12,7 @@ from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 
 from .conftest import offsets_of
+from .lone_members import kill
 from .waiting import wait_until
 
 
@@ -76,8 +77,7 @@ def a_member(kafka, topic_name, group_id):
 def test_a_run_with_an_end_waits_for_what_a_dead_member_owned(stream, a_member, protocol, trigger):
     """It ended with nothing read and no error while the dead one's session went on."""
     dead = a_member(protocol)
-    dead._membership._closed = True  # no heartbeat, no join, no leaving any more
-    dead._client.close()
+    kill(dead)
     query = stream(kafka__group__protocol=protocol, kafka__session__timeout__ms="10000")
     assert offsets_of(query.run(**trigger)) == [(p, o) for p in range(4) for o in range(10)]
 
