@@ -120,7 +120,7 @@ class Rebalancing:
         """What a step changes in this consumer; locked."""
         self._io.set_assignment(step.owned, step.gated)
         self._ends.collect(step.owned)
-        self._hand_outs.forget(step.lost)
+        self._hand_outs.forget(step.lost | step.released)
 
     def _tell_lost(self, step: Step) -> None:
         log.warning("%s", self._describe(step))
@@ -139,7 +139,7 @@ class Rebalancing:
             self._listener.revoked(step.revoked)
             with self._hand_outs.lock:
                 self._ownership.give_up(step.revoked)
-                self._hand_outs.forget(step.revoked)
+                self._hand_outs.leave(step.revoked)
         self._release_drained()
 
     def _release_drained(self) -> None:

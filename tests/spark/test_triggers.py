@@ -104,6 +104,44 @@ def test_a_run_with_an_end_leaves_to_a_live_member_what_that_owns(stream, a_memb
         polling.join()
 
 
+@trigger_is_told
+@pytest.mark.parametrize(
+    ("protocol", "trigger", "checkpoint"),
+    [
+        ("classic", {"availableNow": True}, True),
+        ("consumer", {"availableNow": True}, False),
+        ("classic", {"once": True}, True),
+        ("consumer", {"once": True}, True),
+    ],
+)
+def test_a_run_with_an_end_of_two_loads_with_one_group_reads_every_record_once(
+    kafka, topic_name, stream, protocol, trigger, checkpoint
+):
+    """The second load waited for what the first had in the same batch, until its revoke timed out.
+
+    Then it read that as well.
+    """
+    kafka.create_topic(topic_name, partitions=4)
+    given = {} if checkpoint else {"checkpointLocation": ""}
+    query = stream(kafka__group__protocol=protocol, maxOffsetsPerTrigger="8", **given)
+    query.frame = lambda: query.load().union(query.load())
+    for run in range(2):
+        kafka.produce(topic_name, [b"x"] * 40)
+        assert offsets_of(query.run(**trigger)) == [
+            (p, o) for p in range(4) for o in range(10 * run, 10 * run + 10)
+        ]
+
+
+@trigger_is_told
+def test_a_join_of_two_loads_with_one_group_reads_every_record_once(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=4)
+    kafka.produce(topic_name, [b"x"] * 40)
+    query = stream(maxOffsetsPerTrigger="8")
+    query.frame = lambda: query.load().join(query.load(), ["partition", "offset"])
+    assert query.run().num_rows == 0, "what one load has, the other has not"
+    assert sum(progress.numInputRows for progress in query.query.recentProgress) == 40
+
+
 @pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="from Spark 4.2 on AvailableNow has many batches")
 def test_a_limit_holds_for_the_one_batch_of_available_now(kafka, topic_name, stream):
     kafka.create_topic(topic_name, partitions=1)
