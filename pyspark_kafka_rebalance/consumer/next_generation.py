@@ -29,8 +29,8 @@ from .member_parts import BrokerRules, MemberParts
 from .member_record import AssignmentReceived, Attempt, Member
 from .messages import ConsumerGroupHeartbeatRequest
 from .reconciliation import Reconciliation, Report
-from .topic_patterns import broker_pattern, matches_internal_topics
 from .verdicts import Consequence, after_consumer_heartbeat
+from .wanted_topics import Wanted, WantedTopics
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,6 @@ _LEAVE_STATIC_EPOCH = -2
 #: How much earlier than the broker, as a share of the rebalance timeout, the member gives up what
 #: is not drained: the heartbeat that says so must arrive in time, at the second attempt if need be.
 _GIVE_UP_SHARE = 0.1
-
-#: ConsumerGroupHeartbeat v1 has the regular expression.
-_PATTERN_VERSION = 1
 
 # Joining with another id while the broker has not fenced the old one, a member would share its
 # group, until the session times out, with one that nobody is. And only heartbeats reset the session
@@ -74,8 +71,7 @@ class NextGenerationProtocol:
         # As it came, by topic id: its topics may not be known by name yet.
         self._assignment: dict[uuid.UUID, list[int]] = {}
         self._decided_at = 0.0
-        self._sent_subscription: tuple[frozenset[str], str | None] | None = None
-        self._pattern_refused: str | None = None
+        self._wanted = WantedTopics(parts.io, parts.config["exclude_internal_topics"])
         self._session_known = False
         self._unreleased_since: float | None = None
 
@@ -155,7 +151,7 @@ class NextGenerationProtocol:
             return IDLE_S
         if (held_for := schedule.held_for()) > 0:
             return held_for
-        if not self._record.member.joined or self._subscription() != self._sent_subscription:
+        if not self._record.member.joined or not self._wanted.is_told(self._wanted.now()):
             return 0
         with self._record.lock:
             if self._reconciliation.acknowledgement_due:
@@ -176,7 +172,7 @@ class NextGenerationProtocol:
                 return
             await self._heartbeat(attempt)
         except kafka_errors.IncompatibleBrokerVersion as error:
-            record.failure = self._unsupported(str(error))
+            record.failure = _unsupported(self._parts.group_id, str(error))
         except kafka_errors.KafkaError as error:
             if not record.overtaken(attempt):
                 self._refused(type(error), str(error))
@@ -193,8 +189,8 @@ class NextGenerationProtocol:
                 record.become(Member(member_id=str(uuid.uuid4())))
             member = record.member
             report = self._reconciliation.sending(parts.clock(), joining=not member.joined)
-        subscription = self._subscription()
-        fields = self._fields(report, subscription)
+        wanted = self._wanted.now()
+        fields = self._fields(report, wanted)
         sent_at = parts.lease.clock()
         response = await parts.lane.consumer_group_heartbeat(
             member, member.generation if member.joined else _JOIN_EPOCH, fields
@@ -204,7 +200,7 @@ class NextGenerationProtocol:
         if response.error_code:
             self._refused(error_of(response.error_code), response.error_message or "")
             return
-        self._sent_subscription = subscription
+        self._wanted.told(wanted)
         self._unreleased_since = None
         parts.schedule.agree(response.heartbeat_interval_ms / 1000)
         answered = Member(response.member_epoch, response.member_id or member.member_id)
@@ -225,20 +221,15 @@ class NextGenerationProtocol:
         if response.assignment is not None:
             parts.hurry()
 
-    def _fields(
-        self, report: Report, subscription: tuple[frozenset[str], str | None]
-    ) -> dict[str, Any]:
+    def _fields(self, report: Report, wanted: Wanted) -> dict[str, Any]:
         """The optional fields: all of them, or those that changed."""
         fields: dict[str, Any] = {}
         if report.all_fields:
             fields["rebalance_timeout_ms"] = self._rebalance_timeout_ms
             fields["server_assignor"] = self._assignor
             fields["rack_id"] = self._parts.config["client_rack"] or None
-        if report.all_fields or subscription != self._sent_subscription:
-            topics, pattern = subscription
-            fields["subscribed_topic_names"] = sorted(topics)
-            if self._io.api_version(ConsumerGroupHeartbeatRequest) >= _PATTERN_VERSION:
-                fields["subscribed_topic_regex"] = pattern or ""
+        if report.all_fields or not self._wanted.is_told(wanted):
+            fields |= self._wanted.fields(wanted)
         if report.owned is not None:
             by_topic: dict[uuid.UUID, list[int]] = {}
             for partition, topic_id in sorted(report.owned.items()):
@@ -248,21 +239,6 @@ class NextGenerationProtocol:
                 for topic_id, numbers in by_topic.items()
             ]
         return fields
-
-    def _subscription(self) -> tuple[frozenset[str], str | None]:
-        """Topic names, those of a pattern too if need be; or a pattern for the broker to match."""
-        pattern = self._io.pattern
-        if (
-            pattern is None
-            or pattern == self._pattern_refused
-            or self._io.api_version(ConsumerGroupHeartbeatRequest) < _PATTERN_VERSION
-            or (
-                self._parts.config["exclude_internal_topics"]
-                and matches_internal_topics(pattern, self._io.internal_topics)
-            )
-        ):
-            return self._io.topics, None
-        return frozenset(), broker_pattern(pattern)
 
     async def _learn_session_timeout(self) -> None:
         """The broker sets the session timeout, and does not say so in any answer to a heartbeat."""
@@ -316,29 +292,23 @@ class NextGenerationProtocol:
         self._parts.schedule.hold(self._parts.backoff_s)
         found = after_consumer_heartbeat(error, joined=record.member.joined)
         if Consequence.MATCH_HERE in found:
-            self._pattern_refused = self._io.pattern
+            pattern = self._wanted.match_here()
             log.warning(
                 "group %s: the broker cannot read the pattern %r, matching it here instead: %s",
                 self._parts.group_id,
-                self._pattern_refused,
+                pattern,
                 message,
             )
         elif Consequence.WAIT_FOR_INSTANCE in found:
             self._wait_for_instance(message)
         elif Consequence.UNSUPPORTED in found:
             record.lose(error.__name__)
-            record.failure = self._unsupported(message)
+            record.failure = _unsupported(self._parts.group_id, message)
         else:
             fenced = found is Consequence.LOST
             reason = f"{error.__name__}: {message}" if fenced else None
             failure = error(message) if Consequence.FAILED in found else None
             self._parts.draw(found, error, reason=reason, failure=failure)
-
-    def _unsupported(self, message: str) -> UnsupportedBrokerError:
-        return UnsupportedBrokerError(
-            f"group {self._parts.group_id!r}: the broker does not offer the consumer group "
-            f"protocol (KIP-848); use group_protocol='classic': {message}"
-        )
 
     def _wait_for_instance(self, message: str) -> None:
         """A static member that died holds its instance id until its session times out."""
@@ -356,3 +326,10 @@ class NextGenerationProtocol:
         epoch = _LEAVE_EPOCH if self._parts.instance_id is None else _LEAVE_STATIC_EPOCH
         response = await self._parts.lane.consumer_group_heartbeat(member, epoch)
         return error_of(response.error_code)
+
+
+def _unsupported(group_id: str, message: str) -> UnsupportedBrokerError:
+    return UnsupportedBrokerError(
+        f"group {group_id!r}: the broker does not offer the consumer group protocol (KIP-848); "
+        f"use group_protocol='classic': {message}"
+    )

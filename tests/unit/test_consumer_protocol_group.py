@@ -79,6 +79,7 @@ class Application:
             "session_timeout_ms": 45_000,
             "max_poll_interval_ms": int(REBALANCE_TIMEOUT_S * 1_000),
             "client_rack": "",
+            "exclude_internal_topics": True,
         }
         self.owned: set[int] = set()
         self.revoking: set[int] = set()

@@ -1,0 +1,81 @@
+"""WantedTopics: the subscription as a member of the consumer protocol tells it (KIP-848).
+
+By name, or as a regular expression that the coordinator matches. Where brokers cannot match it, or
+would match what the application is not to see, the names that match here are told instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .messages import ConsumerGroupHeartbeatRequest
+from .topic_patterns import broker_pattern, matches_internal_topics
+
+if TYPE_CHECKING:
+    from ._kafka_python import GroupCoordinator
+
+#: ConsumerGroupHeartbeat v1 has the regular expression.
+_PATTERN_VERSION = 1
+
+
+class Wanted(NamedTuple):
+    """Topics by name, or a pattern for the broker to match."""
+
+    topics: frozenset[str]
+    pattern: str | None
+
+
+class WantedTopics:
+    """What is subscribed to, and what of that the coordinator has been told.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    exclude_internal_topics : bool
+        Whether a pattern does not mean the brokers' internal topics.
+    """
+
+    def __init__(self, io: GroupCoordinator, exclude_internal_topics: bool) -> None:
+        self._io = io
+        self._exclude_internal_topics = exclude_internal_topics
+        self._told: Wanted | None = None
+        self._unreadable: str | None = None
+
+    def now(self) -> Wanted:
+        """What to tell."""
+        pattern = self._io.pattern
+        if (
+            pattern is None
+            or pattern == self._unreadable
+            or not self._tells_patterns()
+            or (
+                self._exclude_internal_topics
+                and matches_internal_topics(pattern, self._io.internal_topics)
+            )
+        ):
+            return Wanted(self._io.topics, None)
+        return Wanted(frozenset(), broker_pattern(pattern))
+
+    def is_told(self, wanted: Wanted) -> bool:
+        """Whether the coordinator knows that this is wanted."""
+        return wanted == self._told
+
+    def told(self, wanted: Wanted) -> None:
+        """The coordinator has accepted this."""
+        self._told = wanted
+
+    def match_here(self) -> str | None:
+        """The broker cannot read the pattern of now, which this returns."""
+        self._unreadable = self._io.pattern
+        return self._unreadable
+
+    def fields(self, wanted: Wanted) -> dict[str, Any]:
+        """The fields of a heartbeat that tell it."""
+        fields: dict[str, Any] = {"subscribed_topic_names": sorted(wanted.topics)}
+        if self._tells_patterns():
+            fields["subscribed_topic_regex"] = wanted.pattern or ""
+        return fields
+
+    def _tells_patterns(self) -> bool:
+        return self._io.api_version(ConsumerGroupHeartbeatRequest) >= _PATTERN_VERSION
