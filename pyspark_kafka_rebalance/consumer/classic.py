@@ -30,7 +30,7 @@ from .join import Joined, JoinProtocol, Review
 from .lane import Member, Verdict, verdict_of
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

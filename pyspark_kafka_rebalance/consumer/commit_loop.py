@@ -22,7 +22,7 @@ from .progress import CommitByHand, Committable, OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from .lease import Lease
 from .progress import Committable
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

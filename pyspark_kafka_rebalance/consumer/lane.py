@@ -32,7 +32,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from .messages import ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

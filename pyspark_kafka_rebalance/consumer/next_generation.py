@@ -30,7 +30,7 @@ from .reconciliation import Reconciliation, Report
 from .topic_patterns import broker_pattern, matches_internal_topics
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

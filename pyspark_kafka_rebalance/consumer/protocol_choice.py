@@ -10,13 +10,13 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from ..errors import UnsupportedBrokerError
-from ._kafka_python import offers_consumer_protocol
 from .classic import ClassicMembership
 from .group_membership import GroupMembership
+from .kafka_python.questions import offers_consumer_protocol
 from .next_generation import NextGenerationMembership
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

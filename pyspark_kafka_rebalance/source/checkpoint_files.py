@@ -16,7 +16,7 @@ from typing import Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
 from ..errors import OptionError
-from .values import REDACTED
+from ..settings.values import REDACTED
 
 #: Hadoop's schemes and those of pyarrow's ``FileSystem.from_uri``.
 _STORES = {

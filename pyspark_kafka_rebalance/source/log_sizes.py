@@ -11,7 +11,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..errors import KafkaRebalanceError, names_of
-from ..secured_clients import admin_client
+from ..transport.secured_clients import admin_client
 
 log = logging.getLogger(__name__)
 

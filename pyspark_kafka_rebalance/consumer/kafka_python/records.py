@@ -18,8 +18,8 @@ from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
-from ..errors import CorruptRecordError, RecordDeserializationError, UnreadableRecordError
-from ..kafka_python_version import require_names
+from ...errors import CorruptRecordError, RecordDeserializationError, UnreadableRecordError
+from ...transport.kafka_python_version import require_names
 
 require_names(
     {

@@ -1,4 +1,4 @@
-"""The seam to kafka-python: the only module of this room that touches its private names.
+"""The coordinator that is put behind a KafkaConsumer in place of its own.
 
 kafka-python has no place to put one's own coordinator. What works from 3.0.5 to 3.0.12: build the
 KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass
@@ -9,36 +9,26 @@ the coordinator, OffsetFetch, pattern subscription) and hands membership over to
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from kafka import KafkaAdminClient, KafkaConsumer
-from kafka import __version__ as kafka_version
+from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
-from kafka.consumer.fetcher import Fetcher
 from kafka.consumer.subscription_state import TopicPartitionState
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.wakeup_notifier import WakeupNotifier
-from kafka.protocol.consumer import IsolationLevel
-from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
-from kafka.protocol.consumer.offsets import OffsetSpec
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 from kafka.util import Timer, WeakMethod
 
-from ..kafka_python_version import require_names
-from .messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from ...transport.kafka_python_version import require_names
+from .assignor import OwnedPartitionsAssignor
+from .questions import first_answer
 
 if TYPE_CHECKING:
     from kafka.future import Future
-
-log = logging.getLogger(__name__)
 
 #: What kafka-python ends a refresh of metadata with, whose other topics have been updated.
 _OF_A_TOPIC = (
@@ -46,15 +36,6 @@ _OF_A_TOPIC = (
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.InvalidTopicError,
 )
-
-#: When the next broker is asked: before kafka-python would choose again the one that has just
-#: refused a connection (``reconnect_backoff_ms``, 50 by default).
-_ASK_AGAIN_S = 0.01
-
-#: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId beside OwnedPartitions (v1), so
-#: that a leader can tell a stale claim from a valid one.
-_SUBSCRIPTION_VERSION = 2
-
 
 require_names(
     {
@@ -71,47 +52,11 @@ require_names(
             "fetch_committed_offsets_async",
             "coordinator_dead",
         ),
-        KafkaConsumer: ("_poll_once", "_refresh_committed_offsets"),
-        KafkaAdminClient: ("_find_coordinator_ids",),
-        Fetcher: (
-            "_handle_fetch_response",
-            "PartitionRecords",
-            "_group_list_offset_requests",
-            "_send_list_offsets_request",
-        ),
+        KafkaConsumer: ("_refresh_committed_offsets",),
         # mark_pending_revocation is what sets _pending_revocation.
         TopicPartitionState: ("mark_pending_revocation", "position"),
     }
 )
-
-
-class OwnedPartitionsAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
-    """``cooperative-sticky`` that reports what is owned *now*, with the generation (v2).
-
-    kafka-python's own reports the leader's last assignment, which no longer holds a partition
-    whose revoke is deferred: the leader would give it to somebody else at once.
-    """
-
-    version = _SUBSCRIPTION_VERSION
-
-    def subscription(
-        self, topics: Collection[str], owned: Collection[TopicPartition], generation: int
-    ) -> bytes:
-        """The metadata of a JoinGroup, encoded."""
-        by_topic: dict[str, list[int]] = {}
-        for partition in sorted(owned):
-            by_topic.setdefault(partition.topic, []).append(partition.partition)
-        encoded: bytes = ConsumerProtocolSubscription(
-            version=self.version,
-            topics=sorted(topics),
-            user_data=b"",
-            owned_partitions=[
-                ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
-                for topic, partitions in by_topic.items()
-            ],
-            generation_id=generation,
-        ).encode()
-        return encoded
 
 
 class Membership(Protocol):
@@ -512,165 +457,3 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
 
     replaced: GroupCoordinator = consumer._net.run(replace)
     return replaced
-
-
-async def first_answer(
-    manager: KafkaConnectionManager, ask: Callable[[], Future], timeout_ms: float
-) -> Any:
-    """Ask one broker after the other until one answers, on the I/O loop.
-
-    kafka-python chooses the broker, and for a while none whose connection was refused; but it
-    tells that one refusal, although the next broker would answer.
-
-    Parameters
-    ----------
-    manager : KafkaConnectionManager
-        That of the client that asks.
-    ask : callable
-        Sends the question, to a broker of kafka-python's choice.
-    timeout_ms : float
-        How long to ask, and to wait.
-
-    Raises
-    ------
-    kafka.errors.KafkaTimeoutError
-        None answered; says what the last one met.
-    kafka.errors.KafkaError
-        An error that does not pass.
-    """
-    timer = Timer(timeout_ms)
-    met = ""
-    while True:
-        try:
-            return await manager.wait_for(ask(), timer.timeout_ms)
-        except kafka_errors.KafkaError as error:
-            if not error.retriable:
-                raise
-            if timer.timeout_ms == 0:
-                text = f"no broker answered within {timeout_ms:g} ms{met or f': {error!r}'}"
-                raise kafka_errors.KafkaTimeoutError(text) from error
-            log.info("asked again: %r", error)
-            met = f": {error!r}"
-            await manager._net.sleep(_ASK_AGAIN_S)
-
-
-def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
-    """Whether the brokers have the consumer group protocol (KIP-848), and it is switched on.
-
-    They list its messages also where the feature ``group.version`` is 0. Raises KafkaTimeoutError.
-    """
-    request = ApiVersionsRequest(
-        client_software_name="kafka-python", client_software_version=kafka_version
-    )
-    manager = consumer._manager
-    response = consumer._net.run(
-        first_answer,
-        manager,
-        lambda: manager.send(request),
-        consumer.config["request_timeout_ms"],
-    )
-    features = {f.name: f.max_version_level for f in response.finalized_features or ()}
-    keys = {api.api_key for api in response.api_keys}
-    return ConsumerGroupHeartbeatRequest.API_KEY in keys and features.get("group.version", 0) >= 1
-
-
-def describe_consumer_group(admin: KafkaAdminClient, group_id: str) -> Any:
-    """The DescribedGroup of a ConsumerGroupDescribeResponse; None where brokers are too old."""
-    request = ConsumerGroupDescribeRequest(
-        group_ids=[group_id], include_authorized_operations=False
-    )
-
-    async def ask() -> Any:
-        coordinators = await admin._find_coordinator_ids([group_id])
-        return await admin._manager.send(request, node_id=coordinators[group_id])
-
-    try:
-        return admin._manager.run(ask).groups[0]
-    except kafka_errors.IncompatibleBrokerVersion:
-        return None
-
-
-def watch_fetches(
-    consumer: KafkaConsumer,
-    answered: Callable[[Any, Collection[TopicPartition], Any], None],
-) -> None:
-    """Before the first fetch: have ``answered(node_id, partitions asked for, response)`` called.
-
-    On the I/O loop, before kafka-python looks at the response: a poll that returns its records
-    also has what ``answered`` made of it.
-    """
-    fetcher = consumer._fetcher
-    handle = fetcher._handle_fetch_response
-
-    def tell_and_handle(
-        node_id: Any, fetch_offsets: Mapping[TopicPartition, int], send_time: float, response: Any
-    ) -> None:
-        answered(node_id, fetch_offsets, response)
-        handle(node_id, fetch_offsets, send_time, response)
-
-    fetcher._handle_fetch_response = tell_and_handle
-
-
-def offsets_now(
-    consumer: KafkaConsumer,
-    partitions: Collection[TopicPartition],
-    spec: OffsetSpec,
-    timeout_ms: float,
-    read_uncommitted: bool = False,
-) -> dict[TopicPartition, int]:
-    """Offsets by one question to each leader (ListOffsets), without those that do not tell.
-
-    kafka-python's own asks again at once, for as long as it may, until every leader has answered,
-    and by metadata that it does not renew: one deleted partition keeps it from telling any. It has
-    no isolation level for a single question either.
-    """
-    fetcher, manager = consumer._fetcher, consumer._manager
-    if read_uncommitted:
-        fetcher = copy(fetcher)  # what is fetched keeps its isolation level
-        fetcher._isolation_level = IsolationLevel.READ_UNCOMMITTED
-
-    async def ask() -> dict[TopicPartition, int]:
-        by_leader = fetcher._group_list_offset_requests(dict.fromkeys(partitions, spec))
-        timer = Timer(timeout_ms)
-        asked = [
-            manager.call_soon(fetcher._send_list_offsets_request, leader, wanted)
-            for leader, wanted in by_leader.items()
-        ]
-        found: dict[TopicPartition, int] = {}
-        for answer in asked:
-            try:
-                offsets, _ = await manager.wait_for(answer, timer.timeout_ms)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    raise
-                log.info("%s offsets not told: %r", spec.name.lower(), error)
-            else:
-                found.update((partition, told.offset) for partition, told in offsets.items())
-        if len(found) < len(partitions):
-            manager.cluster.request_update()
-        return found
-
-    told: dict[TopicPartition, int] = manager.run(ask)
-    return told
-
-
-def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:
-    """One round of kafka-python's own poll: positions, fetches, buffered records."""
-    return consumer._poll_once(Timer(timeout_ms), max_records, update_offsets=update)
-
-
-def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:
-    """Have what is fetched handed out in another form: what to put in ``PartitionRecords``' place.
-
-    What has been decoded in the one form and not handed out is fetched again for the other: the
-    positions are behind what was handed out.
-    """
-    fetcher = consumer._fetcher
-    if fetcher.PartitionRecords is form:
-        return
-    fetcher.PartitionRecords = form
-    for decoded in (fetcher._next_partition_records, *fetcher._paused_partition_records.values()):
-        if decoded:
-            decoded.drain()
-    fetcher._next_partition_records = None
-    fetcher._paused_partition_records.clear()

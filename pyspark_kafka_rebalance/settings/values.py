@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
-from ..log_redaction import REDACTED as REDACTED
+from ..transport.log_redaction import REDACTED as REDACTED
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

@@ -17,7 +17,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 
-from .errors import AuthenticationError, KafkaRebalanceError
+from ..errors import AuthenticationError, KafkaRebalanceError
 from .kafka_python_version import require_names
 from .large_reads import read_in_large_pieces
 from .log_redaction import redact_log
