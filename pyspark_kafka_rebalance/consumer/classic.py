@@ -1,11 +1,11 @@
-"""ClassicMembership: the classic cooperative protocol (KIP-429) with deferred revoke.
+"""ClassicProtocol: the classic cooperative protocol (KIP-429) with deferred revoke.
 
 The idea of the deferral: to the group this member goes on *owning* a partition whose revoke is
 requested. It says so in every JoinGroup until the partition is released, and only then asks for
 the rebalance that lets the new owner have it. The broker has no timer on that; the deadline is
 the consumer's.
 
-Invariants, beside those of ``group_membership.py``:
+Invariants, beside those of ``member_record.py``:
  1. At most one join is in flight, and none begins before the result of the last is applied.
  2. What a JoinGroup claims as owned is the applied assignment at the moment of sending. A release
     after that moment asks for one more join.
@@ -17,53 +17,73 @@ Invariants, beside those of ``group_membership.py``:
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from .claim import Claim
-from .group_membership import IDLE_S, AssignmentReceived, GroupMembership
+from .heartbeats import IDLE_S
 from .join import Joined, JoinProtocol, Review
-from .lane import Member, Verdict, verdict_of
-
-if TYPE_CHECKING:
-    from .kafka_python.coordinator import GroupCoordinator
+from .leaving import Leaving
+from .member_parts import BrokerRules, MemberParts
+from .member_record import AssignmentReceived, Attempt, Member
+from .verdicts import Consequence, after_heartbeat, after_join
 
 log = logging.getLogger(__name__)
 
+RULES = BrokerRules(commit_version=8, member_id_survives=False, commits_are_signs_of_life=True)
 
-class ClassicMembership(GroupMembership):
-    """One member of a classic group; parameters of ``GroupMembership``."""
+
+class ClassicProtocol:
+    """The group protocol of one classic member.
+
+    Parameters
+    ----------
+    parts : MemberParts
+        The member's.
+    revoking : callable
+        The partitions whose revoke is requested and not released yet.
+    """
 
     def __init__(
-        self,
-        io: GroupCoordinator,
-        config: Mapping[str, Any],
-        revoking: Callable[[], Collection[TopicPartition]],
-        committable: Callable[[], frozenset[TopicPartition]],
+        self, parts: MemberParts, revoking: Callable[[], Collection[TopicPartition]]
     ) -> None:
-        super().__init__(io, config, revoking, committable)
-        self._protocol = JoinProtocol(io, config)
-        self._claim = Claim(
-            self._instance_id is not None, config["max_poll_interval_ms"], self.lease.clock
-        )
+        self._parts = parts
+        self._io = parts.io
+        self._record = parts.record
+        self._revoking = revoking
+        self._joins = JoinProtocol(parts.io, parts.config)
+        self._static = parts.instance_id is not None
+        self._claim = Claim(self._static, parts.config["max_poll_interval_ms"], parts.lease.clock)
+        self._leaving = Leaving(parts.io, parts.group_id, parts.lane.leave)
         self._synced = Member()  # of the generation whose assignment came last
         self._must_rejoin = True
         self._released_at: float | None = None
         self._joining = False
         self._nameless = False  # the answer to a JoinGroup under way brings the member id
-        self._named = io.alarm()
+        self._named = parts.io.alarm()
         self._unapplied = False
         self._joined_topics: frozenset[str] = frozenset()
         self._led_counts: dict[str, int] | None = None  # partitions per topic, while leader
-        self._join_alarm = io.alarm()
+        self._join_alarm = parts.io.alarm()
+
+    @property
+    def joining(self) -> bool:
+        """Whether a join is under way."""
+        return self._joining
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member assigns the group's partitions."""
+        return self._led_counts is not None
 
     def is_stable(self) -> bool:
         """Joined, with no join under way and no assignment waiting to be applied."""
-        return self._member.joined and not self._joining and not self._unapplied
+        return self._record.member.joined and not self._joining and not self._unapplied
+
+    def taken(self, event: AssignmentReceived) -> None:
+        """Nothing to do: no join claims anything until it is applied."""
 
     def applied(self, event: AssignmentReceived) -> None:
         """The last assignment is in force: the next join may begin (invariant 1)."""
@@ -77,39 +97,49 @@ class ClassicMembership(GroupMembership):
         member a heartbeat interval: it begins once nothing is being revoked any more, and at the
         latest one heartbeat interval after the first release.
         """
-        self._commits.drop(partitions)
-        with self._lock:
+        self._parts.commits.drop(partitions)
+        with self._record.lock:
             if self._released_at is None:
-                self._released_at = time.monotonic()
+                self._released_at = self._parts.clock()
         self._join_alarm.notify()
 
     def on_metadata_update(self) -> None:
         """Topics or partitions may have changed."""
         self._join_alarm.notify()
 
-    def leave(self, timeout_ms: float | None = None, reason: str = "unsubscribed") -> None:
-        """Leave the group over the lane; once a member id that is on its way has come."""
-        super().leave(timeout_ms, reason)
-        if self._nameless:
-            self._io.run(self._until_named, timeout_ms or self._config["request_timeout_ms"])
+    def wake(self) -> None:
+        """Look again whether a join is due."""
+        self._join_alarm.notify()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """The membership ended; the record is locked."""
         self._synced = Member()
         self._unapplied = False
         self._must_rejoin = True
         self._led_counts = None
 
-    def _wake(self) -> None:
-        super()._wake()
-        self._join_alarm.notify()
+    def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
+        """Leave; once a member id that is on its way has come.
 
-    def _loops(self) -> tuple[Callable[[], Any], ...]:
-        return (self._join_loop,)
+        A static member says nothing: it stays until its session times out.
+        """
+        if self._static:
+            return
+        self._leaving.leave(member, reason, timeout_ms)
+        if self._nameless:
+            request_timeout_ms: float = self._parts.config["request_timeout_ms"]
+            self._io.run(self._until_named, timeout_ms or request_timeout_ms)
+
+    async def leave_async(self, member: Member, reason: str) -> None:
+        """Leave; what is on its way leaves when it comes."""
+        if not self._static:
+            await self._leaving.leave_async(member, reason)
 
     # -- joining ----------------------------------------------------------------------------------
 
-    async def _join_loop(self) -> None:
-        while self._active():
+    async def run(self) -> None:
+        """Join whenever a join is due."""
+        while self._parts.active():
             wait = self._until_join()
             if wait > 0:
                 await self._join_alarm(wait)
@@ -119,23 +149,22 @@ class ClassicMembership(GroupMembership):
                 retry_after = await self._join()
             finally:
                 self._joining = False
-            if retry_after > 0 and self._active():
+            if retry_after > 0 and self._parts.active():
                 await self._io.sleep(retry_after)
 
     def _until_join(self) -> float:
         """Seconds until the next join is due; 0 now."""
-        if self._unapplied or self._left_idle or not self._io.subscribed:
+        if self._unapplied or self._parts.liveness.out or not self._io.subscribed:
             return IDLE_S
         if self._must_rejoin or self._metadata_changed():
             return 0
-        with self._lock:
+        with self._record.lock:
             released_at = self._released_at
         if released_at is None:
             return IDLE_S
         if not self._revoking():
             return 0
-        wait: float = max(0.0, released_at + self._interval_s - time.monotonic())
-        return wait
+        return max(0.0, released_at + self._parts.schedule.interval_s - self._parts.clock())
 
     def _metadata_changed(self) -> bool:
         if self._io.topics != self._joined_topics:
@@ -148,167 +177,153 @@ class ClassicMembership(GroupMembership):
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
-            await self._protocol.know_topics(self._io.topics)
-            if self._closed:
+            await self._joins.know_topics(self._io.topics)
+            if self._record.closed:
                 return 0
             return await self._join_and_sync()
         except kafka_errors.KafkaError as error:
             return self._join_failed(type(error), error)
 
     async def _join_and_sync(self) -> float:
+        record, lease = self._record, self._parts.lease
         if self._synced.joined and not self._claim.stands():
-            self._lose("the group may have gone on without it", keep_member_id=True)
-        losses = self._losses
+            record.lose("the group may have gone on without it", keep_member_id=True)
         topics = self._io.topics
-        with self._lock:  # before the claim is taken: a later release asks again (invariant 2)
-            if self._closed:
+        with record.lock:  # before the claim is taken: a later release asks again (invariant 2)
+            if record.closed:
                 return 0
             self._must_rejoin = False
             self._released_at = None
-            member, departures = self._member, self._departures
+            attempt = record.attempt()
             mine = self._synced.joined
-            self._nameless = self._protocol.names_at_once and not member.member_id
+            self._nameless = self._joins.names_at_once and not attempt.member.member_id
         # Without a generation synced, what no poll has given up since a loss is somebody else's.
         claim = self._io.owned() if mine else frozenset()
-        log.info("group %s: joining, claims %d partitions", self._group_id, len(claim))
+        log.info("group %s: joining, claims %d partitions", self._parts.group_id, len(claim))
         try:
-            joined = await self._protocol.join(member, topics, claim)
-            if departures != self._departures or self._left_idle:
-                if not member.member_id and self._tells_leave():
-                    await self._leave_async(joined.member, "left while it joined", None)
+            joined = await self._joins.join(attempt.member, topics, claim)
+            if not self._goes_on(attempt, joined):
+                if not attempt.member.member_id:
+                    await self.leave_async(joined.member, "left while it joined")
                 return 0
         finally:
             self._nameless = False
             self._named.notify()
         if joined.error is kafka_errors.MemberIdRequiredError:
-            with self._lock:
-                self._member = joined.member
-                self._must_rejoin = True
             return 0
-        assigned = await self._protocol.assign(joined.members) if joined.leads else None
-        with self._lock:
-            if (
-                losses != self._losses
-            ):  # invariant 2 there: what was claimed has been given up meanwhile
-                self._member = Member(member_id=joined.member.member_id)
+        assigned = await self._joins.assign(joined.members) if joined.leads else None
+        with record.lock:
+            if not record.accept(attempt, joined.member):  # what was claimed has been given up
+                record.become(Member(member_id=joined.member.member_id))
                 self._must_rejoin = True
                 return 0
-            self._member = joined.member
-        synced_at = self.lease.clock()
-        partitions = await self._protocol.sync(joined, assigned.by_member if assigned else [])
-        returned = self._instance_id is not None and not member.member_id and not joined.leads
+        synced_at = lease.clock()
+        partitions = await self._joins.sync(joined, assigned.by_member if assigned else [])
+        returned = self._static and not attempt.member.member_id and not joined.leads
         review = await self._review(joined) if returned else Review(rebalance=False)
-        with self._lock:
-            if losses != self._losses:
+        event = AssignmentReceived(joined.member.generation, partitions)
+        with record.lock:
+            # The member again: a heartbeat may have been refused.
+            if not record.accept(attempt, joined.member, event):
                 self._must_rejoin = True
                 return 0
-            self.lease.renew(synced_at)
+            lease.renew(synced_at)
             self._claim.stood(synced_at)
-            self._member = self._synced = joined.member  # again: a heartbeat may have been refused
+            self._synced = joined.member
             self._joined_topics = topics
             self._led_counts = assigned.partition_counts if assigned else review.led_counts
             self._must_rejoin |= review.rebalance
             self._unapplied = True
-            self._events.append(AssignmentReceived(joined.member.generation, partitions))
-        self._hurry()
-        self._commits.wake()
+        self._parts.hurry()
+        self._parts.commits.wake()
         return 0
+
+    def _goes_on(self, attempt: Attempt, joined: Joined) -> bool:
+        """Whether the member that the coordinator has let in has not left meanwhile.
+
+        In one step with taking the id that it got, so that who leaves later leaves by it.
+        """
+        with self._record.lock:
+            if self._record.departed(attempt) or self._parts.liveness.out:
+                return False
+            if joined.error is kafka_errors.MemberIdRequiredError:
+                self._record.become(joined.member)
+                self._must_rejoin = True
+            return True
 
     async def _review(self, joined: Joined) -> Review:
         """Whether the group must rebalance because this static member is new to it, or returns."""
         try:
-            return await self._protocol.review(joined)
+            return await self._joins.review(joined)
         except kafka_errors.KafkaError as error:
-            log.info("group %s: not reviewed, joining again: %r", self._group_id, error)
+            log.info("group %s: not reviewed, joining again: %r", self._parts.group_id, error)
             return Review(rebalance=True)
 
     async def _until_named(self, timeout_ms: float) -> None:
         """Wait for the answer that brings the member id, and until it is left with."""
-        deadline = time.monotonic() + timeout_ms / 1000
-        while self._nameless and (left := deadline - time.monotonic()) > 0:
+        deadline = self._parts.clock() + timeout_ms / 1000
+        while self._nameless and (left := deadline - self._parts.clock()) > 0:
             await self._named(left)
 
     def _join_failed(self, kind: type[Exception], error: Exception) -> float:
         """Draw the consequences of a failed join; seconds to wait before the next."""
         self._must_rejoin = True
-        verdict = verdict_of(kind)
-        if kind is kafka_errors.IllegalGenerationError:
-            self._fall_back(self._member)
-            return 0
-        self._consider(verdict, kind)
-        if verdict is Verdict.FENCED:
-            self._member = Member()  # also where it had not joined a generation yet
-            return 0
-        if verdict is Verdict.AFTER_JOIN:
-            return 0
-        if verdict is Verdict.REFUSED:
-            self._lose(kind.__name__)
-            self._fail(error)
-        return self._backoff_s
+        found = after_join(kind)
+        if Consequence.FALL_BACK in found:
+            self._fall_back(self._record.member)
+        self._parts.draw(found, kind, failure=error)
+        if Consequence.UNNAMED in found:  # also where it had not joined a generation yet
+            self._record.become(Member())
+        return 0 if Consequence.AT_ONCE in found else self._parts.backoff_s
 
     def _fall_back(self, refused: Member) -> None:
         """The coordinator knows the member, and not this generation (invariant 3)."""
-        with self._lock:
-            if refused == self._member and self._synced.generation < refused.generation:
-                self._member = Member(self._synced.generation, refused.member_id)
+        with self._record.lock:
+            synced = self._synced.generation
+            if refused == self._record.member and synced < refused.generation:
+                self._record.become(Member(synced, refused.member_id))
                 log.info(
                     "group %s: generation %d is not known, back to %d until the next join",
-                    self._group_id,
+                    self._parts.group_id,
                     refused.generation,
-                    self._synced.generation,
+                    synced,
                 )
 
-    # -- heartbeats and leaving -------------------------------------------------------------------
+    # -- heartbeats -------------------------------------------------------------------------------
 
-    def _until_heartbeat(self, last_sent: float) -> float:
-        beats = self._member.joined or self._joining
-        return self._until_interval(last_sent) if beats else IDLE_S
+    def until_beat(self) -> float:
+        """Seconds until the next heartbeat is due."""
+        beats = self._record.member.joined or self._joining
+        return self._parts.schedule.until_due() if beats else IDLE_S
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
         """A heartbeat; of a newcomer that is joining, to see whether the coordinator is there."""
-        member = self._member
+        attempt = self._record.attempt()
+        member = attempt.member
         if not member.joined and not self._joining:
             return
-        sent_at = self.lease.clock()
+        sent_at = self._parts.lease.clock()
         unanswered: Exception | None = None
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
-            error = await self._lane.heartbeat(member)
+            error = await self._parts.lane.heartbeat(member)
         except kafka_errors.KafkaError as failure:
             error, unanswered = type(failure), failure
-        verdict = verdict_of(error)
-        if unanswered is not None and verdict is Verdict.BUSY:
-            verdict = Verdict.COORDINATOR_GONE  # nor will it answer a JoinGroup that it holds
-        if verdict is Verdict.COORDINATOR_GONE:
-            self._consider(verdict, error)
+        found = after_heartbeat(error, answered=unanswered is None)
+        if Consequence.FIND_COORDINATOR in found:
+            self._parts.draw(found, error)
             return
-        if member != self._member or not member.joined:
+        if not member.joined or not self._record.is_current(attempt):
             return  # answers the generation before; the join has said all there is to say
-        if verdict is Verdict.ACCEPTED:
-            self.lease.renew(sent_at)
+        if Consequence.ALIVE in found:
+            self._parts.lease.renew(sent_at)
+        if Consequence.STANDS in found:
             self._claim.stood(sent_at)
-        elif verdict is Verdict.AFTER_JOIN:
-            if error is kafka_errors.RebalanceInProgressError:
-                self.lease.renew(sent_at)
-            else:
-                self._fall_back(member)
-            # While a join is held the broker may already be in the generation that it answers with.
-            if not self._joining:
-                self._must_rejoin = True
-                self._join_alarm.notify()
-        elif verdict is Verdict.REFUSED:
-            self._lose(error.__name__)
-            self._fail(unanswered or error())
-        else:
-            self._consider(verdict, error)
-
-    async def _send_leave(self, member: Member, reason: str) -> type[Exception]:
-        return await self._lane.leave(member, reason)
-
-    def _tells_leave(self) -> bool:
-        """A static member stays until its session times out."""
-        return self._instance_id is None
-
-    def _commit_accepted(self, sent_at: float) -> None:
-        self.lease.renew(sent_at)  # to the broker a commit is a sign of life
+        if Consequence.FALL_BACK in found:
+            self._fall_back(member)
+        # While a join is held the broker may already be in the generation that it answers with.
+        if Consequence.JOIN in found and not self._joining:
+            self._must_rejoin = True
+            self._join_alarm.notify()
+        self._parts.draw(found, error, failure=unanswered)

@@ -16,10 +16,12 @@ from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..errors import PartitionsLostError, names_of
-from .lane import Lane, Member, Verdict, verdict_of
+from ..errors import names_of
+from .lane import Lane
+from .member_record import Member, not_owned
 from .progress import CommitByHand, Committable, OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
+from .verdicts import Verdict, verdict_of
 
 if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator
@@ -36,15 +38,6 @@ _IDLE_S = 5.0
 
 #: What is processed behind a slow record is told this often, while no offset is to be committed.
 _TELL_GAPS_S = 1.0
-
-
-def not_owned(offsets: Mapping[TopicPartition, Committable]) -> PartitionsLostError:
-    """The error of a commit by who does not own these partitions."""
-    named = ", ".join(
-        f"{p.topic}-{p.partition} at {getattr(offsets[p], 'offset', offsets[p])}"
-        for p in sorted(offsets)
-    )
-    return PartitionsLostError(f"nothing committed, because these are not owned: {named}")
 
 
 class EnteredCommit(CommitByHand):
@@ -119,8 +112,9 @@ class CommitLoop:
         self._unknown: frozenset[TopicPartition] = frozenset()  # to the broker, not told yet
         self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # and not told so yet
         self._ended = False
-        #: The metadata of a commit in the background: partition, offset, and how many bytes fit.
-        self.metadata_of: Callable[[TopicPartition, int, int], str] = lambda *_: ""
+        #: The metadata of a commit that has none of its own: partition, offset, how many bytes fit,
+        #: and whether it is made by hand.
+        self.metadata_of: Callable[[TopicPartition, int, int, bool], str] = lambda *_: ""
         self._metadata_bytes = DEFAULT_METADATA_BYTES
         self._changed: dict[TopicPartition, Committable] = {}  # of those the gaps, not the offset
         self._tell_changed_at = 0.0
@@ -223,9 +217,9 @@ class CommitLoop:
                 self._withdrawn.append((by_hand, why(by_hand.offsets)))
 
     def outstanding(self, partition: TopicPartition) -> bool:
-        """Whether a commit of the partition waits for its answer."""
+        """Whether a commit of the partition waits for its answer, or what to tell with one."""
         with self._lock:
-            return self._commits.outstanding(partition)
+            return partition in self._changed or self._commits.outstanding(partition)
 
     def any_outstanding(self) -> bool:
         """Whether any commit waits for its answer."""
@@ -272,19 +266,23 @@ class CommitLoop:
         now = self._clock()
         if now < self._tell_changed_at:
             return min(self._tell_changed_at - now, _IDLE_S)
-        self._commits.repeat(self._changed)
-        self._changed, self._tell_changed_at = {}, now + _TELL_GAPS_S
+        self._changed = self._commits.repeat(self._changed)
+        # What is left waits for an answer, and is looked at after it.
+        self._tell_changed_at = 0.0 if self._changed else now + _TELL_GAPS_S
         return _IDLE_S
 
     def _described(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by_hand: bool
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is committed in the background, with what is processed beyond each offset."""
+        """What is committed, with what is processed beyond each offset.
+
+        Without the application's own metadata: a commit replaces those of the one before it.
+        """
         limit = self._metadata_bytes
         return {
-            p: OffsetAndMetadata(
-                entry.offset, self.metadata_of(p, entry.offset, limit), entry.leader_epoch
-            )
+            p: entry
+            if entry.metadata
+            else entry._replace(metadata=self.metadata_of(p, entry.offset, limit, by_hand))
             for p, entry in offsets.items()
         }
 
@@ -305,20 +303,25 @@ class CommitLoop:
         """Send one commit and record each partition's answer; whether all answers were final."""
         sent_at = self._clock()
         unanswered: Exception | None = None
+        too_large: list[TopicPartition] = []
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
                 with self._lock:  # what was lost while the coordinator was looked up is not sent
                     same = commits is self._commits and member == self._member()
                     offsets = commits.recall() if same else {}
-            if commits.sent_by_hand is None:
-                offsets = self._described(offsets)
-            errors = await self._lane.commit(member, offsets) if offsets else {}
+            by_hand_too = commits.sent_by_hand is not None
+            described = self._described(offsets, by_hand_too)
+            errors = await self._lane.commit(member, described) if offsets else {}
+            too_large = self._too_large(offsets, described, errors)
+            if too_large and by_hand_too:  # that is no answer to what the application has asked for
+                bare = {p: offsets[p] for p in too_large}
+                errors, too_large = {**errors, **await self._lane.commit(member, bare)}, []
         except kafka_errors.KafkaError as failure:
             errors = dict.fromkeys(offsets, type(failure))
             unanswered = failure
         verdicts = {partition: verdict_of(error) for partition, error in errors.items()}
-        for p in self._too_large(offsets, errors, commits):
+        for p in too_large:
             verdicts[p] = Verdict.BUSY
         accepted = [p for p, verdict in verdicts.items() if verdict is Verdict.ACCEPTED]
         by_hand = commits.sent_by_hand
@@ -374,19 +377,19 @@ class CommitLoop:
     def _too_large(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        described: Mapping[TopicPartition, OffsetAndMetadata],
         errors: Mapping[TopicPartition, type[Exception]],
-        commits: OffsetCommits,
     ) -> list[TopicPartition]:
         """Whose gaps the broker has no room for (``offset.metadata.max.bytes``); tell less then."""
         refused = [
             p
             for p, error in errors.items()
             if error is kafka_errors.OffsetMetadataTooLargeError
-            and offsets[p].metadata
-            and commits.sent_by_hand is None
+            and not offsets[p].metadata
+            and described[p].metadata
         ]
         for p in refused:
-            self._metadata_bytes = min(self._metadata_bytes, len(offsets[p].metadata) // 2)
+            self._metadata_bytes = min(self._metadata_bytes, len(described[p].metadata) // 2)
         return refused
 
 

@@ -15,7 +15,6 @@ Pure. Not thread-safe; the owner holds a lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from kafka.structs import TopicPartition
 
@@ -31,13 +30,15 @@ class Completion:
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionCompletion] = {}
+        # Of revokes that are completed, and whose last commits are on their way.
+        self._leaving: dict[TopicPartition, PartitionCompletion] = {}
         self._sought: set[TopicPartition] = set()  # and nothing handed out since
         self._inherited: dict[TopicPartition, Inherited] = {}
         self._epochs: dict[TopicPartition, LeaderEpochs] = {}
         # The offset after the highest that was handed out under an assignment that is over.
         self._over: dict[TopicPartition, int] = {}
-        # The same, of a log that was truncated under the present assignment.
-        self._truncated_from: dict[TopicPartition, int] = {}
+        # The same, or of a log that was truncated since; until the application seeks.
+        self._reached_before: dict[TopicPartition, int] = {}
 
     def hand_out(
         self, partition: TopicPartition, offsets: Sequence[int], leader_epoch: int = -1
@@ -103,10 +104,19 @@ class Completion:
 
         Everything from there on between a seek and the next hand-out: nobody knows where that is.
         """
-        found = self._partitions.get(partition)
+        found = self._partitions.get(partition) or self._leaving.get(partition)
         if found is None or partition in self._sought:
             return Remaining(offset), -1
         return found.remaining(offset)
+
+    def is_complete(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether the record at this offset is processed, as far as it was handed out here."""
+        found = self._partitions.get(partition) or self._leaving.get(partition)
+        return found is not None and found.is_complete(offset)
+
+    def has_begun(self, partition: TopicPartition) -> bool:
+        """Whether polls brought something since it is assigned, or the application has sought."""
+        return partition in self._partitions or partition in self._sought
 
     def truncated_at(self, partition: TopicPartition, offset: int) -> bool:
         """Whether polls that go on from here say that the log was truncated (invariant 2)."""
@@ -128,21 +138,18 @@ class Completion:
         for partition in partitions:
             self._sought.add(partition)
             self.disinherit(partition)
-            self._truncated_from.pop(partition, None)
+            self._reached_before.pop(partition, None)
 
-    def skip(self, partition: TopicPartition, start: int, end: int) -> None:
-        """The application gave up the records in [start, end), where polls stopped; they go on.
+    def skip(self, partition: TopicPartition, end: int) -> None:
+        """The application gave up the records before this offset, where polls stopped; they go on.
 
-        What the owner before had completed behind them is left out as before.
+        What the owner before had completed behind them is left out as before. Whoever is next may
+        be able to read them.
         """
         if partition in self._sought:
             return
         if partition in self._partitions:
             self._partitions[partition].skip(end)
-        inherited = self._inherited.get(partition)
-        if inherited is not None:
-            remaining = inherited.remaining.process(start, end)
-            self.inherit(partition, replace(inherited, remaining=remaining))
 
     def was_sought(self, partition: TopicPartition) -> bool:
         """Whether nothing was handed out since the application said where polls go on."""
@@ -153,9 +160,6 @@ class Completion:
         found = self._partitions[partition]
         self.disinherit(partition)
         self._note_over(partition, found)
-        if found.next_offset is not None:
-            before = self._truncated_from.get(partition, 0)
-            self._truncated_from[partition] = max(found.next_offset, before)
         found.truncate(offset)
 
     def complete(self, partition: TopicPartition, offsets: Iterable[int]) -> int | None:
@@ -189,17 +193,18 @@ class Completion:
     def refuse_truncated(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Raise PartitionsLostError when next offsets are those of records that are gone.
 
-        After a truncation whoever still processes the records of before does not know of it. What
-        they reached lies beyond what was handed out since; committed, it would hide every record
-        that is written there.
+        Whoever still processes the records of before a truncation does not know of it, nor of an
+        assignment that is over. What they reached lies beyond what was handed out since; committed,
+        it would hide every record that is written there.
         """
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)
             handed_out = 0 if found is None else found.next_offset or 0
-            if handed_out < offset <= self._truncated_from.get(partition, -1):
+            if handed_out < offset <= self._reached_before.get(partition, -1):
                 raise PartitionsLostError(
                     f"nothing committed: {partition.topic}-{partition.partition} at {offset} is "
-                    f"past {handed_out}, where its log was truncated or read anew since"
+                    f"past {handed_out}, where its log was truncated or read anew since, or where "
+                    "it is handed out since it is assigned anew"
                 )
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -221,12 +226,21 @@ class Completion:
         """The partitions with handed out records that are not complete."""
         return frozenset(p for p, found in self._partitions.items() if found.any_pending)
 
+    def leave(self, partitions: Iterable[TopicPartition]) -> None:
+        """As ``forget``, but :meth:`remaining` is still told, until the last commit is answered."""
+        for partition in partitions:
+            found = self._partitions.get(partition)
+            sought = partition in self._sought
+            self.forget([partition])
+            if found is not None and not sought:
+                self._leaving[partition] = found
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """The partitions are not owned any more; assigned again, they begin anew."""
         for partition in partitions:
+            self._leaving.pop(partition, None)
             self._sought.discard(partition)
             self._inherited.pop(partition, None)
-            self._truncated_from.pop(partition, None)
             self._epochs.pop(partition, None)
             found = self._partitions.pop(partition, None)
             if found is not None:
@@ -234,11 +248,13 @@ class Completion:
 
     def _note_over(self, partition: TopicPartition, found: PartitionCompletion) -> None:
         if found.next_offset is not None:
-            self._over[partition] = max(found.next_offset, self._over.get(partition, 0))
+            for reached in (self._over, self._reached_before):
+                reached[partition] = max(found.next_offset, reached.get(partition, 0))
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
-        self.forget([*self._partitions, *self._sought, *self._inherited, *self._epochs])
+        known = (self._partitions, self._leaving, self._sought, self._inherited, self._epochs)
+        self.forget([partition for partitions in known for partition in partitions])
 
     def _not_handed_out(self, partition: TopicPartition, offset: int) -> Exception:
         name = f"{partition.topic}-{partition.partition}"

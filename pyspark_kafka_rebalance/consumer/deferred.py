@@ -222,6 +222,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
 
         For users whose records come another way, such as executors that read offset ranges.
         """
+        self._membership.pumped()
         if (untold := self._take_untold()) is not None:
             return untold
         self._io.poll()
@@ -250,7 +251,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         asked = frozenset(partitions)
         with self._hand_outs.lock:
             self._ownership.delay(asked)
-        return asked <= self.assignment() and not self._membership.any_lost(asked)
+        return asked <= self.assignment() and not self._membership.record.lost_of(asked)
 
     def leave_until_polled(self, reason: str) -> None:
         """Leave the group at once, and join again with the next poll, which tells of the loss.
@@ -366,6 +367,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         # between, kafka-python's fetcher waits for data a slice at a time.
         deadline = time.monotonic() + timeout_ms / 1000
         self._end_iteration(update_offsets)
+        self._membership.polled()
         if (untold := self._take_untold()) is not None:
             return untold
         self._io.poll()
@@ -410,7 +412,6 @@ class DeferredRevokeConsumer(CommittingConsumer):
         if not self._untold:
             return None
         self._untold = False
-        self._membership.polled()
         result = self._result({}, {})
         tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
         return result if tells else None

@@ -23,8 +23,9 @@ from ..errors import PartitionsLostError, UnreadableRecordError
 from .commit_loop import EnteredCommit
 from .completion import Completion
 from .gaps import Gap
-from .group_membership import GroupMembership, refuse_strangers
+from .group_membership import GroupMembership
 from .inherited import inherit
+from .member_record import refuse_strangers
 from .ownership import Ownership
 from .remaining import is_ours
 
@@ -128,6 +129,9 @@ class HandOuts:
                     self._begin(partition, start, bound)
                 brought = list(_offsets(found))
                 first, after = brought[0][0][0], brought[-1][0][-1] + 1
+                unreadable = self._unreadable.get(partition)
+                if unreadable is not None and after > unreadable.start:  # it could be read now
+                    del self._unreadable[partition]
                 if self._completion.was_sought(partition):
                     self._handed_out_again(partition, first)
                 self._goes_on(partition, first)
@@ -171,15 +175,26 @@ class HandOuts:
             for partition in partitions:
                 unreadable = self._unreadable.pop(partition, None)
                 if unreadable is not None and unreadable.end == offset:
-                    self._completion.skip(partition, *unreadable)
+                    self._completion.skip(partition, offset)
                     return  # an offset is given for one partition alone, whose polls go on
             self._completion.sought(partitions)
             if offset is not None and self._io.subscribed:
                 for partition in partitions:
                     self._membership.commits.move_back(partition, offset)
 
+    def leave(self, partitions: Iterable[TopicPartition]) -> None:
+        """The revokes of these are completed; their last commits may be on their way.
+
+        What was processed behind a slow record goes with them. Locked by the caller.
+        """
+        self._membership.commits.hurry()
+        partitions = frozenset(partitions)
+        self._completion.leave(partitions)
+        for partition in partitions:
+            self._unreadable.pop(partition, None)
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are not assigned any more; locked by the caller."""
+        """These are lost, or released; locked by the caller."""
         partitions = frozenset(partitions)
         self._membership.commits.forget_gaps(partitions)
         self._completion.forget(partitions)
@@ -204,9 +219,20 @@ class HandOuts:
 
     # -- the I/O loop -----------------------------------------------------------------------------
 
-    def _gaps_behind(self, partition: TopicPartition, offset: int, limit: int) -> str:
-        """The metadata of a commit of this offset: what is processed beyond."""
+    def _gaps_behind(
+        self, partition: TopicPartition, offset: int, limit: int, by_hand: bool
+    ) -> str:
+        """The metadata of a commit of this offset: what is processed beyond.
+
+        By hand the group may be moved back below what is processed: then that is to come again.
+        """
         with self.lock:
+            if not self._completion.has_begun(partition):
+                start = self._io.start_of(partition)
+                if start is not None and start.offset == offset and is_ours(start.metadata):
+                    return str(start.metadata)  # as the owner before has told
+            if by_hand and self._completion.is_complete(partition, offset):
+                return ""
             remaining, leader_epoch = self._completion.remaining(partition, offset)
             bound = self._bounds.get(partition)
         if not remaining.gaps:  # of most commits, and 10,000 partitions may come in one
@@ -237,7 +263,7 @@ class HandOuts:
         committable = self._ownership.assignment if self._io.subscribed else frozenset()
         refuse_strangers(offsets, committable)
         self._refuse_overdue(offsets)
-        self._membership.refuse_lost(offsets)
+        self._membership.record.refuse_lost(offsets)
 
     def _refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
         """Past its deadline a partition is lost, even if no poll has said so yet."""

@@ -12,24 +12,23 @@ sends over the lane as well.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import (
-    DEFAULT_GENERATION_ID,
-    UNKNOWN_MEMBER_ID,
     HeartbeatRequest,
     LeaveGroupRequest,
     OffsetCommitRequest,
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from .member_record import Member as Member
 from .messages import ConsumerGroupHeartbeatRequest
+from .verdicts import Verdict as Verdict
 
 if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator
@@ -41,81 +40,10 @@ _GROUP_RESOURCE = 32
 _SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
 
-class Member(NamedTuple):
-    """This member as the coordinator knows it; replaced whole, so that any thread may read it."""
-
-    generation: int = DEFAULT_GENERATION_ID
-    member_id: str = UNKNOWN_MEMBER_ID
-
-    @property
-    def joined(self) -> bool:
-        """Whether the coordinator has put this member into a generation."""
-        return bool(self.generation != DEFAULT_GENERATION_ID)
-
-
-class Verdict(enum.Enum):
-    """What the coordinator's answer means for a request of this member."""
-
-    ACCEPTED = "accepted"
-    #: Another generation is being formed: valid again once this member has joined it.
-    AFTER_JOIN = "after the join"
-    #: The coordinator is another broker, or could not be reached.
-    COORDINATOR_GONE = "coordinator gone"
-    #: Try again soon.
-    BUSY = "busy"
-    #: This member is out of the group: everything it owned is lost.
-    FENCED = "fenced"
-    #: Another process uses this ``group.instance.id``: lost, and not to be joined again.
-    INSTANCE_FENCED = "instance fenced"
-    #: The topic or partition does not exist any more.
-    NO_SUCH_PARTITION = "no such partition"
-    #: Refused for good (authorization, limits).
-    REFUSED = "refused"
-
-
-_VERDICTS: dict[type[Exception], Verdict] = {
-    kafka_errors.NoError: Verdict.ACCEPTED,
-    kafka_errors.RebalanceInProgressError: Verdict.AFTER_JOIN,
-    kafka_errors.IllegalGenerationError: Verdict.AFTER_JOIN,
-    kafka_errors.NotCoordinatorError: Verdict.COORDINATOR_GONE,
-    kafka_errors.CoordinatorNotAvailableError: Verdict.COORDINATOR_GONE,
-    kafka_errors.RequestTimedOutError: Verdict.BUSY,
-    kafka_errors.CoordinatorLoadInProgressError: Verdict.BUSY,
-    kafka_errors.ThrottlingQuotaExceededError: Verdict.BUSY,
-    kafka_errors.UnknownMemberIdError: Verdict.FENCED,
-    kafka_errors.FencedMemberEpochError: Verdict.FENCED,
-    kafka_errors.GroupIdNotFoundError: Verdict.FENCED,
-    # The epoch was bumped; the answer that says so is under way.
-    kafka_errors.StaleMemberEpochError: Verdict.AFTER_JOIN,
-    kafka_errors.FencedInstanceIdError: Verdict.INSTANCE_FENCED,
-    kafka_errors.UnknownTopicOrPartitionError: Verdict.NO_SUCH_PARTITION,
-}
-
-
-#: The request may or may not have arrived; the coordinator is looked up anew.
-_UNREACHABLE = (
-    kafka_errors.KafkaConnectionError,
-    kafka_errors.KafkaTimeoutError,
-    kafka_errors.UnknownBrokerIdError,
-)
-
-
-def verdict_of(error: type[Exception]) -> Verdict:
-    """Classify a broker's error, or a failure to reach the broker."""
-    known = _VERDICTS.get(error)
-    if known is not None:
-        return known
-    if issubclass(error, _UNREACHABLE):
-        return Verdict.COORDINATOR_GONE
-    if issubclass(error, kafka_errors.RetriableError):
-        return Verdict.BUSY
-    return Verdict.REFUSED
-
-
 class Lane:
     """The requests of one member beside its joins. All coroutines run on the I/O loop.
 
-    They raise what the connection raises; :func:`verdict_of` classifies that too.
+    They raise what the connection raises; ``verdict_of`` classifies that too.
     """
 
     def __init__(

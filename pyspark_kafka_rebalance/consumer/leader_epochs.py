@@ -7,8 +7,8 @@ processed; so what was not seen is unknown, and not what was seen last.
 Invariants:
  1. Epochs do not fall with the offsets. Where what is learned contradicts what was known, the log
     was truncated in between: what was known is of records that are gone, and is forgotten.
- 2. Between two records that were seen there is none (compaction, markers of transactions, what a
-    seek left out), so the epoch of the lower one holds to the higher one.
+ 2. Between two records that were seen there is none (compaction, markers of transactions), so the
+    epoch of the lower one holds to the higher one. What a seek left out is learned as unknown.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ pending (out of order workers, compaction, transaction markers), not with the re
 
 Invariants:
  1. What is pending was handed out, is not complete, and lies below ``next_offset``.
- 2. The position to commit is the lowest pending offset, or ``next_offset`` when none is.
+ 2. The position to commit is the lowest pending offset, or where polls go on if that is lower:
+    after a seek back they hand out again what was complete.
  3. What was never handed out (a forward seek, compaction) holds nothing up. Who takes over has not
     sought: what a seek left out is still to be processed there.
  4. Handed out again after a seek, a record is pending again.
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 
 from .gaps import Gap, runs, without
 from .inherited import Inherited
-from .leader_epochs import LeaderEpochs
+from .leader_epochs import UNKNOWN, LeaderEpochs
 from .remaining import Remaining
 
 
@@ -62,7 +63,8 @@ class PartitionCompletion:
     def reached(self, offset: int) -> bool:
         """Whether the offset lies between the lowest and the highest that were handed out.
 
-        Those between that do not exist are not remembered, and count as handed out.
+        Those between that do not exist are not remembered, and count as handed out, as does what a
+        forward seek left out.
         """
         return (
             self._lowest is not None
@@ -73,14 +75,27 @@ class PartitionCompletion:
     @property
     def position(self) -> int | None:
         """The offset to commit, exclusive (invariant 2); None before the first hand-out."""
-        if self._starts or self._next is None or self.inherited is None:
-            return self._starts[0] if self._starts else self._next
-        return self.inherited.remaining.next_from(self._next)
+        if self._next is None or self._continues_at is None:
+            return None
+        after = self._continues_at
+        if self.inherited is not None:
+            after = self.inherited.remaining.next_from(after)
+        return min(self._starts[0], after) if self._starts else after
 
     @property
     def any_pending(self) -> bool:
         """Whether something that was handed out is not complete."""
         return bool(self._starts)
+
+    def is_complete(self, offset: int) -> bool:
+        """Whether the record at this offset, which polls have passed, is processed."""
+        if self._continues_at is None or offset >= self._continues_at:
+            return False
+        if self.inherited is not None and offset not in self.inherited.remaining:
+            return True
+        at = bisect_right(self._starts, offset) - 1
+        pending = at >= 0 and offset < self._ends[at]
+        return not pending and not any(start <= offset < end for start, end in self._left_out)
 
     def remaining(self, offset: int) -> tuple[Remaining, int]:
         """What is left to process when this offset is committed, and the highest leader epoch.
@@ -119,8 +134,9 @@ class PartitionCompletion:
         self._next = after if self._next is None else max(self._next, after)
         self._continues_at = after
         if before is not None:
-            self.moved_back = self.moved_back or (self.position or 0) < before
-            self._epochs.forget_below(before)
+            position = self.position or 0
+            self.moved_back = self.moved_back or position < before
+            self._epochs.forget_below(min(before, position))
 
     def seek(self, offset: int) -> None:
         """The application said that polls go on from this offset."""
@@ -128,6 +144,7 @@ class PartitionCompletion:
         if after is not None and offset > after:
             self._left_out = [gap for gap in self._left_out if gap.end > position]
             self._left_out.append(Gap(after, offset))
+            self._epochs.learn(after, offset, UNKNOWN)  # there may be records
 
     def skip(self, offset: int) -> None:
         """Polls go on from this offset, which is behind a record that cannot be read."""

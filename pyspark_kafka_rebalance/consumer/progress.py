@@ -117,6 +117,8 @@ class _Line:
     by_hand: list[CommitByHand] = field(default_factory=list)
     acknowledged: int | None = None
     began_at: int | None = None  # the group's offset from which the partition is read
+    sought_to: int | None = None  # the lowest to which the position moved back since a commit
+    left: int | None = None  # the highest position that a lower commit by hand has left
     described: bool = False  # by whoever committed last, with metadata of their own
 
     @property
@@ -137,13 +139,28 @@ class _Line:
         first.floor = max(first.floor, _lowered(offset, first.back_to))
         self.acknowledged = offset
 
-    def repeat(self, entry: OffsetAndMetadata) -> None:
-        if self.waits or self.described:
+    def repeat(self, entry: OffsetAndMetadata, in_flight: bool) -> None:
+        if self.waits or self.described or self.left is not None:
             return
-        if self.acknowledged is None:
-            self.stretches[0].add(entry)
-        elif self.acknowledged == entry.offset:
+        if in_flight or self.acknowledged == entry.offset:
             self.stretches[0].waiting = entry
+        elif self.acknowledged is None or entry.offset > self.acknowledged:
+            self.stretches[0].add(entry)
+
+    def goes_back(self, offset: int) -> bool:
+        """Note that a commit by hand of this offset is accepted; whether it moves the group back.
+
+        One that does leaves a position behind, and so do those after it until they have reached it,
+        or until the background goes on.
+        """
+        before = self.began_at if self.acknowledged is None else self.acknowledged
+        if before is not None and self.sought_to is not None:
+            before = min(before, self.sought_to)
+        if self.left is not None:
+            before = self.left if before is None else max(before, self.left)
+        self.left = before if before is not None and offset < before else None
+        self.sought_to = None
+        return self.left is not None
 
     def withdraw(self, by_hand: CommitByHand) -> None:
         """One commit by hand, as if it had never been (invariant 6)."""
@@ -163,7 +180,12 @@ class _Line:
                 stretch.waiting = None
         if self.acknowledged is not None and self.acknowledged > offset:
             self.acknowledged = None
+        self.move_back(offset)
+
+    def move_back(self, offset: int) -> None:
+        """Polls go on from this offset."""
         self.stretches[-1].move_back(offset)
+        self.sought_to, self.left = _lower(self.sought_to, offset), None
 
 
 class OffsetCommits:
@@ -187,16 +209,29 @@ class OffsetCommits:
             line.stretches[-1].add(as_entry(value))
             self._note(partition, line)
 
-    def repeat(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+    def repeat(
+        self, offsets: Mapping[TopicPartition, Committable]
+    ) -> dict[TopicPartition, Committable]:
         """Commit where these partitions stand once more: what is processed beyond has changed.
 
-        Only what is acknowledged, or where nothing is yet; and not what was committed with metadata
-        of the application's own, which would be replaced. While nothing is in flight.
+        Not what was committed with metadata of the application's own, which would be replaced, nor
+        where it has moved the group back.
+
+        Returns
+        -------
+        dict of TopicPartition to Committable
+            Those that have to wait for the answer to a commit by hand.
         """
+        later = {}
         for partition, value in offsets.items():
-            line = self._line(partition)
-            line.repeat(as_entry(value))
+            line, entry = self._line(partition), as_entry(value)
+            if line.by_hand:
+                later[partition] = value
+                continue
+            sent = self._in_flight.get(partition)
+            line.repeat(entry, in_flight=sent is not None and sent.offset == entry.offset)
             self._note(partition, line)
+        return later
 
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
         """The partition is read from this offset, which a former owner has committed.
@@ -226,7 +261,7 @@ class OffsetCommits:
 
     def move_back(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset, which may be lower: so may be what is committed next."""
-        self._line(partition).stretches[-1].move_back(offset)
+        self._line(partition).move_back(offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """The records from this offset on are gone, and others may be there by now.
@@ -321,8 +356,7 @@ class OffsetCommits:
             if partition not in self._abandoned:
                 line = self._line(partition)
                 if by_hand is not None:
-                    before = line.began_at if line.acknowledged is None else line.acknowledged
-                    if before is not None and entry.offset < before:
+                    if line.goes_back(entry.offset):
                         by_hand.moved_back.add(partition)
                     by_hand.accepted[partition] = entry
                     line.accepted(by_hand, entry.offset)
@@ -331,6 +365,7 @@ class OffsetCommits:
                         line.acknowledged = None
                 else:
                     line.acknowledged, line.described = entry.offset, False
+                    line.sought_to = line.left = None
                 self._note(partition, line)
             self._abandoned.discard(partition)
         if by_hand is not None and not by_hand.offsets and by_hand in self._by_hand:

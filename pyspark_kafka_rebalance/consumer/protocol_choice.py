@@ -10,10 +10,12 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from ..errors import UnsupportedBrokerError
-from .classic import ClassicMembership
+from . import classic, next_generation
+from .classic import ClassicProtocol
 from .group_membership import GroupMembership
 from .kafka_python.questions import offers_consumer_protocol
-from .next_generation import NextGenerationMembership
+from .member_parts import MemberParts
+from .next_generation import NextGenerationProtocol
 
 if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator
@@ -50,7 +52,25 @@ def membership_in(
     revoking: Callable[[], Collection[TopicPartition]],
     committable: Callable[[], frozenset[TopicPartition]],
 ) -> GroupMembership:
-    """A member that speaks this protocol; see GroupMembership for the last four."""
+    """A member that speaks this protocol.
+
+    Parameters
+    ----------
+    protocol : {"classic", "consumer"}
+        Which.
+    group_remote_assignor : str, optional
+        Consumer protocol: the server-side assignor.
+    io : GroupCoordinator
+        The seam to kafka-python.
+    config : mapping
+        kafka-python's consumer configuration.
+    revoking : callable
+        The partitions whose revoke is requested and not released yet.
+    committable : callable
+        The partitions that may be committed: owned, and their revoke not completed.
+    """
     if protocol == "classic":
-        return ClassicMembership(io, config, revoking, committable)
-    return NextGenerationMembership(io, config, revoking, committable, group_remote_assignor)
+        parts = MemberParts(io, config, classic.RULES)
+        return GroupMembership(parts, ClassicProtocol(parts, revoking), committable)
+    parts = MemberParts(io, config, next_generation.RULES)
+    return GroupMembership(parts, NextGenerationProtocol(parts, group_remote_assignor), committable)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 from .fetch_metadata import EndOffsets
-from .group_membership import AssignmentReceived, GroupMembership, Lost
+from .group_membership import GroupMembership
 from .hand_outs import HandOuts
+from .member_record import AssignmentReceived, Lost
 from .ownership import Ownership, Step
 from .rebalance_listener import ListenerCalls
 
@@ -68,7 +69,6 @@ class Rebalancing:
 
     def begin_turn(self) -> None:
         """The KIP's steps at the start of a poll."""
-        self._membership.polled()
         self._membership.lose_if_expired()
         with self._hand_outs.lock:
             step = self._ownership.begin(self._take_loss(), time.monotonic())
@@ -120,7 +120,7 @@ class Rebalancing:
         """What a step changes in this consumer; locked."""
         self._io.set_assignment(step.owned, step.gated)
         self._ends.collect(step.owned)
-        self._hand_outs.forget(step.lost)
+        self._hand_outs.forget(step.lost | step.released)
 
     def _tell_lost(self, step: Step) -> None:
         log.warning("%s", self._describe(step))
@@ -128,7 +128,7 @@ class Rebalancing:
 
     def _tell_assigned(self, event: AssignmentReceived, step: Step) -> None:
         self._complete(step)
-        self._membership.applied(event)
+        self._membership.protocol.applied(event)
         log.info("%s", self._describe(step))
         if step.added or not step.owned:
             self._listener.assigned(step.added)
@@ -139,7 +139,7 @@ class Rebalancing:
             self._listener.revoked(step.revoked)
             with self._hand_outs.lock:
                 self._ownership.give_up(step.revoked)
-                self._hand_outs.forget(step.revoked)
+                self._hand_outs.leave(step.revoked)
         self._release_drained()
 
     def _release_drained(self) -> None:
@@ -151,7 +151,7 @@ class Rebalancing:
             if step.released:
                 self._take_effect(step)
         if step.released:
-            self._membership.released(step.released)
+            self._membership.protocol.released(step.released)
 
     def _lose_overdue(self) -> None:
         """At the deadline the partitions that are not drained, and only those, are lost."""

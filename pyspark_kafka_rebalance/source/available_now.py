@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from kafka.structs import TopicPartition
 
-from .planning import BeyondEnd
+from .data_loss import BeyondEnd
 
 
 class AvailableNowRun:

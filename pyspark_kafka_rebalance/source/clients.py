@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
+from ..consumer.cluster_queries import ClusterQueries
 from ..consumer.deferred import DeferredRevokeConsumer
 from ..consumer.group_description import describe_group
 from ..errors import AuthenticationError, AuthorizationError, KafkaRebalanceError, names_of
 from .cluster_query import ask_cluster
 from .fixed_assignment import FixedAssignment, has_members
+from .query_member import QueryClient
 
 if TYPE_CHECKING:
     from .options import SourceOptions
 
 
-def build_clients(options: SourceOptions, run: str) -> Iterator[DeferredRevokeConsumer]:
+def build_clients(options: SourceOptions, run: str) -> Iterator[QueryClient]:
     """Build the clients; none has joined yet.
 
     The first alone, which finds out whether brokers let us in; then the others, all at once, so
@@ -35,7 +37,7 @@ def build_clients(options: SourceOptions, run: str) -> Iterator[DeferredRevokeCo
 
     Yields
     ------
-    DeferredRevokeConsumer
+    QueryClient
         ``readers`` of them; one alone with ``assign``.
 
     Raises
@@ -54,8 +56,10 @@ def build_clients(options: SourceOptions, run: str) -> Iterator[DeferredRevokeCo
         yield _fixed(options, options.partitions, {**config, "client_id": f"{run}-0"})
         return
     own = [_own_config(config, run, index) for index in range(options.readers)]
-    yield _member(options, own[0], is_first=True)
-    yield from _build_at_once(options, own[1:])
+    first = _member(options, own[0], is_first=True)
+    yield QueryClient(first, first)
+    for other in _build_at_once(options, own[1:]):
+        yield QueryClient(other, other)
 
 
 def _own_config(config: dict[str, Any], run: str, index: int) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def _build_at_once(
     return [member.result() for member in built]
 
 
-def partitions_of(options: SourceOptions, client: DeferredRevokeConsumer) -> set[TopicPartition]:
+def partitions_of(options: SourceOptions, client: ClusterQueries) -> set[TopicPartition]:
     """All that the query reads as one of the group's: by the client's metadata, or by name."""
     if options.partitions is not None:
         return set(options.partitions)
@@ -127,16 +131,15 @@ def _refuse_missing_topics(
 
 def _fixed(
     options: SourceOptions, partitions: tuple[TopicPartition, ...], config: dict[str, Any]
-) -> FixedAssignment:
+) -> QueryClient:
     """The client of ``assign``, once the group is seen to be without members.
 
     A member that comes later is noticed by the next commit, which the coordinator refuses; what a
     batch read until then, the group's members may deliver as well.
     """
     with _naming_brokers(config):
-        client = FixedAssignment(
-            partitions, options.fail_on_data_loss, group_id=options.group_id, **config
-        )
+        client = DeferredRevokeConsumer(group_id=options.group_id, **config)
+        member = FixedAssignment(client, partitions, options.fail_on_data_loss)
     try:
         group = ask_cluster(
             options,
@@ -147,9 +150,9 @@ def _fixed(
             seen = ", ".join(sorted({member.client_id for member in group.members}))
             raise has_members(options.group_id, names_of(partitions), seen)
     except BaseException:
-        client.close(timeout_ms=0)
+        member.close(timeout_ms=0)
         raise
-    return client
+    return QueryClient(member, client)
 
 
 @contextmanager

@@ -81,9 +81,11 @@ class Coverage:
         self,
         ends: Mapping[TopicPartition, int] | None = None,
         until: Callable[[], bool] = lambda: False,
+        patience_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Wait until the members have joined and nothing is :meth:`uncovered`.
 
+        Not while a revoke waits for its row in the next batch: that comes only after this.
         For that as long as :attr:`within_s`, at whose end it is an error; then for the starts of
         our partitions, as long as a broker may take to restart, and go on without them.
 
@@ -93,6 +95,9 @@ class Coverage:
             As :meth:`uncovered`.
         until : callable
             Ends the wait early.
+        patience_s : callable
+            How long after the members have joined to go on without an error, whatever is uncovered;
+            None: never.
 
         Raises
         ------
@@ -101,13 +106,23 @@ class Coverage:
             names them.
         """
         deadline = time.monotonic() + self.within_s
+        joined_at: float | None = None
         while not until() and not self._pump.is_stopping:
             uncovered = self.uncovered(ends)
             if not uncovered and self._members.have_settled():
                 break
-            if time.monotonic() >= deadline:
+            if self._state.a_revoke_waits_for_a_batch():
+                break
+            now = time.monotonic()
+            if now >= deadline:
                 raise self.error(uncovered)
-            waits_for_others = uncovered and self._members.has_joined()
+            has_joined = self._members.has_joined()
+            if has_joined:
+                joined_at = now if joined_at is None else joined_at
+                at_most_s = patience_s()
+                if at_most_s is not None and now - joined_at >= at_most_s:
+                    break
+            waits_for_others = uncovered and has_joined
             self._pump.wait(COVERAGE_TICK_S if waits_for_others else _OWN_TICK_S)
         deadline = time.monotonic() + _STARTS_WITHIN_S
         while (starting := self._state.unpositioned()) and not until():
@@ -144,7 +159,7 @@ class Coverage:
             return []  # there is nobody else
         there = self._members.partitions() if ends is None else ends.keys()
         with self._state as state:
-            ours = state.assignment.owned().keys() - state.assignment.revoking()
+            ours = state.assignment.partitions.all().keys() - state.assignment.partitions.revoking()
         foreign = sorted(there - ours)
         if not foreign or not self._members.has_joined():
             return foreign

@@ -12,10 +12,11 @@ from pyspark.sql.types import StructType
 from ..errors import OptionError
 from .batch import KafkaDeferredBatchReader
 from .options import SourceOptions
+from .refused_stream import RefusedStreamReader
 from .schema import spark_ddl
 from .shown_errors import shows_our_errors
 from .spark_versions import reader_for_this_spark
-from .stream import KafkaDeferredStreamReader, RefusedStreamReader
+from .stream import KafkaDeferredStreamReader
 
 #: More members than this share one driver's work to no end; DESIGN's default.
 MAX_DEFAULT_READERS = 8

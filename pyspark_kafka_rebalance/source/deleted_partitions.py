@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 
 from kafka.structs import TopicPartition
 
-from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.cluster_queries import ClusterQueries
 from ..errors import AuthorizationError
 
 #: How often the client's metadata is looked through.
@@ -87,7 +87,7 @@ class DeletedPartitions:
 
 
 def ask_for_missing(
-    client: DeferredRevokeConsumer,
+    client: ClusterQueries,
     partitions: Collection[TopicPartition],
     option: str,
     timeout_ms: float,
@@ -96,7 +96,7 @@ def ask_for_missing(
 
     Parameters
     ----------
-    client : DeferredRevokeConsumer
+    client : ClusterQueries
         Whose metadata are renewed.
     partitions : collection of TopicPartition
         What is asked for.

@@ -48,7 +48,6 @@ class DeletionWatch:
         self._decision = DeletedPartitions()
         # And not seen again since; replaced, because the planner reads it.
         self._deleted: frozenset[TopicPartition] = frozenset()
-        self._untold: dict[TopicPartition, int | None] = {}  # under the state's lock
         self._forgot_at = time.monotonic()
 
     @property
@@ -64,7 +63,7 @@ class DeletionWatch:
     def left(self, partitions: Collection[TopicPartition]) -> None:
         """These went away in a rebalance, as those do whose topic was deleted."""
         self._decision.left(partitions)
-        self._members[0].request_metadata()
+        self._members.cluster_of(0).request_metadata()
 
     def find(self) -> None:
         """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
@@ -74,9 +73,9 @@ class DeletionWatch:
             self._decision.doubt(member.take_unknown())
         if not self._decision.is_due():
             return
-        client = self._members[0]
+        client = self._members.cluster_of(0)
         with self._state as state:
-            watched = self._decision.watched(state.assignment.owned())
+            watched = self._decision.watched(state.assignment.partitions.all())
         known = client.known_partitions(watched)
         missing: frozenset[TopicPartition] = frozenset()
         if suspects := self._decision.suspects(watched - self._deleted, known):
@@ -90,13 +89,15 @@ class DeletionWatch:
         self._deleted = (self._deleted | deleted) - back
         with self._state as state:
             state.starts.created_anew(deleted)
-            self._untold |= state.assignment.delete(deleted)
-            state.assignment.start_anew(back)
+            state.deleted |= state.assignment.delete(deleted)
+            state.assignment.partitions.start_anew(back)
             if deleted or back:
                 state.note_change()
-        for member in self._members if deleted else ():
+        for index, member in enumerate(self._members if deleted else ()):
             member.forget_commits(deleted)
-            member.request_metadata()  # one of them may have to assign what is left
+            self._members.cluster_of(
+                index
+            ).request_metadata()  # one of them may have to assign what is left
 
     def forget(self) -> None:
         """Drop the positions of topics that exist no more, or the offsets would grow for ever."""
@@ -104,9 +105,11 @@ class DeletionWatch:
         if now - self._forgot_at < _FORGET_EVERY_S:
             return
         self._forgot_at = now
-        client = self._members[0]
+        client = self._members.cluster_of(0)
         with self._state as state:
-            elsewhere = state.assignment.positions().keys() - state.assignment.owned().keys()
+            elsewhere = (
+                state.assignment.marks.positions().keys() - state.assignment.partitions.all().keys()
+            )
         suspects = {p.topic for p in elsewhere}
         suspects = {topic for topic in suspects if not client.partitions_for_topic(topic)}
         if not suspects:
@@ -135,6 +138,6 @@ class DeletionWatch:
 
     def take(self) -> dict[TopicPartition, int | None]:
         """Partitions found deleted since the last call, and how far each was read, if it was."""
-        with self._state:
-            deleted, self._untold = self._untold, {}
+        with self._state as state:
+            deleted, state.deleted = state.deleted, {}
         return deleted

@@ -4,6 +4,9 @@ Two queries share a topic so. Two ``load()``s of one query do so by mistake: eac
 of the partitions, and a join or a union of the two lacks the rest. A planner is not told of its
 query, and so cannot always tell the two cases apart; what it knows is that its parent, the JVM, is
 the same. Each planner has a file on the driver's host while it is in the group.
+
+Spark plans a batch of one query source by source. What one source has in that batch, its members
+release only when the batch is committed, and so no source may wait for it while it plans.
 """
 
 from __future__ import annotations
@@ -67,9 +70,15 @@ class DriverSources:
         """Before this one leaves the group; idempotent."""
         self._path.unlink(missing_ok=True)
 
+    def may_have_siblings(self) -> bool:
+        """Whether another source in the group is of this query, or may be for all we know."""
+        return any(self._warning(other) for other in self._others())
+
     def _others(self) -> list[dict[str, Any]]:
         found = []
         for path in sorted(self._path.parent.glob(f"{self._prefix}*.source")):
+            if path == self._path:
+                continue
             try:
                 entry = json.loads(path.read_text("utf-8"))
                 os.kill(entry["pid"], 0)

@@ -1,10 +1,7 @@
-"""FixedAssignment: the client of a query that names its partitions itself (``assign``).
+"""FixedAssignment: owns what a query names itself (``assign``), as long as it exists.
 
-Kafka's simple consumer: it is no member of the group, so nothing rebalances, and it commits to the
-group all the same, for lag tools and for whoever reads on. OffsetCommit v2-8 with generation -1 and
-an empty member id, which a coordinator accepts only as long as the group has no members.
-
-It answers what ``QueryMembership`` asks of a member: everything is assigned with the first poll,
+It is no member of the group, so nothing rebalances, and it commits to the group all the same, for
+lag tools and for whoever reads on (``simple_commits``). Everything is assigned with the first poll,
 and no revoke is ever requested. A partition goes only when it is deleted.
 """
 
@@ -12,17 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
 from kafka import errors as kafka_errors
+from kafka.protocol.consumer import DEFAULT_GENERATION_ID, UNKNOWN_MEMBER_ID
 from kafka.structs import TopicPartition
 
-from ..consumer.commit_loop import CommitLoop
-from ..consumer.deferred import DeferredRevokeConsumer, PollResult
-from ..consumer.lane import Lane, Member, Verdict
+from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.poll_result import PollResult
+from ..consumer.simple_commits import SimpleCommits
 from ..errors import DataLossError, KafkaRebalanceError, MembershipError, names_of
-from ..fetch.connections import explain_final
 from .deleted_partitions import DeletedPartitions, ask_for_missing
 
 log = logging.getLogger(__name__)
@@ -35,17 +31,17 @@ _COMMIT_ANEW_S = 3_600.0
 _LOOKUP_TIMEOUT_MS = 5_000
 
 
-class FixedAssignment(DeferredRevokeConsumer):
-    """A client that reads the same partitions for as long as it lives.
+class FixedAssignment:
+    """The :class:`QueryMember` of ``assign``.
 
     Parameters
     ----------
+    client : DeferredRevokeConsumer
+        Subscribed to nothing; closed with this one, also if the constructor raises.
     partitions : collection of TopicPartition
         What it reads.
     fail_on_data_loss : bool
         Whether a partition that is deleted is an error of :meth:`poll_membership`.
-    **config
-        Those of ``DeferredRevokeConsumer``.
 
     Raises
     ------
@@ -58,9 +54,12 @@ class FixedAssignment(DeferredRevokeConsumer):
     """
 
     def __init__(
-        self, partitions: Collection[TopicPartition], fail_on_data_loss: bool, **config: Any
+        self,
+        client: DeferredRevokeConsumer,
+        partitions: Collection[TopicPartition],
+        fail_on_data_loss: bool,
     ) -> None:
-        super().__init__(**config)
+        self._client = client
         self._wanted = frozenset(partitions)
         self._fail_on_data_loss = fail_on_data_loss
         # What polls have told.
@@ -68,30 +67,44 @@ class FixedAssignment(DeferredRevokeConsumer):
         self._deletions = DeletedPartitions()
         self._group_has: dict[TopicPartition, int] = {}  # before our first commit
         self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
-        self._in_doubt = False  # the coordinator does not know a partition
-        self._failure: KafkaRebalanceError | None = None
-        self._ended = False
-        lane = Lane(self._io, self._group_id, None, self.config["request_timeout_ms"], 8)
-        nobody = Member()
-        self._by_hand = CommitLoop(
-            self._io,
-            lane,
-            self.config["retry_backoff_ms"] / 1000,
-            member=lambda: nobody,
-            on_accepted=lambda sent_at: None,
-            on_verdict=self._consider,
-            clock=time.monotonic,
+        group_id = client.config["group_id"]
+        self._commits = SimpleCommits(
+            client, lambda named, seen: has_members(group_id, named, seen)
         )
         try:
-            if missing := self._ask_for_missing(self.config["request_timeout_ms"]):
+            if missing := self._ask_for_missing(client.config["request_timeout_ms"]):
                 raise KafkaRebalanceError(f"assign names what does not exist: {names_of(missing)}")
         except BaseException:
             self.close(timeout_ms=0)
             raise
-        self.assign(sorted(self._wanted))
-        self._io.spawn(self._commit_by_hand)
+        client.assign(sorted(self._wanted))
+        self._commits.start()
 
-    # -- what QueryMembership asks of a member ----------------------------------------------------
+    # -- as a QueryMember -------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """That of nobody in a group."""
+        return int(DEFAULT_GENERATION_ID)
+
+    @property
+    def is_stable(self) -> bool:
+        """There is nothing to join."""
+        return True
+
+    @property
+    def member_id(self) -> str:
+        """No group knows it."""
+        return str(UNKNOWN_MEMBER_ID)
+
+    @property
+    def session_timeout_ms(self) -> float:
+        """The option's, for whoever waits for others."""
+        return self._client.session_timeout_ms
+
+    def may_hand_out(self) -> bool:
+        """Nobody takes the partitions away, however long this process stood still."""
+        return not self._commits.have_failed
 
     def poll_membership(self) -> PollResult:
         """What has become of the partitions since the last poll; never waits for records.
@@ -103,14 +116,14 @@ class FixedAssignment(DeferredRevokeConsumer):
         DataLossError
             A partition was deleted, and that is not to be passed over.
         """
-        self._raise_failure()
+        self._commits.raise_failure()
         now = time.monotonic()
         if now >= self._commit_anew_at:
             self._commit_anew_at = now + _COMMIT_ANEW_S
             self._commit_anew()
         if not self._deletions.is_due():
             return PollResult()
-        known = self.known_partitions(self._wanted)
+        known = self._client.known_partitions(self._wanted)
         deleted = self._find_deleted(known)
         before, self._there = self._there, (self._there | known) - deleted
         if deleted:
@@ -124,70 +137,63 @@ class FixedAssignment(DeferredRevokeConsumer):
             log.warning("records are gone from Kafka, going on without them: %s", text)
         return PollResult(assigned=self._there - before, lost=before - self._there)
 
+    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
+        """None is ever requested."""
+        return True
+
+    def leave_until_polled(self, reason: str) -> None:
+        """There is no group to leave, and nobody to have the partitions."""
+
+    def close(self, *, timeout_ms: float | None) -> None:
+        """Close the connections; there is no group to leave."""
+        self._commits.end()
+        self._client.close(timeout_ms=timeout_ms)
+
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """As a member's: in the background, aggregated, one at a time."""
-        self._by_hand.add(offsets)
+        self._commits.add(offsets)
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of the partition that the broker acknowledged last."""
-        return self._by_hand.acknowledged(partition)
-
-    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of what waits, and let a lower offset be committed next."""
-        self._by_hand.drop(partitions)
-        for partition in partitions:
-            self._group_has.pop(partition, None)
+        return self._commits.acknowledged(partition)
 
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As a member's."""
-        found = super().committed_offsets(partitions, timeout_ms)
+        found = self._client.committed_offsets(partitions, timeout_ms)
         self._group_has.update(found)
         return found
 
-    @property
-    def is_stable(self) -> bool:
-        """There is nothing to join."""
-        return True
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        """Send nothing more of what waits, and let a lower offset be committed next."""
+        self._commits.drop(partitions)
+        for partition in partitions:
+            self._group_has.pop(partition, None)
 
-    def may_hand_out(self) -> bool:
-        """Nobody takes the partitions away, however long this process stood still."""
-        return self._failure is None
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """None: it looks itself for what the coordinator does not know."""
+        return frozenset()
 
     def drain(self, timeout_ms: float) -> bool:
         """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
-        deadline = time.monotonic() + timeout_ms / 1000
-        while self._by_hand.any_outstanding():
-            self._raise_failure()
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.002)
-        return True
+        return self._commits.drain(timeout_ms)
 
-    def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
-        """Close the connections; there is no group to leave."""
-        self._ended = True
-        self._by_hand.wake()
-        super().close(autocommit, timeout_ms)
+    # -- partitions -------------------------------------------------------------------------------
 
     def _commit_anew(self) -> None:
         """Commit once more what the group has, lest it forgets quiet partitions."""
         offsets = {}
         for partition in self._there:
-            acknowledged = self._by_hand.acknowledged(partition)
+            acknowledged = self._commits.acknowledged(partition)
             offset = self._group_has.get(partition) if acknowledged is None else acknowledged
-            if offset is not None and not self._by_hand.outstanding(partition):
+            if offset is not None and not self._commits.outstanding(partition):
                 offsets[partition] = offset
-        self._by_hand.drop(offsets)  # what is acknowledged would not be sent
-        self._by_hand.add(offsets)
-
-    # -- partitions -------------------------------------------------------------------------------
+        self._commits.add_again(offsets)
 
     def _find_deleted(self, known: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Of the partitions that were there, those that are gone; see DeletedPartitions."""
-        if self._in_doubt:
-            self._in_doubt = False
+        if self._commits.take_in_doubt():
             self._deletions.doubt(self._there)
         missing: frozenset[TopicPartition] = frozenset()
         if suspects := self._deletions.suspects(self._there, known):
@@ -200,42 +206,7 @@ class FixedAssignment(DeferredRevokeConsumer):
 
     def _ask_for_missing(self, timeout_ms: float) -> frozenset[TopicPartition]:
         """Those of the partitions that do not exist, by metadata that are fetched now."""
-        return ask_for_missing(self, self._wanted, "assign", timeout_ms)
-
-    # -- commits, on the I/O loop -----------------------------------------------------------------
-
-    async def _commit_by_hand(self) -> None:
-        try:
-            await self._by_hand.run(self._active)
-        except Exception as error:  # raised by the next poll
-            if self._ended or self._io.loop_closed:
-                log.debug("group %s: the commits ended with the client: %r", self._group_id, error)
-                return
-            log.exception("group %s: the commits ended", self._group_id)
-            self._failure = KafkaRebalanceError(f"group {self._group_id!r}: {error!r}")
-            self._failure.__cause__ = error
-
-    def _active(self) -> bool:
-        return not self._ended and not self._io.loop_closed and self._failure is None
-
-    def _consider(self, verdict: Verdict, error: type[Exception], detail: str) -> None:
-        """Draw the consequences of an answer that was not an acceptance."""
-        if verdict is Verdict.COORDINATOR_GONE:
-            self._io.coordinator_dead(error.__name__)
-        elif verdict is Verdict.NO_SUCH_PARTITION:
-            self._in_doubt = True
-        elif verdict in (Verdict.AFTER_JOIN, Verdict.FENCED):
-            self._failure = has_members(self._group_id, detail, error.__name__)
-        elif verdict is not Verdict.BUSY:
-            doing = f"committing {detail} to group {self._group_id!r}"
-            final = error(detail)
-            self._failure = explain_final(final, doing) or KafkaRebalanceError(
-                f"{doing}: {final!r}"
-            )
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        return ask_for_missing(self._client, self._wanted, "assign", timeout_ms)
 
 
 def has_members(group_id: str, partitions: str, seen: str) -> MembershipError:

@@ -20,7 +20,7 @@ from ..consumer.pump import Pump
 from ..fetch.offset_range import OffsetRange
 from .marking import Look, Standing, undecided, wait_for_owners
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from .query_state import QueryState
+from .query_state import QueryState, SharedState
 
 log = logging.getLogger(__name__)
 
@@ -100,21 +100,20 @@ class ForeignRanges:
             log.info("committed offsets of what a batch waits for not known: %r", error)
             return
         with self._state as state:
-            for partition, offset in committed.items():
-                state.assignment.acknowledge(partition, offset)
+            state.assignment.acknowledge(committed)
 
-    def _standings(self, state: QueryState, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
-        """What the group is known to say of the partitions of a batch, under the lock.
+    def _standings(self, state: SharedState, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
+        """What the group is known to say of the partitions of a batch.
 
         Without those that are the query's own and of which nothing is committed, mostly all.
         """
-        owned = state.assignment.owned()
+        owned = state.assignment.partitions.all()
         sure = [member.may_hand_out() for member in self._members]
         standings = {}
         for partition, reads in ranges.items():
             found = owned.get(partition)
             is_own = found is not None and found.position is not None and sure[found.member]
-            committed = state.assignment.acknowledged(partition)
+            committed = state.assignment.marks.acknowledged(partition)
             if not is_own or (committed or 0) > reads.start:
                 standings[partition] = Standing(is_own, committed)
         return Look(bool(state.generations) and self._members.are_stable(), standings)

@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from ..errors import OffsetFormatError
-from .membership import STOP_TIMEOUT_S
+from .group_commits import STOP_TIMEOUT_S
 from .offsets import StreamOffset
 from .progress import is_ours, plain_offset
-from .stop_request import Answer, answer_of, ask_to_stop, forget
+from .stop_request import Answer, answer_of, ask_to_stop, give_up
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -61,8 +61,8 @@ class _PlannerMessage(DataSource):
         return f"{self._deliver(self.options['run'])} BOOLEAN"
 
     def _deliver(self, run: str) -> Answer:
-        if "forget" in self.options:
-            forget(run)
+        if "give_up" in self.options:
+            give_up(run)
         elif "proven" in self.options:
             ask_to_stop(
                 run,
@@ -98,9 +98,10 @@ def stop_gracefully(
     -------
     bool
         Whether nothing is left to be repeated: the group has the ends of the last batch. False: a
-        batch was interrupted, which a restart replays and another owner reads again unless it was
-        just being committed; or the group did not take the commits of a complete one, which
-        another owner reads again; or the query had failed.
+        batch was interrupted, by this or by another ``stop()``, which a restart replays and another
+        owner reads again unless it was just being committed; or the group did not take the commits
+        of a complete one, which another owner reads again; or the query had failed; or it is not
+        known, because the query had ended more than an hour ago, or before its first batch.
 
     Raises
     ------
@@ -122,13 +123,13 @@ def stop_gracefully(
             planners.tell(run, end)
     if not drained and query.isActive:
         log.warning("query %s: the batch under way took longer than %.1f s", query.id, timeout_s)
-    complete = drained or not query.isActive
+    complete = drained or not query.isActive  # else by another stop(), and the planner knows
     query.stop()
     failed = query.exception() is not None
     # What was drained is worth waiting for; of the rest nothing more is to come.
     waits_until = deadline if drained and not failed else 0.0
     committed = _wait_until_left(planners, last, max(waits_until, time.monotonic()))
-    return complete and committed and not failed
+    return complete and bool(last) and committed and not failed
 
 
 def _ask(query: StreamingQuery, planners: _Planners, deadline: float) -> bool:
@@ -202,12 +203,14 @@ def _wait_until_left(planners: _Planners, runs: Mapping[str, Any], commit_by: fl
         while (answer := planners.answer_of(run)) == "reached" and time.monotonic() < deadline:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LATE_POLL_S)
-        if answer == "absent":
+        if answer == "committed":
             continue
         missing = True
-        planners.forget(run)
         if answer == "reached":
+            planners.give_up(run)
             log.warning("a planner has not left its group in time: %s", run)
+        elif answer == "absent":
+            log.warning("it is not known whether the group has the last batch of %s", run)
         else:
             log.warning(
                 "the group lacks commits of the last batch, whose next owner reads it again: %s; "
@@ -252,9 +255,9 @@ class _Planners:
         """What has become of the planner: ``Answer``."""
         return self._send(run=run)
 
-    def forget(self, run: str) -> None:
-        """Its answer is known, or not waited for any longer."""
-        self._send(run=run, forget="true")
+    def give_up(self, run: str) -> None:
+        """Its answer is not waited for any longer, and is no for all who ask from now on."""
+        self._send(run=run, give_up="true")
 
     def _send(self, **options: str) -> str:
         message = self._spark.read.format(_PlannerMessage.name()).options(**options).load()

@@ -91,8 +91,9 @@ class LogEnds:
         With those that are being revoked or have no leader now, which nobody asks for. What is
         not owned any more is forgotten.
         """
-        answered = {**self._known, **self._ends}
-        self._known = {p: end for p, end in answered.items() if p in owned}
+        ends, known = self._ends, self._known
+        told = ((p, ends.get(p, known.get(p))) for p in owned)
+        self._known = {p: end for p, end in told if end is not None}
         return self._known
 
     def high_watermarks(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

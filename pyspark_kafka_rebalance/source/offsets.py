@@ -257,7 +257,14 @@ def parse_built_in(value: Any) -> dict[TopicPartition, int] | None:
 
 
 def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
-    return _by_topic({p: [r.start, r.end] for p, r in ranges.items()})
+    by_topic: dict[str, dict[str, list[int]]] = {}
+    for partition in sorted(ranges):
+        handed = ranges[partition]
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = [
+            handed.start,
+            handed.end,
+        ]
+    return by_topic
 
 
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:

@@ -1,22 +1,173 @@
-"""How much of which partition goes into the next batch, and which task reads it. Pure.
+"""How much of which partition goes into the next batch. Pure, but for the questions of its cuts.
 
-Everything here is linear in the number of partitions, up to sorting, and follows from its arguments
-alone: a replay plans the same batch and the same tasks.
+A batch begins as all there is of every partition that may be read. One cut after the other
+(``cuts``) takes from it, each for one reason; what is left is shared by ``maxOffsetsPerTrigger``
+and ``maxBytesPerTrigger``. Everything here is linear in the number of partitions, up to sorting.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from kafka.protocol.consumer import DEFAULT_GENERATION_ID
 from kafka.structs import TopicPartition
 
 from ..fetch.offset_range import OffsetRange
-from .offsets import Event, StreamOffset
+from .data_loss import BeyondEnd
+from .spark_versions import ReadLimit, ReadMaxRows
+
+#: Spark knows no limit as a ``long``; it tells an unlimited trigger from ``Once``, for which Spark
+#: asks with ReadAllAvailable whatever our default is.
+NO_LIMIT = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What the batch reads.
+
+    Attributes
+    ----------
+    ranges : dict
+        By partition; there may be none.
+    postponed : frozenset of TopicPartition
+        What a run with an end still has to read and this batch does not, since something that
+        brokers tell is not known.
+    """
+
+    ranges: dict[TopicPartition, OffsetRange]
+    postponed: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True)
+class Postponed:
+    """There is no batch now.
+
+    Attributes
+    ----------
+    partitions : frozenset of TopicPartition
+        What there may be to read, later; none if nothing is known of.
+    """
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True)
+class Gone:
+    """There is no batch before it is decided what to make of these.
+
+    Attributes
+    ----------
+    lost : sequence of BeyondEnd
+        Whose positions lie past the end of their logs.
+    shortened : sequence of BeyondEnd
+        Which end before the run does that was to read them.
+    """
+
+    lost: Sequence[BeyondEnd] = ()
+    shortened: Sequence[BeyondEnd] = ()
+
+
+class Draft:
+    """A batch from which cuts take.
+
+    Parameters
+    ----------
+    positions : Mapping[TopicPartition, int]
+        Next offset to read, of all partitions that may be read.
+    ends : Mapping[TopicPartition, int]
+        Where their logs end, exclusive; without those for which it is not known now.
+    limit : ReadLimit
+        Spark's.
+
+    Attributes
+    ----------
+    until : dict
+        Up to where the batch reads at most; a partition that is taken out has none.
+    max_bytes, bytes_per_offset
+        As those of :func:`plan_batch`.
+    """
+
+    def __init__(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        limit: ReadLimit,
+    ) -> None:
+        self.positions = positions
+        self.ends = ends
+        self.limit = limit
+        self.until: Mapping[TopicPartition, int] = ends
+        self.max_bytes: int | None = None
+        self.bytes_per_offset: Mapping[TopicPartition, float] = {}
+        self._in_doubt: set[TopicPartition] = set()
+        self._postponed: set[TopicPartition] = set()
+
+    @property
+    def postponed(self) -> frozenset[TopicPartition]:
+        """All that is."""
+        return frozenset(self._postponed | self._in_doubt)
+
+    def postpone(self, partitions: Iterable[TopicPartition]) -> None:
+        """There may be something to read of these, which cannot be planned now."""
+        self._postponed.update(partitions)
+
+    def postpone_only(self, partitions: Collection[TopicPartition]) -> None:
+        """Of all but these, nothing more is to be read."""
+        self._postponed.intersection_update(partitions)
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Postponed, whether or not anything is to be read: records of these may be gone."""
+        self._in_doubt.update(partitions)
+
+
+class Cut(Protocol):
+    """One reason to read less."""
+
+    def cut(self, draft: Draft) -> Postponed | Gone | None:
+        """Take from the draft; another answer than None is the plan."""
+        ...
+
+    def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """The batch reads these: what was planned, or less."""
+        ...
+
+
+class BatchPlanner:
+    """Plans the batches of one run.
+
+    Parameters
+    ----------
+    cuts : sequence of Cut
+        In the order in which they take from a batch.
+    """
+
+    def __init__(self, cuts: Sequence[Cut]) -> None:
+        self._cuts = cuts
+
+    def plan(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        limit: ReadLimit,
+    ) -> Planned | Postponed | Gone:
+        """Decide how far each partition advances in the next micro-batch; as :class:`Draft`."""
+        draft = Draft(positions, ends, limit)
+        for cut in self._cuts:
+            if (outcome := cut.cut(draft)) is not None:
+                return outcome
+        max_rows = None
+        if isinstance(limit, ReadMaxRows) and limit.max_rows != NO_LIMIT:
+            max_rows = limit.max_rows
+        ranges = plan_batch(
+            positions, draft.until, max_rows, draft.max_bytes, draft.bytes_per_offset
+        )
+        return Planned(ranges, draft.postponed)
+
+    def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Say what became of the plan: the batch reads these."""
+        for cut in self._cuts:
+            cut.handed_out(ranges)
 
 
 def plan_batch(
@@ -52,11 +203,9 @@ def plan_batch(
     """
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
-    backlogs = {
-        partition: end_offsets[partition] - positions[partition]
-        for partition in sorted(positions.keys() & end_offsets.keys())
-        if end_offsets[partition] > positions[partition]
-    }
+    # Sorted as they come: they are in order already, or nearly, which a set would forget.
+    behind = [p for p, at in positions.items() if end_offsets.get(p, at) > at]
+    backlogs = {p: end_offsets[p] - positions[p] for p in sorted(behind)}
     total, count = sum(backlogs.values()), len(backlogs)
     if max_rows is None or total <= max_rows:
         shares = backlogs
@@ -88,219 +237,3 @@ def backlog(
         for partition, position in positions.items()
         if partition in end_offsets
     )
-
-
-class BeyondEnd(NamedTuple):
-    """A partition that ends before its position."""
-
-    partition: TopicPartition
-    position: int
-    end: int
-
-
-def find_beyond_end(
-    positions: Mapping[TopicPartition, int], end_offsets: Mapping[TopicPartition, int]
-) -> list[BeyondEnd]:
-    """Find partitions that end before their position; :func:`find_data_loss` says if that is loss.
-
-    Returns
-    -------
-    list of BeyondEnd
-        By topic and partition.
-    """
-    return sorted(
-        BeyondEnd(partition, position, end_offsets[partition])
-        for partition, position in positions.items()
-        if end_offsets.get(partition, position) < position
-    )
-
-
-def find_data_loss(
-    beyond: Sequence[BeyondEnd], high_watermarks: Mapping[TopicPartition, int]
-) -> list[BeyondEnd]:
-    """Find those whose log ends before their position: deleted and created again, or truncated.
-
-    Under read_committed a partition ends, for us, where its first open transaction begins. A
-    position after that is the work of a member of the group that reads uncommitted records.
-
-    Parameters
-    ----------
-    beyond : Sequence[BeyondEnd]
-        What :func:`find_beyond_end` has found.
-    high_watermarks : Mapping[TopicPartition, int]
-        Where the logs end, exclusive. Partitions without one are left out.
-
-    Returns
-    -------
-    list of BeyondEnd
-        In the same order.
-    """
-    return [
-        one for one in beyond if high_watermarks.get(one.partition, one.position) < one.position
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRange:
-    """A range and what its rows say of the group.
-
-    Attributes
-    ----------
-    range : OffsetRange
-        What to read.
-    generation : int or None
-        None when nobody owns it.
-    revoking : bool
-        Whether its revoke was requested.
-    lost_below : int
-        Rows below this offset are marked ``lost``; none by default.
-    """
-
-    range: OffsetRange
-    generation: int | None
-    revoking: bool
-    lost_below: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTask:
-    """What one Spark task reads: ranges, then rows for events; a warm-up reads nothing."""
-
-    ranges: tuple[TaskRange, ...] = ()
-    events: tuple[Event, ...] = ()
-    warm_up: bool = False
-
-
-def group_into_tasks(
-    offset: StreamOffset,
-    readers: int,
-    min_partitions: int | None = None,
-    max_records: int | None = None,
-    lost_below: Mapping[TopicPartition, int] | None = None,
-) -> list[ReadTask]:
-    """Group the ranges of the batch that ends at an offset into tasks.
-
-    The ranges of one member make one task, so that a batch has about as many tasks as cores, not as
-    Kafka has partitions. Members beyond ``readers`` (the option was lowered since) go to the tasks
-    with the fewest offsets, and so does each range that no member owns: in a replay, just lost, or
-    assigned by hand.
-
-    Parameters
-    ----------
-    offset : StreamOffset
-        The end of the batch.
-    readers : int
-        At most so many tasks,
-    min_partitions, max_records : int or None
-        unless :func:`split_tasks` makes more of them.
-    lost_below : Mapping[TopicPartition, int], optional
-        Below which offset a partition's rows are marked ``lost``, where any are.
-
-    Returns
-    -------
-    list of ReadTask
-        Without empty tasks; all events in the first. For a warm-up: ``readers`` tasks that read
-        nothing.
-    """
-    if offset.warm_up is not None:
-        return [
-            ReadTask(events=offset.events if i == 0 else (), warm_up=True) for i in range(readers)
-        ]
-
-    def task_range(partition: TopicPartition, generation: int | None) -> TaskRange:
-        revoking = partition in offset.revoking
-        below = (lost_below or {}).get(partition, 0)
-        return TaskRange(offset.ranges[partition], generation, revoking, below)
-
-    tasks: list[list[TaskRange]] = [[] for _ in range(readers)]
-    ownerless = dict(offset.ranges)
-    crowded: list[list[TaskRange]] = []
-    for index, member in enumerate(offset.members):
-        owned = [p for p in sorted(member.partitions) if ownerless.pop(p, None) is not None]
-        ranges = [task_range(p, member.generation) for p in owned]
-        if member.generation == DEFAULT_GENERATION_ID:
-            crowded += [[one] for one in ranges]
-        elif index < readers and len(offset.members) <= readers:
-            tasks[index] = ranges
-        else:
-            crowded.append(ranges)
-    # The largest first, so that the small ones even the tasks out.
-    crowded += [[task_range(p, None)] for p in sorted(ownerless)]
-    crowded.sort(key=_size, reverse=True)
-    loads = [(_size(ranges), index) for index, ranges in enumerate(tasks)]
-    heapq.heapify(loads)
-    for ranges in crowded:
-        load, index = heapq.heappop(loads)
-        tasks[index] += ranges
-        heapq.heappush(loads, (load + _size(ranges), index))
-    planned = split_tasks(
-        [ReadTask(tuple(ranges)) for ranges in tasks if ranges], min_partitions, max_records
-    )
-    if offset.events:
-        first = planned[0].ranges if planned else ()
-        planned[:1] = [ReadTask(first, offset.events)]
-    return planned
-
-
-def split_tasks(
-    tasks: Sequence[ReadTask], min_partitions: int | None, max_records: int | None
-) -> list[ReadTask]:
-    """Split tasks into smaller ones, as Spark's ``minPartitions`` and ``maxRecordsPerPartition``.
-
-    Parameters
-    ----------
-    tasks : Sequence[ReadTask]
-        Each with a range or more.
-    min_partitions : int or None
-        So many tasks, if there are fewer: each is cut into parts by its share of all offsets.
-        Rounding may make it a few more or less, as it does with Spark.
-    max_records : int or None
-        At most so many offsets a task.
-
-    Returns
-    -------
-    list of ReadTask
-        In the same order.
-    """
-    split = list(tasks)
-    if max_records is not None:
-        split = [
-            part for task in split for part in _cut(task, -(-_size(task.ranges) // max_records))
-        ]
-    total = sum(_size(task.ranges) for task in split)
-    if min_partitions is not None and min_partitions > len(split) and total:
-        split = [
-            part
-            for task in split
-            for part in _cut(task, round(min_partitions * _size(task.ranges) / total))
-        ]
-    return split
-
-
-def _cut(task: ReadTask, parts: int) -> Iterator[ReadTask]:
-    """Cut a task's offsets, one range after the other, into so many parts that differ by one."""
-    size = _size(task.ranges)
-    parts = max(1, min(parts, size))
-    if parts == 1:
-        yield task
-        return
-    bounds = [size * part // parts for part in range(parts + 1)]
-    begins = [0]
-    for one in task.ranges:
-        begins.append(begins[-1] + len(one.range))
-    first = 0
-    for low, high in pairwise(bounds):
-        pieces = []
-        while begins[first] < high:
-            one, begin = task.ranges[first], begins[first]
-            start = one.range.start + max(0, low - begin)
-            end = min(one.range.end, one.range.start + high - begin)
-            pieces.append(replace(one, range=replace(one.range, start=start, end=end)))
-            if begins[first + 1] > high:
-                break
-            first += 1
-        yield ReadTask(tuple(pieces))
-
-
-def _size(ranges: Sequence[TaskRange]) -> int:
-    return sum(len(task_range.range) for task_range in ranges)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.cluster_queries import ClusterQueries
 from ..consumer.pump import Pump
 from ..errors import KafkaRebalanceError
 from .clients import build_clients, partitions_of
+from .query_member import QueryClient, QueryMember
 from .query_state import QueryState
 
 if TYPE_CHECKING:
@@ -49,18 +50,22 @@ class QueryMembers:
         self._run = run
         self._state = state
         self._pump = pump
-        self._members: list[DeferredRevokeConsumer] = []
-        self._clients: Iterator[DeferredRevokeConsumer] = iter(())
+        self._clients: list[QueryClient] = []
+        self._to_build: Iterator[QueryClient] = iter(())
         self._built = threading.Event()
 
-    def __iter__(self) -> Iterator[DeferredRevokeConsumer]:
-        return iter(self._members)
+    def __iter__(self) -> Iterator[QueryMember]:
+        return iter([client.member for client in self._clients])
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._clients)
 
-    def __getitem__(self, index: int) -> DeferredRevokeConsumer:
-        return self._members[index]
+    def __getitem__(self, index: int) -> QueryMember:
+        return self._clients[index].member
+
+    def cluster_of(self, index: int) -> ClusterQueries:
+        """Whom to ask of the brokers what concerns a member's partitions."""
+        return self._clients[index].cluster
 
     def build_first(self) -> None:
         """Build the one that finds out whether brokers let us in.
@@ -70,17 +75,17 @@ class QueryMembers:
         KafkaRebalanceError
             As :func:`build_clients`.
         """
-        self._clients = build_clients(self._options, self._run)
-        self._members.append(next(self._clients))
+        self._to_build = build_clients(self._options, self._run)
+        self._clients.append(next(self._to_build))
 
     def build_others(self) -> None:
         """Build the others, unless the pump is to stop by now; raises as :meth:`build_first`."""
         if not self._pump.is_stopping:
-            self._members.extend(self._clients)
+            self._clients.extend(self._to_build)
             log.info(
                 "group %s: %d clients built for %s",
                 self._options.group_id,
-                len(self._members),
+                len(self._clients),
                 self._options.pattern or ", ".join(self._options.topics or ()),
             )
         self._built.set()
@@ -88,14 +93,14 @@ class QueryMembers:
     def close(self) -> None:
         """Close them within what is left of the pump's time; one that fails keeps no other."""
         self._built.set()  # whoever waits for a member learns why there is none
-        for member in self._members:
+        for member in self:
             left_s = min(self._pump.left_s(), _CLOSE_AT_MOST_S)
             try:
                 member.close(timeout_ms=max(100.0, left_s * 1000))
             except Exception:
                 log.exception("group %s: a member did not close cleanly", self._options.group_id)
 
-    def client(self) -> DeferredRevokeConsumer:
+    def client(self) -> ClusterQueries:
         """Wait until they are built; any of them, for what has nothing to do with membership.
 
         Raises
@@ -105,12 +110,12 @@ class QueryMembers:
         """
         self._built.wait()
         self._pump.raise_failure()
-        if not self._members:
+        if not self._clients:
             raise KafkaRebalanceError("the query was stopped before it had a member")
-        return self._members[0]
+        return self._clients[0].cluster
 
     @contextmanager
-    def asking(self) -> Iterator[DeferredRevokeConsumer]:
+    def asking(self) -> Iterator[ClusterQueries]:
         """The client for a look-up. If the pump ends meanwhile, why, not what that did to it."""
         client = self.client()
         try:
@@ -131,12 +136,12 @@ class QueryMembers:
 
     def are_stable(self) -> bool:
         """Whether no join of any is under way."""
-        return all(member.is_stable for member in self._members)
+        return all(member.is_stable for member in self)
 
     def have_settled(self) -> bool:
         """Whether all have joined, and none of their partitions is on its way."""
         with self._state as state:
-            moving = state.assignment.revoking()
+            moving = bool(state.assignment.partitions.revoking())
         return not moving and self.has_joined()
 
     def session_timeout_ms(self) -> float:
@@ -145,4 +150,4 @@ class QueryMembers:
         In the consumer protocol the broker's, once a member has joined.
         """
         given: float = self._options.consumer_config["session_timeout_ms"]
-        return max((member.session_timeout_ms for member in self._members), default=given)
+        return max((member.session_timeout_ms for member in self), default=given)

@@ -1,4 +1,18 @@
-"""QueryState: what the planner's calls and the pump share, and the one lock around it."""
+"""QueryState: what the planner's calls and the pump share, and the one lock around it.
+
+Which lock protects what in a planner process, from the outermost to the innermost. A thread that
+holds one takes only those below it, and holds none of them over I/O::
+
+    QueryState             all of SharedState: what is owned, planned, proven; where to start
+      a member's hand-outs   what of it may be committed (consumer/hand_outs.py)
+        its membership         its generation and its losses (consumer/group_membership.py)
+          its commits            what waits for the broker's answer (consumer/commit_loop.py)
+
+Members are asked under the lock of the state whether they may hand out (the lease), what of their
+commits is acknowledged, and told to forget commits; all three end at once. They never call back:
+the pump polls them without the lock, and applies under it what they say. Whatever else two threads
+use is replaced as a whole (what is deleted, what is awaited of others), or is an event of the pump.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +31,8 @@ if TYPE_CHECKING:
     from .options import SourceOptions
 
 
-class QueryState:
-    """Entered to be used: ``with state: state.assignment.plannable()``.
-
-    Held for decisions only, never over I/O. What a planner hands out is decided and recorded in
-    one such block, so that a release and a new range cannot cross. Members' own locks may be taken
-    inside it (``may_hand_out``, for the lease), never the other way round.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        Those of a stream.
+class SharedState:
+    """What is under the lock: a function that is given it is called with the lock held.
 
     Attributes
     ----------
@@ -39,19 +44,47 @@ class QueryState:
         What is known of where partitions start.
     generations : tuple of int
         Of each member, in the order of the readers; empty before the first has joined.
+    moves : dict
+        Where partitions are to go on after data loss, until the pump has moved them.
+    deleted : dict
+        Partitions found deleted, and how far each was read, until the planner has taken them.
+    changed_at : float
+        When something has changed last in the group, or in what is known of the partitions.
     """
 
     def __init__(self, options: SourceOptions) -> None:
-        self._lock = threading.Lock()
         self.assignment = QueryAssignment(options.include_rebalance_events)
         self.open_batches = OpenBatches()
         self.starts = Starts(options)
         self.generations: tuple[int, ...] = ()
-        self._changed_at = time.monotonic()
+        self.moves: dict[TopicPartition, int] = {}
+        self.deleted: dict[TopicPartition, int | None] = {}
+        self.changed_at = time.monotonic()
 
-    def __enter__(self) -> QueryState:
+    def note_change(self) -> None:
+        """Something has changed in the group, or in what is known of the partitions."""
+        self.changed_at = time.monotonic()
+
+
+class QueryState:
+    """Entered to be used: ``with state as shared: shared.assignment.partitions.plannable()``.
+
+    Held for decisions only, never over I/O. What a planner hands out is decided and recorded in
+    one such block, so that a release and a new range cannot cross.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._lock = threading.Lock()
+        self._shared = SharedState(options)
+
+    def __enter__(self) -> SharedState:
         self._lock.acquire()
-        return self
+        return self._shared
 
     def __exit__(
         self,
@@ -61,15 +94,20 @@ class QueryState:
     ) -> None:
         self._lock.release()
 
-    def note_change(self) -> None:
-        """Something has changed in the group, or in what is known of the partitions."""
-        self._changed_at = time.monotonic()
-
     def unchanged_s(self) -> float:
-        """For how many seconds nothing has; one number, so it takes no lock."""
-        return time.monotonic() - self._changed_at
+        """For how many seconds nothing has changed."""
+        with self as state:
+            return time.monotonic() - state.changed_at
 
     def unpositioned(self) -> list[TopicPartition]:
         """Partitions that were assigned just now, and whose start is still to be found out."""
-        with self:
-            return [p for found in self.assignment.unpositioned().values() for p in found]
+        with self as state:
+            return [
+                p for found in state.assignment.partitions.unpositioned().values() for p in found
+            ]
+
+    def a_revoke_waits_for_a_batch(self) -> bool:
+        """Whether nothing settles before the next batch: a revoke waits for its row in that."""
+        with self as state:
+            waiting = state.assignment.undrained(state.assignment.partitions.revoking())
+            return bool(waiting) and not state.assignment.commits()

@@ -15,7 +15,7 @@ from .schema import arrow_schema
 
 if TYPE_CHECKING:
     from .options import SourceOptions
-    from .planning import ReadTask, TaskRange
+    from .tasks import ReadTask, TaskRange
 
 
 class TaskPartition(InputPartition):

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.cluster_queries import ClusterQueries
 from ..consumer.pump import Pump
 from ..errors import PartitionsLostError
 from .new_to_group import new_to_group
+from .query_member import QueryMember
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 from .starting_offsets import AtTimestamp
@@ -85,7 +86,7 @@ class StartLookup:
         if self._has_asked:
             return
         with self._state as state:
-            asked = state.starts.may_go_back(state.assignment.unheard_of())
+            asked = state.starts.may_go_back(state.assignment.marks.unheard_of())
         try:
             committed = (
                 self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS) if asked else {}
@@ -96,8 +97,7 @@ class StartLookup:
             return
         self._has_asked = True
         with self._state as state:
-            for partition, offset in committed.items():
-                state.assignment.acknowledge(partition, offset)
+            state.assignment.acknowledge(committed)
 
     def find(self) -> None:
         """Find out where newly assigned partitions start.
@@ -110,28 +110,28 @@ class StartLookup:
             A broker refuses to tell.
         """
         with self._state as state:
-            wanted = state.assignment.unpositioned()
+            wanted = state.assignment.partitions.unpositioned()
         for index, partitions in wanted.items():
-            member = self._members[index]
+            member, cluster = self._members[index], self._members.cluster_of(index)
             try:
                 committed = member.committed_offsets(partitions, LOOKUP_TIMEOUT_MS)
                 if ahead := self._set_back(member, committed):
                     # Their starts are asked for again when the group has them.
                     partitions = [p for p in partitions if p not in ahead]
                 with self._state as state:
-                    unknown = [
+                    unknown = dict.fromkeys(
                         p
                         for p in partitions
-                        if p not in committed and not state.assignment.is_known(p)
-                    ]
-                otherwise = self._configured(member, unknown)
+                        if p not in committed and not state.assignment.marks.are_known(p)
+                    )
+                otherwise = self._configured(cluster, unknown)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
                 log.warning("start of %s not found yet: %r", partitions, error)
                 continue
             with self._state as state:
-                still = set(state.assignment.unpositioned().get(index, ()))
+                still = set(state.assignment.partitions.unpositioned().get(index, ()))
                 for partition in partitions:
                     if partition in still and (partition not in unknown or partition in otherwise):
                         state.assignment.start_at(
@@ -141,11 +141,11 @@ class StartLookup:
                 state.note_change()
 
     def _set_back(
-        self, member: DeferredRevokeConsumer, committed: Mapping[TopicPartition, int]
+        self, member: QueryMember, committed: Mapping[TopicPartition, int]
     ) -> set[TopicPartition]:
         """Have the group begin where Spark's own source has ended, if it is ahead of that."""
         with self._state as state:
-            back = state.starts.set_back(committed, state.assignment.positions())
+            back = state.starts.set_back(committed, state.assignment.marks.positions())
         for partition in back.keys() - self._told_of:
             log.warning(
                 "group %s: its offset %d of %s-%d is set back to %d, where the checkpoint of "
@@ -160,15 +160,15 @@ class StartLookup:
         return set(back)
 
     def _configured(
-        self, member: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
+        self, cluster: ClusterQueries, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Where partitions start that have no position; without those that have no leader now."""
         with self._state as state:
             rules = {p: state.starts.rule_of(p) for p in partitions}
         starts = {p: rule for p, rule in rules.items() if isinstance(rule, int)}
         times = {p: rule for p, rule in rules.items() if isinstance(rule, AtTimestamp)}
-        if asked := member.partitions_with_leader(times):
-            found = member.offsets_for_times(
+        if asked := cluster.partitions_with_leader(times):
+            found = cluster.offsets_for_times(
                 {p: times[p].timestamp_ms for p in asked}, LOOKUP_TIMEOUT_MS
             )
             starts.update({p: at.offset for p in asked if (at := found.get(p)) is not None})
@@ -177,10 +177,10 @@ class StartLookup:
                     raise times[p].no_record(p)
                 rules[p] = "latest"
         for name, look_up in (
-            ("earliest", member.beginning_offsets),
-            ("latest", member.end_offsets),
+            ("earliest", cluster.beginning_offsets),
+            ("latest", cluster.end_offsets),
         ):
-            asked = member.partitions_with_leader(
+            asked = cluster.partitions_with_leader(
                 [p for p, rule in rules.items() if rule == name and p not in starts]
             )
             if asked:

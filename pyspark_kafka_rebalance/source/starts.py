@@ -6,12 +6,13 @@ In this order:
     (``QueryAssignment.start_at``). Where Spark's own source has left a position behind the group's
     offset, the group is set back to it first: that source shares its work with nobody, so what is
     between was delivered by neither.
- 2. What the options name for this very partition.
- 3. The first record, for a partition that was created while the query ran, between two runs, or
-    after the group began to read its topic: nobody else has read it.
- 4. What the options say for every partition.
+ 2. The first record, for a partition that was created while the query ran, between two runs, or in
+    the place of a deleted one: nobody else has read it, and what the options name is older.
+ 3. What the options name for this very partition.
+ 4. The first record, for a partition that was created after the group began to read its topic.
+ 5. What the options say for every partition.
 
-Not thread-safe: the owner holds the lock of :class:`QueryState` around every call.
+Not thread-safe: a part of :class:`SharedState`.
 """
 
 from __future__ import annotations
@@ -108,13 +109,11 @@ class Starts:
         return self._initial is not None
 
     def rule_of(self, partition: TopicPartition) -> Start:
-        """Where it starts if neither the group nor this query has a position (rules 2 to 4)."""
-        created_since = (
-            partition not in self.initial
-            or partition in self._new_to_group
-            or partition in self._created_anew
-        )
-        if created_since and partition not in self._options.starting_offsets.named:
+        """Where it starts if neither the group nor this query has a position (rules 2 to 5)."""
+        if partition in self._created_anew or partition not in self.initial:
+            return "earliest"
+        named = partition in self._options.starting_offsets.named
+        if partition in self._new_to_group and not named:
             return "earliest"
         return self._options.start_of(partition)
 

@@ -9,9 +9,10 @@ The planner makes the file, empty and for its own user only. Who asks appends li
 planner's commits are waited for, and within what time the query will be stopped. If that passes,
 whoever asked is gone, and the query is to go on.
 
-The planner answers when it has left the group. With everything committed it removes the file.
-Otherwise it renames it, and whoever asked removes it; so they do with one of a planner that is dead
-or does not answer in time. If nobody asked, or they are gone, the planner removes it in any case.
+The planner answers when it has left the group, whether or not anybody asked: a query that ended by
+itself, or was stopped by somebody else, may be asked about as well. It renames the file, and the
+answer stays as it is, for all who ask, for an hour; then a planner that starts removes it. Of a
+planner that is dead, or does not answer in time, whoever asked gives the answer.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 log = logging.getLogger(__name__)
 
-#: What a planner is found to be: still in its group (or dead); gone with everything committed, or
-#: never there; gone without.
-Answer: TypeAlias = Literal["reached", "absent", "uncommitted"]
+#: What a planner is found to be: still in its group (or dead); gone with everything committed; gone
+#: without; or not known, because it was never there, or left long ago.
+Answer: TypeAlias = Literal["reached", "committed", "uncommitted", "absent"]
+
+_PREFIX = "pyspark-kafka-rebalance-"
+_COMMITTED, _UNCOMMITTED = ".committed", ".uncommitted"
+
+#: For how long an answer is kept for those who have not asked before.
+_ANSWER_KEPT_S = 3600.0
 
 
 class StopRequest:
@@ -50,6 +58,7 @@ class StopRequest:
         self._size = 0  # of what is known of the file
         self._stop_by = 0.0
         self._failed = False
+        _remove_old_answers()
         self._create()
 
     def is_made(self) -> bool:
@@ -91,17 +100,17 @@ class StopRequest:
         Returns
         -------
         bool
-            Whether somebody is told that not everything is committed.
+            Whether somebody waits to be told that not everything is committed.
         """
-        gone = self._size > 0 and self._clock() >= self._stop_by
-        if committed or gone or not self._lines():
-            self._path.unlink(missing_ok=True)
+        asked = bool(self._lines())
+        if self._size > 0 and self._clock() >= self._stop_by:
+            self._path.unlink(missing_ok=True)  # they are gone, and the query goes on
             return False
         try:
-            self._path.rename(_answered(self._path))
+            _rename(self._path, _COMMITTED if committed else _UNCOMMITTED)
         except FileNotFoundError:
-            return False  # they did not wait any longer
-        return True
+            return False  # answered, or they did not wait any longer
+        return asked and not committed
 
     def _create(self) -> None:
         try:
@@ -152,22 +161,34 @@ def answer_of(run: str) -> Answer:
     path = _path(run)
     if path.exists():
         return "reached"
-    # In this order: the planner may rename the one into the other meanwhile.
-    return "uncommitted" if _answered(path).exists() else "absent"
+    # In this order: the planner may rename it meanwhile.
+    if path.with_suffix(_UNCOMMITTED).exists():
+        return "uncommitted"
+    return "committed" if path.with_suffix(_COMMITTED).exists() else "absent"
 
 
-def forget(run: str) -> None:
-    """Remove what is left of the request: nobody waits for an answer any more; idempotent."""
-    path = _path(run)
-    for left in (path, _answered(path)):
-        left.unlink(missing_ok=True)
+def give_up(run: str) -> None:
+    """Answer for a planner that has not: it is dead, or late; idempotent."""
+    with suppress(FileNotFoundError):
+        _rename(_path(run), _UNCOMMITTED)
 
 
-def _answered(path: Path) -> Path:
-    return path.with_suffix(".uncommitted")
+def _rename(path: Path, suffix: str) -> None:
+    answer = path.with_suffix(suffix)
+    path.rename(answer)
+    os.utime(answer)  # from now on it is kept
+
+
+def _remove_old_answers() -> None:
+    oldest = time.time() - _ANSWER_KEPT_S
+    for suffix in (_COMMITTED, _UNCOMMITTED):
+        for answer in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{suffix}"):
+            with suppress(OSError):  # another user's, or another planner was faster
+                if answer.stat().st_mtime < oldest:
+                    answer.unlink()
 
 
 def _path(run: str) -> Path:
     # Hashed: the user's client id is a part of it, and may be no file name.
     name = hashlib.sha256(run.encode()).hexdigest()[:32]
-    return Path(tempfile.gettempdir(), f"pyspark-kafka-rebalance-{name}.stop")
+    return Path(tempfile.gettempdir(), f"{_PREFIX}{name}.stop")

@@ -13,7 +13,10 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.consumer.classic import ClassicProtocol
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.member_parts import MemberParts
+from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationProtocol
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 PATIENCE_S = 60.0
@@ -89,9 +92,68 @@ def poll_until(
             assert not revoking & result.records.keys(), "a record of a revoking one"
             if hold and not member.delay_revoke(result.to_be_revoked):
                 # Only what the I/O loop gave up meanwhile, and the next poll tells to be lost.
-                assert member._membership.any_lost(result.to_be_revoked)
+                assert lost_untold(member, result.to_be_revoked)
         assert_nothing_is_owned_twice(*members)
     return results
+
+
+# What the tests of membership see and do of a member's inside: here, and nowhere else.
+
+
+def parts_of(member: DeferredRevokeConsumer) -> MemberParts:
+    """What it consists of: its lane, record, lease, schedule."""
+    return member._membership.parts
+
+
+def lose(member: DeferredRevokeConsumer, *, keep_member_id: bool = False) -> None:
+    """As if the coordinator had given the member up; it joins again as soon as it can."""
+    parts_of(member).record.lose("said the test", keep_member_id)
+
+
+def losses(member: DeferredRevokeConsumer) -> int:
+    """How many memberships of it have ended."""
+    return parts_of(member).record.losses
+
+
+def loss_waits(member: DeferredRevokeConsumer) -> bool:
+    """Whether its next poll will tell of a loss."""
+    return parts_of(member).record.loss_waits()
+
+
+def lost_untold(
+    member: DeferredRevokeConsumer, partitions: Iterable[TopicPartition]
+) -> frozenset[TopicPartition]:
+    """Those of these of which its next poll will say that they are lost."""
+    return parts_of(member).record.lost_of(frozenset(partitions))
+
+
+def is_closing(member: DeferredRevokeConsumer) -> bool:
+    """Whether its close has begun."""
+    return parts_of(member).record.closed
+
+
+def classic(member: DeferredRevokeConsumer) -> ClassicProtocol:
+    """What it does in the classic protocol."""
+    protocol = member._membership.protocol
+    assert isinstance(protocol, ClassicProtocol)
+    return protocol
+
+
+def next_generation(member: DeferredRevokeConsumer) -> NextGenerationProtocol:
+    """What it does in the consumer protocol."""
+    protocol = member._membership.protocol
+    assert isinstance(protocol, NextGenerationProtocol)
+    return protocol
+
+
+def joining(*members: DeferredRevokeConsumer) -> bool:
+    """Whether all of them are in a join of the classic protocol."""
+    return all(classic(member).joining for member in members)
+
+
+def committing(*members: DeferredRevokeConsumer) -> bool:
+    """Whether a commit of any of them waits for its answer."""
+    return any(parts_of(member).commits.any_outstanding() for member in members)
 
 
 def request_revoke(
@@ -108,7 +170,7 @@ def assert_nothing_is_owned_twice(*members: DeferredRevokeConsumer) -> None:
     owned = [
         partition
         for member in members
-        if not member._membership.loss_waits()
+        if not loss_waits(member)
         for partition in member.assignment()
     ]
     assert len(owned) == len(set(owned)), f"owned twice: {sorted(owned)}"

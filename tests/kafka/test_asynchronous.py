@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from group_members import lose
 from kafka.errors import IllegalStateError
 from kafka.serializer import Deserializer
 from kafka.structs import TopicPartition
@@ -539,7 +540,7 @@ async def test_a_loss_of_what_a_seek_skipped_does_not_drop_the_records_of_others
             for partition in (sought, other):  # they did not come in one poll
                 await member.seek(partition, 0)
         await member.seek(sought, 3)
-        member._consumer._membership._lose("test", keep_member_id=True)
+        lose(member._consumer, keep_member_id=True)
         records = await member.poll()
         assert {(1, r.offset) for r in records[other]} == {one for one in rest if one[0] == 1}
 

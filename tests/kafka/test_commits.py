@@ -8,7 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from group_members import PATIENCE_S, held, lost, owns, poll_until, request_revoke, wait_until
+from group_members import (
+    PATIENCE_S,
+    held,
+    lose,
+    lost,
+    owns,
+    poll_until,
+    request_revoke,
+    wait_until,
+)
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -224,7 +233,7 @@ def test_a_commit_by_hand_that_waits_at_the_loss_is_never_sent(with_records, kaf
         assert committing.wait(PATIENCE_S)
         future = member.commit_async({partition: at(250)})
         if how == "all":
-            member._membership._lose("test")
+            lose(member)
         else:
             request_revoke(member, partition, at=-1e9)  # long overdue
             assert member.poll_with_rebalance().lost == {partition}

@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from group_members import PATIENCE_S, owns, poll_until, request_revoke
+from group_members import (
+    PATIENCE_S,
+    committing,
+    joining,
+    lose,
+    owns,
+    parts_of,
+    poll_until,
+    request_revoke,
+)
 from group_members import records as records_of
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer
 from kafka.cluster import ClusterMetadata
@@ -291,7 +300,7 @@ def test_a_commit_racing_a_loss_is_not_sent_by_the_next_generation(
             committing.join(1.0)
         return event
 
-    membership._lose("said the test")
+    lose(member)
     monkeypatch.setattr(membership, "take_event", commit_after_the_loss_was_taken)
     poll_until(lambda: bool(committing.ident), member)
     committing.join()
@@ -313,11 +322,11 @@ def test_commits_and_leaving_do_not_wait_for_a_dead_member(kafka, topic_name, gr
         dead.kill()
         dead.wait()
     third = consumers(topic_name)  # its JoinGroup is held now
-    poll_until(lambda: first._membership._joining and third._membership._joining, first, third)
+    poll_until(lambda: joining(first, third), first, third)
     offsets = dict.fromkeys(first.assignment(), 7)
     first.commit_processed(offsets)
-    poll_until(lambda: not first._membership.commits.any_outstanding(), first, third)
-    assert first._membership._joining, "the join was not held, so this proves nothing"
+    poll_until(lambda: not committing(first), first, third)
+    assert joining(first), "the join was not held, so this proves nothing"
     first.close(timeout_ms=2_000)
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     try:
@@ -411,7 +420,7 @@ def test_a_commit_outside_a_generation_is_refused_here_not_accepted_there(
     kafka.create_topic(topic_name, partitions=1)
     member = consumers(topic_name)
     poll_until(owns(member, 1), member)
-    member._membership._lose("test")
+    lose(member)
     partition = TopicPartition(topic_name, 0)
     with pytest.raises(PartitionsLostError):
         member.commit_processed({partition: 3})
@@ -435,7 +444,7 @@ def test_a_commit_that_waits_when_the_membership_is_lost_is_never_sent(
         member.commit_processed({TopicPartition(topic_name, 0): 1})  # in flight
         time.sleep(0.1)
         member.commit_processed({TopicPartition(topic_name, 0): 9})  # waits behind it
-        member._membership._lose("test")
+        lose(member)
     finally:
         kafka.resume()
     poll_until(lambda: bool(member.get_lost_partitions()), member)
@@ -497,7 +506,7 @@ def test_members_hurry_after_a_generation_change(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=2)
     member = consumers(topic_name, heartbeat_interval_ms=60_000, session_timeout_ms=180_000)
     beats = []
-    lane = member._membership._lane
+    lane = parts_of(member).lane
     heartbeat = lane.heartbeat
 
     async def counted(who):

@@ -46,7 +46,7 @@ def hand_out(query: QueryMembership, *partitions: TopicPartition) -> dict[str, A
     assert handed_out is not None
     assert handed_out[0] == planned
     offset = {"batch": 1}
-    query.planned(offset)
+    query.proofs.planned(offset)
     return offset
 
 
@@ -111,7 +111,7 @@ def test_a_commit_that_can_never_be_acknowledged_is_given_up(
     wait_until(lambda: query.plannable().keys() == {gone, kept}, "both are assigned")
     offset = hand_out(query, gone, kept)
     kafka.delete_topic(gone.topic)
-    query.committed(offset)
+    query.proofs.committed(offset)
     told: dict[TopicPartition, int | None] = {}
     wait_until(lambda: bool(told.update(query.deletions.take()) or told), "it is found deleted")
     assert told == {gone: 5}

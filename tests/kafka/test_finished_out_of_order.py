@@ -14,7 +14,7 @@ from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.serializer import Deserializer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance import DeferredRevokeConsumer, UnreadableRecordError
+from pyspark_kafka_rebalance import DeferredRevokeConsumer, PollResult, UnreadableRecordError
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 Reader = tuple[DeferredRevokeConsumer, TopicPartition]
@@ -50,6 +50,26 @@ def own_kafka() -> Iterator[LocalKafka]:
     """A broker to restart."""
     with LocalKafka() as local:
         yield local
+
+
+class Picky(Deserializer):
+    """Cannot read one of the records, for as long as that lasts."""
+
+    unreadable: bytes | None = b"4"
+
+    def deserialize(self, topic: str, headers: Any, data: bytes | None) -> bytes | None:
+        if data == self.unreadable:
+            raise ValueError("unreadable")
+        return data
+
+
+def skipping(member: DeferredRevokeConsumer) -> Any:
+    """Poll, and seek past what cannot be read."""
+    try:
+        return member.poll(timeout_ms=50)
+    except UnreadableRecordError as error:
+        member.seek(TopicPartition(error.topic, error.partition), error.next_offset)
+        return {}
 
 
 def told(member: KafkaConsumer, partition: TopicPartition) -> str:
@@ -253,23 +273,16 @@ def test_an_epoch_is_not_forgotten_where_polls_go_back(own_kafka, topic_name, co
     assert [record.offset for record in member.poll(10_000, max_records=3)[partition]] == [2, 3, 4]
     member.processed(partition, 2, 3, 4)
     assert member.drain(10_000)
+    again = member.committed(partition, metadata=True)
+    assert again.offset == 5
+    assert 0 <= again.leader_epoch < before.leader_epoch
+    read_to_end(member, 19)
+    member.processed(partition, *range(5, 20))
+    assert member.drain(10_000)
     assert member.committed(partition, metadata=True) == before
 
 
 def test_a_record_that_cannot_be_read_hides_nothing_behind_it(kafka, topic_name, consumers):
-    class Picky(Deserializer):
-        def deserialize(self, topic: str, headers: Any, data: bytes | None) -> bytes | None:
-            if data == b"4":
-                raise ValueError("unreadable")
-            return data
-
-    def skipping(member: DeferredRevokeConsumer) -> Any:
-        try:
-            return member.poll(timeout_ms=50)
-        except UnreadableRecordError as error:
-            member.seek(TopicPartition(error.topic, error.partition), error.next_offset)
-            return {}
-
     kafka.create_topic(topic_name)
     kafka.produce(topic_name, [b"%d" % n for n in range(10)])
     first = consumers(topic_name, value_deserializer=Picky())
@@ -396,3 +409,147 @@ def test_polls_go_on_where_iteration_was_left(kafka, topic_name, consumers):
     assert sorted({*iterated, *polled}) == list(range(10)), "none is left out"
     assert [record.offset for record in member] == []
     assert member.committed(partition) == 10
+
+
+def test_commits_by_hand_that_go_back_are_not_undone_by_the_next_of_them(reader):
+    member, partition = reader
+    member.processed(partition, *range(10))
+    assert member.drain(10_000)
+    for offset in (2, 3):
+        member.commit({partition: offset})
+        assert member.drain(10_000)
+        assert member.committed(partition) == offset
+
+
+@pytest.mark.parametrize("how", ["processed", "commit_processed", "commit"])
+def test_after_a_seek_back_the_group_is_where_polls_go_on(reader, topic_name, consumers, how):
+    """What the replay has not come to yet, whoever is next goes on with."""
+    member, partition = reader
+    member.processed(partition, *range(10))
+    assert member.drain(10_000)
+    member.seek(partition, 3)
+    assert [r.offset for r in member.poll(10_000, max_records=2)[partition]] == [3, 4]
+    if how == "processed":
+        member.processed(partition, 3, 4)
+    else:
+        getattr(member, how)({partition: 5})
+    assert member.drain(10_000)
+    assert member.committed(partition, metadata=True).offset == 5
+    member.leave_until_polled("killed")
+    assert read_to_end(consumers(topic_name), 9) == list(range(5, 10))
+
+
+@pytest.mark.parametrize("told_before", [False, True])
+def test_what_was_finished_goes_with_a_revoke(kafka, topic_name, consumers, told_before):
+    """Told long ago, or just before the poll that completes it."""
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"%d" % n for n in range(20)])
+    member = consumers(topic_name)
+    poll_until(lambda: sum(map(member.position, member.assignment())) == 20, member)
+    both = member.assignment()
+    for partition in both:
+        member.processed(partition, *([5, 6, 7, 8, 9] if told_before else [5]))
+    assert member.drain(10_000)
+    heir = consumers(topic_name)
+    results: list[PollResult] = []
+    while not results or not results[-1].to_be_revoked:
+        heir.poll(timeout_ms=20)
+        results.append(member.poll_with_rebalance(timeout_ms=20))
+    (partition,) = results[-1].to_be_revoked
+    member.processed(partition, *([0, 1, 2] if told_before else [6, 7, 8, 9]))
+    delivered: list[int] = []
+    while 4 not in delivered:
+        member.poll(timeout_ms=20)
+        for found in heir.poll(timeout_ms=50).values():
+            delivered += [record.offset for record in found]
+    assert delivered == ([3, 4] if told_before else [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_commit_by_hand_tells_what_is_finished_behind_it(reader, topic_name, consumers, at):
+    first, partition = reader
+    first.processed(partition, 5, 6, 7, 8, 9)
+    assert first.drain(10_000)
+    first.commit({partition: at})
+    assert told(first, partition).startswith("unprocessed/")
+    first.leave_until_polled("killed")
+    assert read_to_end(consumers(topic_name), 4) == list(range(at, 5))
+
+
+def test_a_commit_by_hand_of_a_record_that_is_finished_has_it_come_again(
+    reader, topic_name, consumers
+):
+    first, partition = reader
+    first.processed(partition, *range(4), 5, 6)
+    assert first.drain(10_000)
+    first.commit({partition: 2})
+    first.close()
+    assert read_to_end(consumers(topic_name), 9) == list(range(2, 10))
+
+
+def test_a_broker_without_room_for_the_gaps_takes_a_commit_by_hand(kafka, topic_name, consumers):
+    with LocalKafka(broker_config={"offset.metadata.max.bytes": 20}) as small:
+        small.create_topic(topic_name)
+        small.produce(topic_name, [b"%d" % n for n in range(10)])
+        member = consumers(topic_name, bootstrap_servers=small.bootstrap_servers)
+        read_to_end(member, 9)
+        partition = TopicPartition(topic_name, 0)
+        member.processed(partition, 1, 3, 5, 7, 9)
+        member.commit({partition: 0})
+        assert member.committed(partition, metadata=True).offset == 0
+        member.commit({partition: 4})
+        assert member.committed(partition, metadata=True).offset == 4
+        member.close()
+
+
+def test_an_heir_that_commits_before_its_first_record_keeps_what_was_finished(
+    killed, kafka, topic_name, consumers
+):
+    partition = killed(1, 2, 3, 7)
+    second = consumers(topic_name)
+    poll_until(owns(second, 1), second)
+    second.pause(partition)
+    poll_until(lambda: second._io.position(partition) == 0, second)
+    second.commit()
+    assert told(second, partition).startswith("unprocessed/")
+    second.close()
+    assert read_to_end(consumers(topic_name), 9) == [0, 4, 5, 6, 8, 9]
+
+
+def test_what_an_heir_skips_the_next_owner_gets_if_it_can_read_it(killed, topic_name, consumers):
+    partition = killed(5)
+    second = consumers(topic_name, value_deserializer=Picky())
+    assert read_to_end(second, 9, lambda: skipping(second)) == [0, 1, 2, 3, 6, 7, 8, 9]
+    second.processed(partition, 1, 2, 3, 6, 7, 8, 9)
+    second.close()
+    assert read_to_end(consumers(topic_name), 4) == [0, 4]
+
+
+def test_a_seek_to_behind_an_error_that_has_healed_is_no_skip(reader, topic_name, consumers):
+    first, partition = reader
+    first.close()
+    picky = Picky()
+    member = consumers(topic_name, value_deserializer=picky)
+    with pytest.raises(UnreadableRecordError):
+        poll_until(lambda: False, member)
+    picky.unreadable = None
+    read_to_end(member, 9)
+    member.processed(partition, *range(10))
+    assert member.drain(10_000)
+    member.seek(partition, 5)
+    read_to_end(member, 9)
+    member.processed(partition, 5)
+    assert member.drain(10_000)
+    assert member.committed(partition) == 6
+
+
+def test_what_is_finished_behind_a_seek_forward_is_told(reader, kafka, topic_name, consumers):
+    member, partition = reader
+    kafka.produce(topic_name, [b"x"] * 20)
+    member.processed(partition, *range(5))
+    assert member.drain(10_000)
+    member.seek(partition, 20)
+    read_to_end(member, 29)
+    member.processed(partition, *range(5, 10), *range(21, 30))
+    member.close()
+    assert read_to_end(consumers(topic_name), 20) == [20]

@@ -13,6 +13,7 @@ from group_members import MakeMember, poll_until, wait_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, MembershipError
 from pyspark_kafka_rebalance.source import fixed_assignment
@@ -28,14 +29,13 @@ def client_of(kafka: LocalKafka, group_id: str) -> Iterator[MakeClient]:
     with ExitStack() as stack:
 
         def make(*partitions: TopicPartition, fail: bool = True, **config: Any) -> FixedAssignment:
-            client = FixedAssignment(
-                partitions,
-                fail,
+            consumer = DeferredRevokeConsumer(
                 bootstrap_servers=kafka.bootstrap_servers,
                 group_id=group_id,
                 reconnect_backoff_max_ms=200,
                 **config,
             )
+            client = FixedAssignment(consumer, partitions, fail)
             stack.callback(client.close, timeout_ms=2_000)
             return client
 
@@ -172,7 +172,7 @@ def test_a_commit_of_a_deleted_partition_has_it_looked_for(
     kafka.create_topic(topic_name, partitions=1)
     client = client_of(TopicPartition(topic_name, 0))
     client.poll_membership()
-    client.existing_topics(60_000)  # no request for them is on its way any more
+    client._client.existing_topics(60_000)  # no request for them is on its way any more
     kafka.delete_topic(topic_name)
     client.commit_processed({TopicPartition(topic_name, 0): 5})
     with pytest.raises(DataLossError, match=f"{topic_name}-0 deleted"):
@@ -192,7 +192,7 @@ def test_one_answer_that_does_not_know_a_partition_is_no_deletion(
     answers = [frozenset({partition}), frozenset[TopicPartition]()]
     assert client.poll_membership().assigned == {partition}
     monkeypatch.setattr(client, "_ask_for_missing", lambda timeout_ms: answers.pop(0))
-    client._in_doubt = True
+    client._commits._in_doubt = True
     while answers:
         assert client.poll_membership().lost == set()
 

@@ -13,9 +13,12 @@ import pytest
 from flaky_network import FlakyNetwork
 from group_members import (
     PATIENCE_S,
+    committing,
     counted,
     elected_preferred,
     held,
+    joining,
+    losses,
     lost,
     owns,
     poll_until,
@@ -97,13 +100,13 @@ def test_a_join_that_is_held_longer_than_the_session_timeout(kafka, topic_name, 
     poll_until(share(first, silent, partitions=4), first, silent)
     network.stall()
     third = consumers(topic_name)
-    poll_until(lambda: first._membership._joining and third._membership._joining, first, third)
+    poll_until(lambda: joining(first, third), first, third)
     polled = {}
     held_until = time.monotonic() + 2 * session_s
     poll_until(lambda: time.monotonic() > held_until, first, third, results=polled)
     kafka.produce(topic_name, [b"x"] * 8)
     poll_until(lambda: len(records(polled[first])) == 4, first, third, results=polled)
-    assert first._membership._joining, "the join was not held, so this proves nothing"
+    assert joining(first), "the join was not held, so this proves nothing"
     assert lost(polled[first]) == frozenset()
     network.mend()
     poll_until(share(first, silent, third, partitions=4), first, silent, third, results=polled)
@@ -126,7 +129,7 @@ def test_a_newcomer_whose_first_join_is_held_longer_than_the_session_timeout(
         poll_until(lambda: time.monotonic() > held_until, first, newcomer)
         assert newcomer.generation == -1, "the join was not held, so this proves nothing"
     poll_until(share(first, newcomer, partitions=4), first, newcomer)
-    assert newcomer._membership._losses == 0
+    assert losses(newcomer) == 0
 
 
 @classic_only
@@ -147,7 +150,7 @@ def test_the_coordinator_vanishes_without_a_word_while_it_holds_a_join(
         if not newcomer:
             members = (*members, consumers(topic_name))
         poll_until(
-            lambda: severed._membership._joining and severed._membership.member_id,
+            lambda: joining(severed) and severed.member_id,
             *members,
             results=polled,
         )
@@ -196,7 +199,7 @@ def test_a_network_that_comes_back_within_the_session_timeout(
     # Until a request failed and another coordinator is looked for.
     polled = poll_until(member._coordinator.coordinator_unknown, member)
     network.mend()
-    poll_until(lambda: not member._membership.commits.any_outstanding(), member, results=polled)
+    poll_until(lambda: not committing(member), member, results=polled)
     assert member.generation == generation
     assert lost(polled[member]) == frozenset()
     assert kafka.committed(group_id) == offsets
@@ -232,9 +235,7 @@ def test_a_broker_restart_takes_nothing_from_anyone(kafka, topic_name, group_id,
     kafka.restart()
     first.commit_processed(dict.fromkeys(first.assignment(), 5))
     second.commit_processed(dict.fromkeys(second.assignment(), 5))
-    polled = poll_until(
-        lambda: not any(m._membership.commits.any_outstanding() for m in before), first, second
-    )
+    polled = poll_until(lambda: not committing(*before), first, second)
     assert not any(map(lost, polled.values()))
     assert {member: member.assignment() for member in before} == before
     assert set(kafka.committed(group_id).values()) == {5}
@@ -259,7 +260,7 @@ def test_the_coordinator_moves_in_a_deferral_and_back_again(
     def commit_everything(offset: int) -> None:
         first.commit_processed(dict.fromkeys(first.assignment(), offset))
         poll_until(
-            lambda: not first._membership.commits.any_outstanding(),
+            lambda: not committing(first),
             first,
             second,
             hold=True,
@@ -299,7 +300,7 @@ def test_the_coordinator_is_killed_in_a_join(quorum, topic_name, quorum_members,
     network.stall()
     third = quorum_members(topic_name)
     polled = {}
-    poll_until(lambda: first._membership._joining, first, third, results=polled)
+    poll_until(lambda: joining(first), first, third, results=polled)
     quorum.kill(coordinator_of(first))
     network.mend()
     poll_until(share(first, silent, third, partitions=6), first, silent, third, results=polled)

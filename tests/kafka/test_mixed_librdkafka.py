@@ -7,7 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from group_members import PATIENCE_S, MakeMember, owns, poll_until, revoked, share, wait_until
+from group_members import (
+    PATIENCE_S,
+    MakeMember,
+    classic,
+    owns,
+    poll_until,
+    revoked,
+    share,
+    wait_until,
+)
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -80,7 +89,7 @@ def librdkafka(
 
 
 def leads(member: DeferredRevokeConsumer) -> bool:
-    return member._membership._led_counts is not None
+    return classic(member).leads
 
 
 def test_librdkafka_waits_for_what_ours_defers(

@@ -9,7 +9,17 @@ import time
 from typing import Any
 
 import pytest
-from group_members import Results, lost, owns, poll_until
+from group_members import (
+    Results,
+    committing,
+    held,
+    losses,
+    lost,
+    next_generation,
+    owns,
+    parts_of,
+    poll_until,
+)
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
@@ -19,8 +29,8 @@ from pyspark_kafka_rebalance import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, describe_group
-from pyspark_kafka_rebalance.consumer.group_membership import AssignmentReceived
-from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationMembership
+from pyspark_kafka_rebalance.consumer.member_record import AssignmentReceived
+from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 
@@ -35,9 +45,7 @@ def partitions(topic: str, *numbers: int) -> set[TopicPartition]:
 
 def sent_heartbeats(member: DeferredRevokeConsumer) -> list[tuple[int, dict[str, Any]]]:
     """Record what the member's heartbeats say from now on: (epoch, fields)."""
-    membership = member._membership
-    assert isinstance(membership, NextGenerationMembership)
-    lane = membership._lane
+    lane = parts_of(member).lane
     sent: list[tuple[int, dict[str, Any]]] = []
     heartbeat = lane.consumer_group_heartbeat
 
@@ -62,7 +70,7 @@ def test_only_what_is_not_drained_is_lost_before_the_broker_fences_the_member(
     poll_until(lambda: bool(slow._ownership.revoking), slow, second, hold=True)
     revoking = slow._ownership.revoking
     kept = slow.assignment() - revoking
-    member_id = slow._membership.member_id
+    member_id = slow.member_id
     results: Results = {}
     poll_until(
         # The new owner may have them before the old one is polled again.
@@ -74,8 +82,8 @@ def test_only_what_is_not_drained_is_lost_before_the_broker_fences_the_member(
     )
     assert lost(results[slow]) == revoking
     assert slow.assignment() == kept
-    assert slow._membership.member_id == member_id
-    assert slow._membership._losses == 0, "the whole member was fenced"
+    assert slow.member_id == member_id
+    assert losses(slow) == 0, "the whole member was fenced"
 
 
 def test_the_deadline_holds_also_while_nobody_polls(kafka, topic_name, consumers):
@@ -124,23 +132,24 @@ def test_a_fenced_member_loses_everything_and_comes_back_under_its_id(
     kafka.create_topic(topic_name, partitions=2)
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
-    member_id = member._membership.member_id
+    member_id = member.member_id
     # A heartbeat with an epoch of the future is what a broker fences.
-    member._membership._member = member._membership._member._replace(generation=99)
+    record = parts_of(member).record
+    record.become(record.member._replace(generation=99))
     results = poll_until(lambda: bool(member.get_lost_partitions()), member)
     assert results[member][-1].lost == partitions(topic_name, 0, 1)
     assert not member.may_hand_out()
     poll_until(owns(member, 2), member)
-    assert member._membership.member_id == member_id
+    assert member.member_id == member_id
 
 
 def test_a_commit_with_an_epoch_of_the_past_is_sent_again(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=1)
     member = consumers(topic_name)
     poll_until(owns(member, 1), member)
-    present = member._membership._member
+    present = parts_of(member).record.member
     commits = []
-    lane = member._membership._lane
+    lane = parts_of(member).lane
     commit = lane.commit
 
     async def stale_at_first(who, offsets):
@@ -151,18 +160,18 @@ def test_a_commit_with_an_epoch_of_the_past_is_sent_again(kafka, topic_name, con
     lane.commit = stale_at_first
     (partition,) = member.assignment()
     member.commit_processed({partition: 3})
-    poll_until(lambda: not member._membership.commits.any_outstanding(), member)
+    poll_until(lambda: not committing(member), member)
     assert commits[0] == "StaleMemberEpochError"
     assert commits[-1] == "NoError"
     assert member.acknowledged(partition) == 3
-    assert member._membership._member == present
+    assert parts_of(member).record.member == present
 
 
 def test_the_lease_is_the_session_timeout_of_the_broker(kafka, topic_name, consumers):
     kafka.create_topic(topic_name)
     member = consumers(topic_name, session_timeout_ms=45_000)
     poll_until(owns(member, 1), member)
-    assert member._membership.lease.session_timeout_ms == 6_000
+    assert member.session_timeout_ms == 6_000
 
 
 def test_an_accepted_commit_is_no_sign_of_life(kafka, topic_name, consumers):
@@ -170,11 +179,14 @@ def test_an_accepted_commit_is_no_sign_of_life(kafka, topic_name, consumers):
     kafka.create_topic(topic_name)
     member = consumers(topic_name)
     poll_until(owns(member, 1), member)
-    lease = member._membership.lease
-    before = lease._renewed_at
-    member._membership._commit_accepted(lease.clock() + 100)
-    assert lease._renewed_at < lease.clock() + 50
-    assert lease._renewed_at >= before
+    (partition,) = member.assignment()
+    with held(member, ConsumerGroupHeartbeatRequest, answer=False) as holding:
+        poll_until(holding.is_set, member)
+        before = parts_of(member).lease._renewed_at
+        member.commit_processed({partition: 0})
+        assert member.drain(5_000)
+        assert member.acknowledged(partition) == 0
+        assert parts_of(member).lease._renewed_at == before
 
 
 def test_after_a_lost_answer_the_heartbeat_says_everything(kafka, topic_name, consumers):
@@ -182,7 +194,7 @@ def test_after_a_lost_answer_the_heartbeat_says_everything(kafka, topic_name, co
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
     sent = sent_heartbeats(member)
-    member._membership._reconciliation.not_answered()
+    next_generation(member).reconciliation.not_answered()
     poll_until(lambda: bool(sent), member)
     _, fields = sent[0]
     (owned,) = fields["topic_partitions"]
@@ -336,7 +348,7 @@ def test_a_topic_created_again_is_revoked_and_assigned_anew(kafka, topic_name, c
 def test_auto_takes_the_consumer_protocol_where_it_is(kafka, topic_name, consumers):
     kafka.create_topic(topic_name)
     member = consumers(topic_name, group_protocol="auto")
-    assert isinstance(member._membership, NextGenerationMembership)
+    assert next_generation(member)
     poll_until(owns(member, 1), member)
 
 
@@ -398,14 +410,12 @@ def test_what_is_being_applied_counts_as_owned(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=2)
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
-    membership = member._membership
-    assert isinstance(membership, NextGenerationMembership)
-    membership.released(partitions(topic_name, 1))  # unasked, so it is offered again
-    assert membership._reconciliation.owned.keys() == partitions(topic_name, 0)
+    membership, protocol = member._membership, next_generation(member)
+    protocol.released(partitions(topic_name, 1))  # unasked, so it is offered again
+    assert protocol.reconciliation.owned.keys() == partitions(topic_name, 0)
     event = membership.take_event()
     assert isinstance(event, AssignmentReceived)
     assert event.partitions == partitions(topic_name, 0, 1)
-    assert membership._reconciliation.owned.keys() == event.partitions
-    with membership._lock:
-        membership._events.insert(0, event)  # the next poll applies it
+    assert protocol.reconciliation.owned.keys() == event.partitions
+    membership.record.offer(event)  # the next poll applies it
     poll_until(owns(member, 2), member)

@@ -16,6 +16,8 @@ from group_members import (
     PATIENCE_S,
     counted,
     held,
+    lose,
+    losses,
     owns,
     poll_until,
     request_revoke,
@@ -134,7 +136,7 @@ def test_a_late_worker_of_a_lost_partition_is_told_and_commits_nothing(
     results = poll_until(lambda: bool(member.unprocessed()), member)
     (partition,) = member.assignment()
     assert any(result.records for result in results[member])
-    member._membership._lose("test")
+    lose(member)
     with pytest.raises(PartitionsLostError, match=f"not owned: {topic_name}-0 at"):
         member.processed(partition, 0)  # before any poll has said so
     with pytest.raises(PartitionsLostError, match=f"not owned: {topic_name}-0 at"):
@@ -182,7 +184,7 @@ def with_records(kafka, topic_name, consumers) -> tuple[DeferredRevokeConsumer, 
 def test_a_late_worker_is_told_also_when_the_partition_came_back(with_records):
     """It was an error of its own, as if the worker had made the offset up."""
     member, partition = with_records
-    member._membership._lose("test", keep_member_id=True)
+    lose(member, keep_member_id=True)
     wait_until(lambda: bool(member.poll_membership().lost), "the loss")
     poll_until_owned_without_fetching(member)
     with pytest.raises(PartitionsLostError, match="was lost or revoked after offset 5"):
@@ -429,10 +431,10 @@ def test_the_answer_to_a_former_membership_does_not_end_the_present_one(with_rec
         else:
             member.processed(partition, 0)
         wait_until(lambda: bool(sent), "the commit on its way")
-        member._membership._lose("test", keep_member_id=True)
+        lose(member, keep_member_id=True)
         poll_until(lambda: bool(member.get_lost_partitions()), member)
         poll_until(owns(member, 1), member)
-        losses = member._membership._losses
+        before = losses(member)
         go_on.set()
         if by_hand:
             wait_until(lambda: future.is_done, "the late answer")
@@ -441,4 +443,4 @@ def test_the_answer_to_a_former_membership_does_not_end_the_present_one(with_rec
             poll_until(lambda: bool(member.unprocessed()), member)
             member.processed(partition, 1)  # behind it; the broker has accepted the first
             assert member.drain(10_000)
-        assert member._membership._losses == losses
+        assert losses(member) == before

@@ -11,6 +11,9 @@ from group_members import (
     PATIENCE_S,
     counted,
     held,
+    is_closing,
+    lose,
+    loss_waits,
     lost,
     owns,
     poll_until,
@@ -45,7 +48,7 @@ def test_lost_while_a_rebalance_is_under_way(kafka, topic_name, consumers, held_
     with held(first, held_back, answer=True) as joining:
         second = consumers(topic_name)
         poll_until(joining.is_set, second)
-        poll_until(first._membership.loss_waits, second)
+        poll_until(lambda: loss_waits(first), second)
         poll_until(owns(second, 2), second)
     result = first.poll_with_rebalance(timeout_ms=20)
     assert len(result.lost) == 2
@@ -91,7 +94,7 @@ def test_closed_before_its_member_id_has_come(kafka, topic_name, consumers):
         poll_until(naming.is_set, first, newcomer)
         closing = threading.Thread(target=newcomer.close)
         closing.start()
-        wait_until(lambda: newcomer._membership._closed, "the close to begin")
+        wait_until(lambda: is_closing(newcomer), "the close to begin")
     closing.join()
     second = consumers(topic_name)
     poll_until(share(first, second, partitions=4), first, second)
@@ -120,7 +123,7 @@ def test_assigned_and_lost_in_one_poll(kafka, topic_name, consumers):
 
     def lose_what_is_assigned() -> None:
         wait_until(lambda: len(member.assignment()) == 2, "an assignment")
-        member._membership._lose("test", keep_member_id=True)
+        lose(member, keep_member_id=True)
 
     loser = threading.Thread(target=lose_what_is_assigned)
     loser.start()

@@ -11,6 +11,7 @@ from group_members import (
     PATIENCE_S,
     counted,
     held,
+    lose,
     lost,
     owns,
     poll_until,
@@ -79,7 +80,7 @@ def test_commit_async_of_what_is_lost_reports_a_failure(kafka, topic_name, group
     answers = []
     kafka.suspend()  # it does not join again before it commits
     try:
-        member._membership._lose("test", keep_member_id=True)
+        lose(member, keep_member_id=True)
         member._coordinator.coordinator_dead("the test says so")
         member.commit_async(
             {TopicPartition(topic_name, 0): OffsetAndMetadata(7, "", -1)},

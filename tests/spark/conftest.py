@@ -120,16 +120,20 @@ class Stream:
         self.source = "kafka_deferred"
         #: Called by the sink when it has kept a batch.
         self.on_batch: Callable[[int, pa.Table], None] = lambda batch_id, batch: None
+        #: What it reads, by default one load().
+        self.frame: Callable[[], DataFrame] = self.load
+
+    def load(self) -> DataFrame:
+        return self._spark.readStream.format(self.source).options(**self.options).load()
 
     def start(self, **trigger: Any) -> StreamingQuery:
-        frame = self._spark.readStream.format(self.source).options(**self.options).load()
-
         def keep(batch: DataFrame, batch_id: int) -> None:
             self.batches[batch_id] = batch.toArrow()
             self.on_batch(batch_id, self.batches[batch_id])
 
         self.query = (
-            frame.writeStream.foreachBatch(keep)
+            self.frame()
+            .writeStream.foreachBatch(keep)
             .options(**self._writer_options)
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(**trigger)

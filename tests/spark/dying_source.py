@@ -67,9 +67,8 @@ class DyingReader(KafkaDeferredStreamReader):
 
     def _settle(self):
         """Let the group have what is proven, so that a death is at this batch's point alone."""
-        membership = self._membership
-        while self._death.is_armed and membership and membership.has_open_commits():
-            membership.raise_failure()
+        while self._death.is_armed and self._run and self._run.membership.commits.are_open():
+            self._run.membership.raise_failure()
             time.sleep(0.005)
 
     def latestOffset(self, start, limit):

@@ -204,35 +204,49 @@ def test_a_topic_is_deleted_while_it_is_read(
         wait_for_rows(query, 10)
 
 
+@pytest.mark.parametrize("starts", ["earliest", '{"%s":{"0":3},"%s.gone":{"0":3}}'])
+@pytest.mark.parametrize("restarted", [True, False])
 def test_a_topic_that_was_deleted_and_created_anew_is_read_from_its_first_record(
-    kafka: LocalKafka, topic_name: str, assigned: Callable[..., Stream]
+    kafka: LocalKafka,
+    topic_name: str,
+    assigned: Callable[..., Stream],
+    starts: str,
+    restarted: bool,
 ) -> None:
-    """Its old position stayed in the checkpoint, so a restart skipped what lies before."""
+    """Its old position stayed in the checkpoint, or the option named one: what lies before."""
     gone = f"{topic_name}.gone"
     kafka.create_topic(topic_name, partitions=1)
     kafka.create_topic(gone, partitions=1)
     partitions = json.dumps({topic_name: [0], gone: [0]})
     query = assigned(
         assign=partitions,
+        startingOffsets=starts.replace("%s", topic_name),
         failOnDataLoss="false",
         includeRebalanceEvents="true",
         kafka__metadata__max__age__ms="300",
     )
     running = query.start(processingTime="200 milliseconds")
-    kafka.produce(gone, [b"old"] * 5)
+    kafka.produce(gone, [b"old"] * 8)
 
     def told() -> list[str | None]:
         assert running.isActive, running.exception()
         return query.rows()["event"].to_pylist() if query.batches else []
 
-    wait_until(lambda: told().count(None) == 5, "all is read")
+    old = 8 if starts == "earliest" else 5
+    wait_until(lambda: told().count(None) == old, "all is read")
     kafka.delete_topic(gone)
     wait_until(lambda: "lost" in told(), "the deletion is noticed")
-    assert stop_gracefully(running)
+    if restarted:
+        assert stop_gracefully(running)
     kafka.create_topic(gone, partitions=1)
     kafka.produce(gone, [b"new"] * 10)  # past where the old one was read to
-    rows = [row for row in query.run().to_pylist() if row["event"] is None]
-    assert [(row["offset"], row["value"]) for row in rows] == [(o, b"new") for o in range(10)]
+    if restarted:
+        query.run()
+    else:
+        wait_until(lambda: told().count(None) >= old + 10, "the new one is read")
+        assert stop_gracefully(running)
+    rows = [row for row in query.rows().to_pylist() if row["value"] == b"new"]
+    assert [row["offset"] for row in rows] == list(range(10))
 
 
 def test_a_missing_partition_is_named(

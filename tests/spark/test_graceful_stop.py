@@ -34,9 +34,10 @@ def delivered(*queries):
     )
 
 
-def nothing_is_left_of_the_request(query) -> bool:
-    """The file of a planner that was asked to stop, or has answered."""
-    return {answer_of(run) for run in graceful_stop._ends(query.query)} == {"absent"}
+def planners_answer(query) -> str:
+    """What the planner of the run that was stopped has left for all who ask."""
+    (answer,) = {answer_of(run) for run in graceful_stop._ends(query.query)}
+    return answer
 
 
 class HeldBatch:
@@ -143,7 +144,7 @@ def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
     assert not stop_gracefully(query.query, timeout_s=PATIENCE_S)
     assert query.query.exception() is None
     assert set(committed().values()) == {5}
-    assert nothing_is_left_of_the_request(query)
+    assert planners_answer(query) == "uncommitted"
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
@@ -167,7 +168,7 @@ def test_the_coordinator_is_away_when_the_batch_ends(
     finally:
         kafka.restart()
     assert set(committed().values()) == {10 if comes_back else 5}
-    assert nothing_is_left_of_the_request(query)
+    assert planners_answer(query) == ("committed" if comes_back else "uncommitted")
 
 
 def test_with_async_progress_tracking_what_spark_has_logged_is_committed(
@@ -194,6 +195,45 @@ def test_an_idle_query_knows_who_is_asked(kafka, topic_name, stream):
         running = query.start(processingTime="200 milliseconds")
         wait_until(lambda r=running: r.lastProgress is not None, "a batch")
         assert stop_gracefully(running, timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_run_with_once_has_only_one_batch_and_ends_before_it_can_be_asked(
+    kafka, topic_name, stream, committed, checkpoint
+):
+    """Nothing comes after the batch that would prove it, but the checkpoint if it is known."""
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query = stream(**({} if checkpoint else {"checkpointLocation": ""}))
+    batch = HeldBatch(query)
+    query.start(once=True)
+    assert batch.reached.wait(PATIENCE_S)
+    with ThreadPoolExecutor(1) as one:
+        stopped = one.submit(stop_gracefully, query.query, PATIENCE_S)
+        batch.may_end.set()
+        query.query.awaitTermination(PATIENCE_S)
+        # Whichever it is, the group has it or it is not said to.
+        assert stopped.result() == (committed() == {TopicPartition(topic_name, 0): 10})
+    assert query.query.exception() is None
+
+
+def test_a_batch_that_another_stop_has_interrupted(kafka, topic_name, stream, committed):
+    query = stream()
+    held = threading.Event()
+    hold_the_second_batch(kafka, topic_name, query, committed, held)
+    threading.Timer(0.5, held.set).start()  # Spark's stop() waits for the sink
+    query.query.stop()
+    assert not stop_gracefully(query.query), "and it may have been the one to be asked"
+    assert set(committed().values()) == {5}
+
+
+def test_a_run_that_has_ended_by_itself_is_complete(kafka, topic_name, stream, committed):
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 10)
+    query = stream(checkpointLocation="")
+    query.run()
+    assert [stop_gracefully(query.query) for _ in range(2)] == [True, True]
+    assert set(committed().values()) == {10}
 
 
 def test_a_run_that_had_nothing_to_read_has_stopped(kafka, topic_name, stream):

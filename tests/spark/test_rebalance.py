@@ -23,6 +23,7 @@ from pyspark_kafka_rebalance.testing.ledger import duplicated_rows
 
 from . import waiting
 from .conftest import SteadyProducer
+from .lone_members import joining, kill
 
 pytestmark = pytest.mark.several_sparks
 
@@ -191,19 +192,16 @@ def test_a_graceful_stop_while_a_dead_member_holds_the_join(kafka, topic_name, g
             session_timeout_ms=30_000,
         )
         wait_until(lambda: dead.poll_with_rebalance(100) and dead.assignment(), "its share")
-        dead._membership._closed = True  # no heartbeat, no join, no leaving any more
-        dead._client.close()
+        kill(dead)
         late = DeferredRevokeConsumer(
             topic_name, bootstrap_servers=kafka.bootstrap_servers, group_id=group_id
         )
         try:
-            wait_until(
-                lambda: late.poll_with_rebalance(100) and late._membership._joining, "a held join"
-            )
+            wait_until(lambda: late.poll_with_rebalance(100) and joining(late), "a held join")
             for _ in range(3):
                 query.wait_for_batch()
             query.stop()
-            assert late._membership._joining, "the join was not held, so this proves nothing"
+            assert joining(late), "the join was not held, so this proves nothing"
             ledger = queries.ledger()
             reached = {}
             for partition, offset in zip(

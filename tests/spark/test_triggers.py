@@ -12,6 +12,7 @@ from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 
 from .conftest import offsets_of
+from .lone_members import kill
 from .waiting import wait_until
 
 
@@ -76,8 +77,7 @@ def a_member(kafka, topic_name, group_id):
 def test_a_run_with_an_end_waits_for_what_a_dead_member_owned(stream, a_member, protocol, trigger):
     """It ended with nothing read and no error while the dead one's session went on."""
     dead = a_member(protocol)
-    dead._membership._closed = True  # no heartbeat, no join, no leaving any more
-    dead._client.close()
+    kill(dead)
     query = stream(kafka__group__protocol=protocol, kafka__session__timeout__ms="10000")
     assert offsets_of(query.run(**trigger)) == [(p, o) for p in range(4) for o in range(10)]
 
@@ -102,6 +102,44 @@ def test_a_run_with_an_end_leaves_to_a_live_member_what_that_owns(stream, a_memb
     finally:
         ended.set()
         polling.join()
+
+
+@trigger_is_told
+@pytest.mark.parametrize(
+    ("protocol", "trigger", "checkpoint"),
+    [
+        ("classic", {"availableNow": True}, True),
+        ("consumer", {"availableNow": True}, False),
+        ("classic", {"once": True}, True),
+        ("consumer", {"once": True}, True),
+    ],
+)
+def test_a_run_with_an_end_of_two_loads_with_one_group_reads_every_record_once(
+    kafka, topic_name, stream, protocol, trigger, checkpoint
+):
+    """The second load waited for what the first had in the same batch, until its revoke timed out.
+
+    Then it read that as well.
+    """
+    kafka.create_topic(topic_name, partitions=4)
+    given = {} if checkpoint else {"checkpointLocation": ""}
+    query = stream(kafka__group__protocol=protocol, maxOffsetsPerTrigger="8", **given)
+    query.frame = lambda: query.load().union(query.load())
+    for run in range(2):
+        kafka.produce(topic_name, [b"x"] * 40)
+        assert offsets_of(query.run(**trigger)) == [
+            (p, o) for p in range(4) for o in range(10 * run, 10 * run + 10)
+        ]
+
+
+@trigger_is_told
+def test_a_join_of_two_loads_with_one_group_reads_every_record_once(kafka, topic_name, stream):
+    kafka.create_topic(topic_name, partitions=4)
+    kafka.produce(topic_name, [b"x"] * 40)
+    query = stream(maxOffsetsPerTrigger="8")
+    query.frame = lambda: query.load().join(query.load(), ["partition", "offset"])
+    assert query.run().num_rows == 0, "what one load has, the other has not"
+    assert sum(progress.numInputRows for progress in query.query.recentProgress) == 40
 
 
 @pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="from Spark 4.2 on AvailableNow has many batches")

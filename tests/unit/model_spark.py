@@ -107,6 +107,9 @@ class NoDriverSources:
     def enter(self) -> None:
         pass
 
+    def may_have_siblings(self) -> bool:
+        return False
+
     def leave(self) -> None:
         pass
 
@@ -159,7 +162,7 @@ class Process:
 
     @property
     def membership(self) -> QueryMembership | None:
-        return self.reader._membership
+        return None if self.reader._run is None else self.reader._run.membership
 
     @property
     def pump(self) -> SteppedPump:
@@ -175,7 +178,7 @@ class Process:
 
     @property
     def run(self) -> str:
-        return self.reader._run
+        return "" if self.reader._run is None else self.reader._run.name
 
 
 def through_json(offset: dict[str, Any]) -> dict[str, Any]:
@@ -240,7 +243,8 @@ class ModelQuery:
         """Between two batches of this model; whether the planner says that all is committed."""
         assert self.process is not None
         process = self.process
-        request = process.reader._stop_request
+        run = process.reader._run
+        request = None if run is None else run.stop_request
         if process.stage is Stage.IDLE and request is not None:
             assert isinstance(request, ModelStopRequest)
             request.asked = [process.start]

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.assignment import QueryAssignment, RebalanceEvent
+from pyspark_kafka_rebalance.source.assignment import QueryAssignment
+from pyspark_kafka_rebalance.source.event_rows import RebalanceEvent
 
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]
 MEMBERS = range(2)
@@ -134,7 +135,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         for mine in self.mine.values():
             if mine.member == member:
                 mine.generation = self.generation
-        self.query.new_generation(member, self.generation)
+        self.query.partitions.new_generation(member, self.generation)
 
     @rule(partition=a_partition, length=st.integers(0, 8), leaves=st.booleans())
     def another_query_has_it(self, partition: TopicPartition, length: int, leaves: bool) -> None:
@@ -156,7 +157,7 @@ class AgainstAGroup(RuleBasedStateMachine):
                 self.record("revoke_requested", partition, self.mine[partition].generation)
         self.query.request_revoke([p for p in PARTITIONS if p in partitions])
 
-    @precondition(lambda self: self.query.revoking())
+    @precondition(lambda self: self.query.partitions.revoking())
     @rule(member=a_member, still=st.sets(a_partition))
     def take_revokes_back(self, member: int, still: set[TopicPartition]) -> None:
         for partition, mine in sorted(self.mine.items(), key=lambda item: item[1].revoking):
@@ -165,7 +166,7 @@ class AgainstAGroup(RuleBasedStateMachine):
                 self.record("assigned", partition, mine.generation)
         self.query.keep(member, still)
 
-    @precondition(lambda self: self.query.revoking())
+    @precondition(lambda self: self.query.partitions.revoking())
     @rule(member=a_member)
     def complete_what_is_drained(self, member: int) -> None:
         if member in self.out:
@@ -209,10 +210,10 @@ class AgainstAGroup(RuleBasedStateMachine):
 
     # -- starting positions -----------------------------------------------------------------------
 
-    @precondition(lambda self: self.query.unpositioned())
+    @precondition(lambda self: self.query.partitions.unpositioned())
     @rule(otherwise=st.integers(0, 3))
     def find_starts(self, otherwise: int) -> None:
-        for partitions in self.query.unpositioned().values():
+        for partitions in self.query.partitions.unpositioned().values():
             for partition in partitions:
                 self.find_start_of(partition, otherwise)
 
@@ -250,7 +251,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         """Planning up to its I/O."""
         self.planned = {
             p: a_range(p, position, position + lengths[p])
-            for p, position in self.query.plannable().items()
+            for p, position in self.query.partitions.plannable().items()
             if p in lengths
         }
 
@@ -271,7 +272,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         ranges = self.query.hand_out(planned, lambda member: member not in uncertain)
         assert ranges == allowed
         if not ranges and not self.rows:
-            assert not self.query.has_events()
+            assert not self.query.events.wait()
             return
         for partition, handed in ranges.items():
             offsets = set(range(handed.start, handed.end))
@@ -282,11 +283,11 @@ class AgainstAGroup(RuleBasedStateMachine):
             self.mine[partition].read = True
         # In which order partitions were taken back together says nothing.
         assert by_partition(rows(self.query.take_events())) == by_partition(self.rows)
-        assert self.query.take_lost() == self.lost
+        assert self.query.events.take_lost() == self.lost
         self.batch = Batch(
             {p: (r.start, r.end) for p, r in ranges.items()},
             self.rows,
-            {**self.query.log_positions(), **{p: r.end for p, r in ranges.items()}},
+            {**self.query.marks.log_positions(), **{p: r.end for p, r in ranges.items()}},
         )
         self.unlogged = False
         self.rows, self.lost = [], set()
@@ -347,11 +348,11 @@ class AgainstAGroup(RuleBasedStateMachine):
         for partition, offset in self.sent.pop(member).items():
             if partition in self.mine and self.mine[partition].member == member:
                 self.known[partition] = max(offset, self.known.get(partition, offset))
-                self.query.acknowledge(partition, offset)
+                self.query.acknowledge({partition: offset})
 
     # -- misfortune -------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.batch is None and self.query.plannable())
+    @precondition(lambda self: self.batch is None and self.query.partitions.plannable())
     @rule(partition=a_partition, end=st.integers(0, 10))
     def truncate(self, partition: TopicPartition, end: int) -> None:
         """The topic was made anew and is shorter; ``failOnDataLoss`` is false."""
@@ -409,9 +410,9 @@ class AgainstAGroup(RuleBasedStateMachine):
         allowed = {
             p: m.position for p, m in self.mine.items() if m.position is not None and not m.revoking
         }
-        assert self.query.plannable() == allowed
+        assert self.query.partitions.plannable() == allowed
         without_start = {p: m.member for p, m in self.mine.items() if m.position is None}
-        asked = {p: m for m, ps in self.query.unpositioned().items() for p in ps}
+        asked = {p: m for m, ps in self.query.partitions.unpositioned().items() for p in ps}
         assert asked == without_start
 
     @invariant()
@@ -429,8 +430,8 @@ class AgainstAGroup(RuleBasedStateMachine):
 
     @invariant()
     def every_position_is_for_the_next_offset(self) -> None:
-        assert self.query.positions() == self.proven
-        assert self.query.has_unlogged_positions() == self.unlogged
+        assert self.query.marks.positions() == self.proven
+        assert self.query.marks.are_unlogged() == self.unlogged
 
     @invariant()
     def undrained_is_exact(self) -> None:
@@ -457,12 +458,12 @@ class AgainstAGroup(RuleBasedStateMachine):
 
     @invariant()
     def what_there_is_to_see(self) -> None:
-        assert self.query.owned().keys() == self.mine.keys()
-        for partition, owned in self.query.owned().items():
+        assert self.query.partitions.all().keys() == self.mine.keys()
+        for partition, owned in self.query.partitions.all().items():
             mine = self.mine[partition]
             assert (owned.member, owned.generation) == (mine.member, mine.generation)
-        assert self.query.revoking() == {p for p, m in self.mine.items() if m.revoking}
-        assert self.query.has_events() == bool(self.rows)
+        assert self.query.partitions.revoking() == {p for p, m in self.mine.items() if m.revoking}
+        assert self.query.events.wait() == bool(self.rows)
 
 
 AgainstAGroup.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=50)
@@ -500,23 +501,23 @@ def test_a_loss_and_quick_rejoin_do_not_hand_out_the_batch_in_flight_again(
 ) -> None:
     read(query, P, 100, 150)
     query.lose(0, [P])
-    assert query.plannable() == {}
-    assert query.take_lost() == {P}
+    assert query.partitions.plannable() == {}
+    assert query.events.take_lost() == {P}
     query.assign(0, 43, [P])
-    assert query.plannable() == {}, "its start is not known yet"
+    assert query.partitions.plannable() == {}, "its start is not known yet"
     assert query.start_at(P, 100, 0) == 150, "what the batch in flight reads is not read again"
     assert query.commits() == {}, "Spark has not committed it"
     assert query.undrained([P]) == {P}
     query.prove()
     assert query.commits() == {0: {P: 150}}
-    query.acknowledge(P, 150)
+    query.acknowledge({P: 150})
     assert query.undrained([P]) == set()
 
 
 def test_what_came_back_before_the_next_batch_is_not_told_as_lost(query: QueryAssignment) -> None:
     query.lose(0, [P])
     query.assign(1, 7, [P])
-    assert query.take_lost() == set()
+    assert query.events.take_lost() == set()
 
 
 def test_after_a_loss_the_next_owner_may_have_gone_further(query: QueryAssignment) -> None:
@@ -526,18 +527,18 @@ def test_after_a_loss_the_next_owner_may_have_gone_further(query: QueryAssignmen
     assert query.start_at(P, 300, 0) == 300
     query.prove()
     assert query.commits() == {}, "150 would move the group's offset back"
-    assert query.positions() == {P: 300}
+    assert query.marks.positions() == {P: 300}
 
 
 def test_a_late_loss_does_not_take_what_another_member_of_ours_has(query: QueryAssignment) -> None:
     query.assign(1, 42, [P])
     query.start_at(P, 100, 0)
     query.lose(0, [P])
-    assert query.plannable() == {P: 100}
-    assert query.take_lost() == set()
+    assert query.partitions.plannable() == {P: 100}
+    assert query.events.take_lost() == set()
     query.request_revoke([P])
     query.complete_revoke(0, [P])
-    assert query.owned()[P].member == 1
+    assert query.partitions.all()[P].member == 1
 
 
 def test_a_kill_after_a_refused_commit_forgets_nothing(query: QueryAssignment) -> None:
@@ -549,12 +550,12 @@ def test_a_kill_after_a_refused_commit_forgets_nothing(query: QueryAssignment) -
     query.lose(0, [P])
     assert query.commits() == {}, "what is lost is not committed"
     read(query, Q, 0, 10)
-    positions = {**query.positions(), Q: 10}
+    positions = {**query.marks.positions(), Q: 10}
     assert positions == {P: 150, Q: 10}
 
     restarted = QueryAssignment()
     restarted.restore(positions)
-    assert restarted.positions() == positions, "the next offset carries them as well"
+    assert restarted.marks.positions() == positions, "the next offset carries them as well"
     restarted.assign(0, 44, [P])
     assert restarted.start_at(P, 100, 0) == 150
     assert restarted.commits() == {0: {P: 150}}
@@ -571,9 +572,9 @@ def test_positions_of_the_checkpoint_do_not_move_the_group_back() -> None:
 def test_positions_of_the_checkpoint_do_not_count_where_the_group_has_gone_back_since() -> None:
     restarted = QueryAssignment()
     restarted.restore({P: 150, Q: 10})
-    assert restarted.unheard_of() == [P, Q]
-    restarted.acknowledge(P, 150)
-    assert restarted.unheard_of() == [Q]
+    assert restarted.marks.unheard_of() == [P, Q]
+    restarted.acknowledge({P: 150})
+    assert restarted.marks.unheard_of() == [Q]
     restarted.assign(0, 44, [P, Q])
     assert restarted.start_at(P, 40, 0) == 40
     assert restarted.start_at(Q, 4, 0) == 10, "its commit was not accepted any more"
@@ -604,7 +605,7 @@ def test_a_partition_whose_log_became_shorter_under_another_query_starts_where_t
     query.start_at(P, 100, 0)
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge(P, 150)
+    query.acknowledge({P: 150})
     read(query, P, 150, 160)
     query.lose(0, [P])
     query.assign(0, 43, [P])
@@ -612,7 +613,7 @@ def test_a_partition_whose_log_became_shorter_under_another_query_starts_where_t
     assert query.commits() == {}
     query.prove()
     assert query.commits() == {}, "160 is of the log before"
-    assert query.positions() == {P: 40}
+    assert query.marks.positions() == {P: 40}
 
 
 def test_after_a_replay_the_checkpoint_does_not_bring_back_what_was_set_back_or_deleted() -> None:
@@ -620,15 +621,15 @@ def test_after_a_replay_the_checkpoint_does_not_bring_back_what_was_set_back_or_
     restarted = QueryAssignment()
     restarted.restore({P: 100, Q: 9})
     restarted.resume({P: a_range(P, 100, 150)})
-    restarted.acknowledge(P, 100)  # waiting for its owner
+    restarted.acknowledge({P: 100})  # waiting for its owner
     restarted.assign(0, 44, [P, Q])
     assert restarted.start_at(P, 0, 0) == 0, "the owner has found the log shorter"
     restarted.start_at(Q, 9, 0)
     restarted.delete([Q])
     restarted.restore({P: 150, Q: 9})  # the end of the replayed batch
     restarted.prove()
-    assert restarted.plannable() == {P: 0}
-    assert restarted.positions() == {P: 0}
+    assert restarted.partitions.plannable() == {P: 0}
+    assert restarted.marks.positions() == {P: 0}
     assert restarted.commits() == {}
 
 
@@ -657,7 +658,7 @@ def test_a_start_that_nobody_committed_is_committed_at_once() -> None:
     assert query.start_at(P, None, 500) == 500
     assert query.commits() == {1: {P: 500}}
     assert query.undrained([P]) == {P}, "nor is it released before"
-    query.acknowledge(P, 500)
+    query.acknowledge({P: 500})
     assert query.commits() == {}
     assert query.undrained([P]) == set()
 
@@ -671,7 +672,7 @@ def test_a_start_that_the_group_knows_is_not_committed_again(committed: int) -> 
 
 
 def test_no_range_where_the_revoke_was_requested_after_planning(query: QueryAssignment) -> None:
-    planned = {P: a_range(P, *(query.plannable()[P], 150))}
+    planned = {P: a_range(P, *(query.partitions.plannable()[P], 150))}
     query.request_revoke([P])
     assert query.hand_out(planned, certain) == {}
     assert query.undrained([P]) == set()
@@ -683,7 +684,7 @@ def test_no_range_for_a_member_whose_lease_is_over(query: QueryAssignment) -> No
     planned = {P: a_range(P, 100, 150), Q: a_range(Q, 0, 10)}
     sure: Callable[[int], bool] = [False, True].__getitem__
     assert query.hand_out(planned, sure) == {Q: planned[Q]}
-    assert query.plannable() == {P: 100, Q: 10}
+    assert query.partitions.plannable() == {P: 100, Q: 10}
 
 
 def test_no_range_from_an_older_position(query: QueryAssignment) -> None:
@@ -704,12 +705,12 @@ def test_a_revoke_waits_for_proof_and_then_for_the_acknowledgement(query: QueryA
     query.prove()
     assert not query.waits_for_proof()
     assert query.undrained([P]) == {P}
-    query.acknowledge(P, 149)
+    query.acknowledge({P: 149})
     assert query.undrained([P]) == {P}
-    query.acknowledge(P, 150)
+    query.acknowledge({P: 150})
     assert query.undrained([P]) == set()
     query.complete_revoke(0, [P])
-    assert query.plannable() == {}
+    assert query.partitions.plannable() == {}
 
 
 def test_the_row_of_a_requested_revoke_is_proven_before_the_release(
@@ -720,11 +721,11 @@ def test_the_row_of_a_requested_revoke_is_proven_before_the_release(
     assert query.take_events() == []
     query.request_revoke([P])
     query.prove()
-    query.acknowledge(P, 150)
+    query.acknowledge({P: 150})
     assert query.undrained([P]) == {P}, "its state is still to be flushed"
     assert not query.waits_for_proof(), "there is no batch with the row yet"
     assert query.hand_out({}, certain) == {}
-    assert query.has_events()
+    assert query.events.wait()
     assert query.take_events() == [RebalanceEvent("revoke_requested", P, 41)]
     assert query.undrained([P]) == {P}
     assert query.waits_for_proof()
@@ -736,7 +737,7 @@ def test_no_row_holds_the_release_of_what_was_never_read(
     query_with_events: QueryAssignment,
 ) -> None:
     query_with_events.request_revoke([P])
-    assert query_with_events.has_events()
+    assert query_with_events.events.wait()
     assert query_with_events.undrained([P]) == set()
 
 
@@ -771,7 +772,7 @@ def test_a_row_of_before_the_loss_holds_nothing_after_it(
     query = query_with_events
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge(P, 150)
+    query.acknowledge({P: 150})
     query.request_revoke([P])
     query.take_events()
     assert query.waits_for_proof()
@@ -790,7 +791,7 @@ def test_rows_tell_what_happened_in_order(query_with_events: QueryAssignment) ->
     query.keep(1, [])  # another member's
     query.keep(0, [P])
     query.keep(0, [])
-    query.new_generation(0, 42)
+    query.partitions.new_generation(0, 42)
     query.request_revoke([P])
     query.complete_revoke(0, [P])
     query.assign(1, 8, [P, Q])
@@ -804,28 +805,28 @@ def test_rows_tell_what_happened_in_order(query_with_events: QueryAssignment) ->
         ("assigned", Q, 8),
         ("lost", Q, 8),
     ]
-    assert not query.has_events()
+    assert not query.events.wait()
 
 
 def test_without_rows_nothing_is_kept_for_them(query: QueryAssignment) -> None:
     query.request_revoke([P])
-    assert not query.has_events()
+    assert not query.events.wait()
     assert query.take_events() == []
 
 
 def test_a_revoke_that_is_taken_back_lets_ranges_through_again(query: QueryAssignment) -> None:
     query.request_revoke([P])
-    assert query.revoking() == {P}
+    assert query.partitions.revoking() == {P}
     query.keep(0, [])
-    assert query.revoking() == set()
+    assert query.partitions.revoking() == set()
     read(query, P, 100, 150)
 
 
 def test_after_data_loss_the_group_moves_back_as_well(query: QueryAssignment) -> None:
     query.move_to(P, 40)
-    assert query.plannable() == {P: 40}
+    assert query.partitions.plannable() == {P: 40}
     assert query.commits() == {0: {P: 40}}
-    query.acknowledge(P, 40)
+    query.acknowledge({P: 40})
     assert query.commits() == {}
     query.lose(0, [P])
     query.assign(0, 42, [P])
@@ -845,7 +846,7 @@ def test_what_a_batch_read_before_data_loss_is_not_committed_after_it(
 def test_batches_are_proven_in_order_and_each_with_all_before_it(query: QueryAssignment) -> None:
     """As async progress tracking does."""
     read(query, P, 100, 150)
-    first = query.batch
+    first = query.batches.number
     read(query, P, 150, 170)
     read(query, P, 170, 175)
     assert query.unproven() == {P: a_range(P, 100, 175)}
@@ -855,9 +856,9 @@ def test_batches_are_proven_in_order_and_each_with_all_before_it(query: QueryAss
     assert query.unproven() == {P: a_range(P, 150, 175)}
     query.prove()
     assert query.commits() == {0: {P: 175}}
-    query.acknowledge(P, 175)
+    query.acknowledge({P: 175})
     assert query.undrained([P]) == set()
-    assert not query.has_unproven()
+    assert not query.batches.any()
 
 
 def test_an_offset_that_the_group_has_forgotten_is_committed_again(
@@ -865,11 +866,11 @@ def test_an_offset_that_the_group_has_forgotten_is_committed_again(
 ) -> None:
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge(P, 150)
+    query.acknowledge({P: 150})
     query.lose(0, [P])
     query.assign(0, 43, [P])
     query.start_at(P, None, 0)  # expired, deleted, or the topic was made anew
-    assert query.plannable() == {P: 150}
+    assert query.partitions.plannable() == {P: 150}
     assert query.commits() == {0: {P: 150}}
 
 
@@ -878,16 +879,16 @@ def test_what_is_not_ours_is_not_moved(query: QueryAssignment) -> None:
     query.move_to(Q, 3)  # no start yet
     query.lose(0, [P])
     query.move_to(P, 40)
-    assert query.plannable() == {}
+    assert query.partitions.plannable() == {}
     assert query.commits() == {}
-    assert query.positions() == {P: 100}
+    assert query.marks.positions() == {P: 100}
 
 
 def test_an_older_acknowledgement_changes_nothing(query: QueryAssignment) -> None:
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge(P, 150)
-    query.acknowledge(P, 120)
+    query.acknowledge({P: 150})
+    query.acknowledge({P: 120})
     assert query.undrained([P]) == set()
     assert query.commits() == {}
 
@@ -898,41 +899,41 @@ def test_a_checkpoint_needs_no_group() -> None:
     restarted.assign(0, 44, [P])
     assert restarted.start_at(P, None, 999) == 150, "the group was deleted"
     assert restarted.commits() == {0: {P: 150}}, "and knows it again"
-    assert not restarted.has_unlogged_positions()
+    assert not restarted.marks.are_unlogged()
 
 
 def test_a_start_is_unlogged_until_an_offset_has_it(query: QueryAssignment) -> None:
-    assert query.has_unlogged_positions()
-    assert query.log_positions() == {P: 100}
-    assert not query.has_unlogged_positions()
+    assert query.marks.are_unlogged()
+    assert query.marks.log_positions() == {P: 100}
+    assert not query.marks.are_unlogged()
     query.lose(0, [P])
     query.assign(1, 42, [P])
     query.start_at(P, 100, 0)
-    assert not query.has_unlogged_positions(), "nothing is new"
+    assert not query.marks.are_unlogged(), "nothing is new"
     query.move_to(P, 40)
-    assert query.has_unlogged_positions()
+    assert query.marks.are_unlogged()
 
 
 def test_only_what_is_neither_owned_nor_in_flight_is_forgotten(query: QueryAssignment) -> None:
     query.forget([P])
-    assert query.positions() == {P: 100}
+    assert query.marks.positions() == {P: 100}
     read(query, P, 100, 150)
     query.lose(0, [P])
     query.forget([P])
-    assert query.positions() == {P: 100}
+    assert query.marks.positions() == {P: 100}
     query.prove()
-    query.log_positions()
+    query.marks.log_positions()
     query.forget([P])
-    assert query.positions() == {}
-    assert not query.is_known(P)
-    assert query.has_unlogged_positions(), "a restart would go on in what has its name by then"
+    assert query.marks.positions() == {}
+    assert not query.marks.are_known(P)
+    assert query.marks.are_unlogged(), "a restart would go on in what has its name by then"
 
 
 def test_an_offset_without_what_was_deleted_is_due(query: QueryAssignment) -> None:
-    query.log_positions()
+    query.marks.log_positions()
     query.delete([P])
-    assert query.has_unlogged_positions()
-    assert query.log_positions() == {}
+    assert query.marks.are_unlogged()
+    assert query.marks.log_positions() == {}
 
 
 # -- what a stop leaves behind --------------------------------------------------------------------
@@ -944,9 +945,9 @@ def test_all_is_committed_when_the_group_has_the_last_batch(query: QueryAssignme
     assert query.uncommitted() == {P}, "not proven"
     query.prove()
     assert query.uncommitted() == {P}, "not acknowledged"
-    query.acknowledge(P, 149)
+    query.acknowledge({P: 149})
     assert query.uncommitted() == {P}
-    query.acknowledge(P, 150)
+    query.acknowledge({P: 150})
     assert query.uncommitted() == set()
 
 
@@ -963,7 +964,7 @@ def test_what_the_last_batch_read_is_not_forgotten_when_it_is_lost(query: QueryA
     query.prove()
     assert query.commits() == {}, "nobody may commit it"
     assert query.uncommitted() == {P}
-    query.acknowledge(P, 150)  # the group was asked
+    query.acknowledge({P: 150})  # the group was asked
     assert query.uncommitted() == set()
 
 
@@ -977,7 +978,7 @@ def test_what_was_lost_with_an_earlier_batch_does_not_count_for_good(
     query.prove()
     read(query, Q, 10, 20)
     query.prove()
-    query.acknowledge(Q, 20)
+    query.acknowledge({Q: 20})
     assert query.uncommitted() == set()
 
 
@@ -988,7 +989,7 @@ def test_what_earlier_batches_read_counts_while_it_is_owned(query: QueryAssignme
     read(query, P, 100, 150)
     read(query, Q, 10, 20)
     query.prove()
-    query.acknowledge(Q, 20)
+    query.acknowledge({Q: 20})
     assert query.uncommitted() == {P}
 
 
@@ -1003,9 +1004,9 @@ def test_what_is_gone_from_kafka_cannot_be_repeated(query: QueryAssignment, gone
         query.forget([P])
     elif gone == "shorter":
         query.move_to(P, 120)
-        query.acknowledge(P, 120)
+        query.acknowledge({P: 120})
     else:
-        query.acknowledge(P, 150)
+        query.acknowledge({P: 150})
         query.lose(0, [P])
         query.assign(0, 42, [P])
         query.start_at(P, 30, 0)

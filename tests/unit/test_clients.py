@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any
 
 import pytest
 
+from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.source import clients
 from pyspark_kafka_rebalance.source.clients import build_clients
+from pyspark_kafka_rebalance.source.fixed_assignment import FixedAssignment
 from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.query_member import QueryMember
 
 OPTIONS = {
     "kafka.bootstrap.servers": "127.0.0.1:9092",
@@ -50,10 +54,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
 def test_the_first_alone_and_then_the_others_at_once_in_order(built: list[Client]) -> None:
     parsed = SourceOptions.parse(OPTIONS, default_readers=2).for_stream()
     building = build_clients(parsed, "run")
-    first: Any = next(building)
-    assert built == [first]
-    assert first.is_first
-    members: list[Any] = [first, *building]
+    first = next(building)
+    assert built == [first.member]
+    members: list[Any] = [client.member for client in (first, *building)]
     assert [m.config["client_id"] for m in members] == [f"run-{n}" for n in range(4)]
     assert [m.config["group_instance_id"] for m in members] == [f"static-{n}" for n in range(4)]
     assert [m.is_first for m in members] == [True, False, False, False]
@@ -66,3 +69,16 @@ def test_one_that_cannot_be_built_closes_those_beside_it(built: list[Client]) ->
     with pytest.raises(KafkaRebalanceError, match="bad-2"):
         next(building)
     assert [(m.config["client_id"], m.closed) for m in built] == [("bad-0", False), ("bad-1", True)]
+
+
+@pytest.mark.parametrize("kind", [DeferredRevokeConsumer, FixedAssignment])
+def test_both_kinds_have_what_a_query_needs_of_a_member(kind: type) -> None:
+    """mypy says so of one alone: the other inherits from classes that are not typed."""
+    wanted = {name: found for name, found in vars(QueryMember).items() if not name.startswith("_")}
+    assert wanted
+    for name, declared in wanted.items():
+        found = inspect.getattr_static(kind, name)
+        assert isinstance(found, property) == isinstance(declared, property), name
+        if callable(found):
+            takes = inspect.signature(found).parameters
+            assert takes.keys() >= inspect.signature(declared).parameters.keys(), name

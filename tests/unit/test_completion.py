@@ -41,6 +41,10 @@ def test_records_handed_out_again_after_a_seek_back_are_pending_again() -> None:
     completion = handed(5, 6, 7)
     for offset in (5, 6, 7):
         completion.complete(offset)
+    completion.hand_out([6])
+    completion.complete(6)
+    assert completion.position == 7
+    completion.hand_out([7])
     completion.hand_out([6, 7])
     assert completion.position == 6
     completion.complete(7)
@@ -54,7 +58,10 @@ def test_a_seek_back_before_the_first_is_handed_out_too() -> None:
     assert completion.complete(P, [5, 6, 7]) == 8
     completion.hand_out(P, [3, 4])
     assert completion.pending() == {P}
-    assert completion.complete(P, [3, 4]) == 8
+    assert completion.complete(P, [3, 4]) == 5, "5 to 7 are handed out again"
+    assert completion.complete_below({P: 5}) == {P: 5}
+    completion.hand_out(P, [5, 6, 7])
+    assert completion.complete(P, [5, 6, 7]) == 8
 
 
 def test_a_forward_seek_leaves_nothing_that_waits() -> None:
@@ -179,3 +186,55 @@ def test_the_leader_epoch_is_that_of_the_last_record_before_an_offset() -> None:
     completion.truncate(P, 26)
     completion.hand_out(P, range(26, 30), 6)
     assert [completion.leader_epoch(P, offset) for offset in (26, 27)] == [5, 6]
+
+
+def test_a_late_commit_of_the_assignment_before_does_not_pass_what_is_handed_out_since() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 10))
+    completion.forget([P])
+    with pytest.raises(PartitionsLostError, match="at 8 is past 0"):
+        completion.refuse_truncated({P: 8})
+    completion.hand_out(P, range(0, 3))
+    completion.refuse_truncated({P: 3})
+    with pytest.raises(PartitionsLostError, match="at 8 is past 3"):
+        completion.refuse_truncated({P: 8})
+    completion.sought([P])
+    completion.refuse_truncated({P: 8})
+
+
+def test_the_epoch_of_what_a_forward_seek_left_out_is_not_known() -> None:
+    """An heir that is told a lower one goes back, to where that epoch ended."""
+    completion = Completion()
+    completion.hand_out(P, range(10), leader_epoch=0)
+    completion.sought([P])
+    completion.hand_out(P, range(20, 30), leader_epoch=4)
+    assert [completion.leader_epoch(P, at) for at in (10, 15, 20, 21, 30)] == [0, -1, -1, 4, 4]
+
+
+def test_what_is_complete_is_told_until_the_last_commit_is_answered() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(10))
+    completion.complete(P, range(5, 10))
+    remaining, _ = completion.remaining(P, 0)
+    assert remaining.count(10) == 5
+    completion.leave([P])
+    assert completion.remaining(P, 0)[0] == remaining
+    assert completion.pending() == frozenset()
+    completion.hand_out(P, [3])
+    assert completion.position(P) == 3, "assigned anew, it begins anew"
+    completion.forget([P])
+    assert completion.remaining(P, 0)[0].count(10) == 10
+
+
+@pytest.mark.parametrize(
+    ("offset", "complete"), [(0, False), (4, False), (5, True), (9, True), (10, False), (25, False)]
+)
+def test_what_is_complete_is_what_would_not_come_again(offset: int, complete: bool) -> None:
+    completion = PartitionCompletion()
+    completion.hand_out(range(10))
+    for done in range(5, 10):
+        completion.complete(done)
+    assert completion.is_complete(offset) == complete
+    completion.seek(30)
+    completion.hand_out([30])
+    assert not completion.is_complete(25), "left out by a seek"

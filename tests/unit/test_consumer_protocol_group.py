@@ -12,7 +12,6 @@ from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 from uuid import UUID
 
 import pytest
@@ -21,11 +20,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kafka import errors as kafka_errors
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer import next_generation
-from pyspark_kafka_rebalance.consumer.group_membership import AssignmentReceived, Lost
-from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationMembership
+from pyspark_kafka_rebalance.consumer.group_membership import GroupMembership
+from pyspark_kafka_rebalance.consumer.member_parts import MemberParts
+from pyspark_kafka_rebalance.consumer.member_record import AssignmentReceived, Lost
+from pyspark_kafka_rebalance.consumer.next_generation import RULES, NextGenerationProtocol
 
 TOPIC = UUID(int=1)
 NUMBERS = range(4)
@@ -66,6 +67,8 @@ class Application:
             pattern=None,
             api_version=lambda request: 1,
             topic_name=lambda topic_id: "t",
+            coordinator=lambda: "broker",
+            send=self._send,
         )
         config = {
             "group_id": "g",
@@ -83,34 +86,30 @@ class Application:
         self.said: tuple[int, Partitions | None, bool] | None = None
         self.may_lose = True
         self.last_sent = clock.now
-        self.membership = NextGenerationMembership(
-            io,  # type: ignore[arg-type]
-            config,
-            lambda: (),
-            frozenset,
-        )
-        self.membership._session_known = True
-        self.membership._lane = SimpleNamespace(  # type: ignore[assignment]
-            consumer_group_heartbeat=self._heartbeat
-        )
+        parts = MemberParts(io, config, RULES, clock.monotonic)  # type: ignore[arg-type]
+        self.protocol = NextGenerationProtocol(parts)
+        self.membership = GroupMembership(parts, self.protocol, frozenset)
+        self.record = parts.record
 
-    async def _heartbeat(self, who: Any, epoch: int, fields: dict[str, Any]) -> Any:
+    async def _send(self, request: Any, node: str, timeout_ms: float) -> Any:
+        if isinstance(request, DescribeConfigsRequest):
+            return SimpleNamespace(results=())
         owned = None
-        if "topic_partitions" in fields:
-            owned = frozenset(n for topic in fields["topic_partitions"] for n in topic.partitions)
-        self.said = (epoch, owned, "rebalance_timeout_ms" in fields)
+        if request.topic_partitions is not None:
+            owned = frozenset(n for topic in request.topic_partitions for n in topic.partitions)
+        self.said = (request.member_epoch, owned, request.rebalance_timeout_ms != -1)
         return await Pause()
 
     # -- the network ------------------------------------------------------------------------------
 
     def send(self) -> None:
-        coroutine = self.membership._beat()
+        coroutine = self.protocol.beat()
         coroutine.send(None)  # up to the pause
         self.last_sent = self.clock.now
         self.flight = Flight(coroutine, self.clock.now)
 
     def revoke_by(self) -> float:
-        return self.membership._reconciliation.revoke_by
+        return self.protocol.reconciliation.revoke_by
 
     def arrive(self, coordinator: Coordinator) -> None:
         assert self.flight is not None
@@ -168,21 +167,17 @@ class Application:
             assigned = {p.partition for p in event.partitions}
             self.revoking = self.owned - assigned
             self.owned |= assigned
-            self.membership.applied(event)
+            self.protocol.applied(event)
 
     def release(self, numbers: set[int]) -> None:
         self.owned -= numbers
         self.revoking -= numbers
-        self.membership.released([TopicPartition("t", n) for n in numbers])
+        self.protocol.released([TopicPartition("t", n) for n in numbers])
 
     def knows_to_own(self) -> set[int]:
         """What is applied, without what the next poll will say is lost."""
-        lost = set()
-        for event in self.membership._events:
-            if isinstance(event, Lost):
-                gone = event.partitions
-                lost |= self.owned if gone is None else {p.partition for p in gone}
-        return self.owned - lost
+        owned = [TopicPartition("t", n) for n in self.owned]
+        return self.owned - {p.partition for p in self.record.lost_of(owned)}
 
 
 members = st.sampled_from(MEMBERS)
@@ -193,8 +188,6 @@ class Group(RuleBasedStateMachine):
     @initialize(owners=targets)
     def begin(self, owners: list[int]) -> None:
         self.clock = Clock()
-        self.patch = mock.patch.object(next_generation, "time", self.clock)
-        self.patch.start()
         self.coordinator = Coordinator(self.clock)
         self.applications = [Application(n, self.clock) for n in MEMBERS]
         self.the_coordinator_changes_its_mind(owners)
@@ -308,7 +301,7 @@ class Group(RuleBasedStateMachine):
         """Whatever gets lost: the deadline of a revoke is earlier than the coordinator's."""
         if hasattr(self, "applications"):
             for application in self.applications:
-                assert application.membership._losses == 0, self.coordinator.seats
+                assert application.record.losses == 0, self.coordinator.seats
 
     def teardown(self) -> None:
         """Left alone, every member gets what the coordinator wants it to own, and no more."""
@@ -330,14 +323,11 @@ class Group(RuleBasedStateMachine):
             for application in self.applications:
                 if application.flight is not None:
                     application.flight.coroutine.close()
-            self.patch.stop()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(next_generation, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 def through(application: Application, coordinator: Coordinator) -> None:

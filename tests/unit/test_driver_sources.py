@@ -73,6 +73,28 @@ def test_a_pattern_may_meet_any_topic(caplog: pytest.LogCaptureFixture) -> None:
     assert A_PART in logged(caplog, pattern, source("B"))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "may_be"),
+    [
+        ({}, {}, True),
+        ({"checkpointLocation": "/c"}, {}, True),
+        ({"checkpointLocation": "/c"}, {"checkpointLocation": "/c"}, True),
+        ({"checkpointLocation": "/one"}, {"checkpointLocation": "/other"}, False),
+        ({"kafka__group__id": "other"}, {}, False),
+    ],
+)
+def test_whether_another_load_of_the_query_may_be_in_the_group(
+    first: dict[str, str], second: dict[str, str], may_be: bool
+) -> None:
+    one, other = source("A", **first), source("B", **second)
+    one.enter()
+    assert not one.may_have_siblings(), "it is none of its own"
+    other.enter()
+    assert one.may_have_siblings() == other.may_have_siblings() == may_be
+    one.leave()
+    assert not other.may_have_siblings()
+
+
 def test_one_that_has_left_or_was_killed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

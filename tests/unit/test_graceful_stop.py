@@ -18,15 +18,15 @@ class Planners:
 
     def __init__(self, **answers: list[str]) -> None:
         self.answers = answers
-        self.forgotten: list[str] = []
+        self.given_up: list[str] = []
         self.now = 0.0
 
     def answer_of(self, run: str) -> str:
         answers = self.answers[run]
         return answers[min(int(self.now), len(answers) - 1)]
 
-    def forget(self, run: str) -> None:
-        self.forgotten.append(run)
+    def give_up(self, run: str) -> None:
+        self.given_up.append(run)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -46,24 +46,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Planners]]:
 
 
 @pytest.mark.parametrize(
-    ("answers", "complete", "forgotten"),
+    ("answers", "complete", "given_up"),
     [
         ({}, True, []),
-        ({"a": ["absent"]}, True, []),
-        ({"a": ["reached"] * 50 + ["absent"]}, True, []),
-        ({"a": ["reached"] * 50 + ["uncommitted"]}, False, ["a"]),
-        ({"a": ["uncommitted"], "b": ["reached", "absent"]}, False, ["a"]),
-        ({"a": ["reached"], "b": ["absent"]}, False, ["a"]),  # dead, or hangs
-        ({"a": ["reached"] * 70 + ["absent"]}, False, ["a"]),
+        ({"a": ["committed"]}, True, []),
+        ({"a": ["absent"]}, False, []),  # ended long ago, or was never there
+        ({"a": ["reached"] * 50 + ["committed"]}, True, []),
+        ({"a": ["reached"] * 50 + ["uncommitted"]}, False, []),
+        ({"a": ["uncommitted"], "b": ["reached", "committed"]}, False, []),
+        ({"a": ["reached"], "b": ["committed"]}, False, ["a"]),  # dead, or hangs
+        ({"a": ["reached"] * 70 + ["committed"]}, False, ["a"]),
     ],
 )
 def test_only_planners_that_left_with_everything_committed_are_a_success(
-    clock: list[Planners], answers: dict[str, list[str]], complete: bool, forgotten: list[str]
+    clock: list[Planners], answers: dict[str, list[str]], complete: bool, given_up: list[str]
 ) -> None:
     planners = Planners(**answers)
     clock.append(planners)
     assert planners.wait(commit_by=60.0) == complete
-    assert planners.forgotten == forgotten
+    assert planners.given_up == given_up
 
 
 def test_a_message_says_what_has_become_of_the_planner(
@@ -83,5 +84,7 @@ def test_a_message_says_what_has_become_of_the_planner(
     assert request.commits_wanted_s() > 0
     request.answer(committed=False)
     assert [send(), send()] == ["uncommitted BOOLEAN"] * 2
-    assert send(forget="true") == "absent BOOLEAN"
-    assert answer_of("run") == "absent"
+    StopRequest("another")
+    given_up = graceful_stop._PlannerMessage({"run": "another", "give_up": "true"})
+    assert given_up.schema() == "uncommitted BOOLEAN"
+    assert answer_of("another") == "uncommitted"

@@ -1,87 +1,15 @@
-"""What the coordinator's answers mean, and that requests carry the generation in hand."""
+"""That requests carry the generation in hand, and what is made of their answers."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance.consumer.lane import Lane, Member, Verdict, verdict_of
-
-#: What a coordinator answers to Heartbeat, OffsetCommit and LeaveGroup, and what the connection
-#: raises instead of an answer.
-EXPECTED = {
-    "NoError": Verdict.ACCEPTED,
-    # The generation in hand is not the group's any more, but the member is still known.
-    "RebalanceInProgressError": Verdict.AFTER_JOIN,
-    "IllegalGenerationError": Verdict.AFTER_JOIN,
-    # To be looked up anew.
-    "NotCoordinatorError": Verdict.COORDINATOR_GONE,
-    "CoordinatorNotAvailableError": Verdict.COORDINATOR_GONE,
-    "KafkaConnectionError": Verdict.COORDINATOR_GONE,
-    "KafkaTimeoutError": Verdict.COORDINATOR_GONE,
-    "UnknownBrokerIdError": Verdict.COORDINATOR_GONE,
-    # The same request again, soon.
-    "CoordinatorLoadInProgressError": Verdict.BUSY,
-    "RequestTimedOutError": Verdict.BUSY,
-    "ThrottlingQuotaExceededError": Verdict.BUSY,
-    "UnstableOffsetCommitError": Verdict.BUSY,
-    "NetworkExceptionError": Verdict.BUSY,
-    "NodeNotReadyError": Verdict.BUSY,
-    "TooManyInFlightRequests": Verdict.BUSY,
-    "CorrelationIdError": Verdict.BUSY,
-    "Cancelled": Verdict.BUSY,
-    # Out of the group.
-    "UnknownMemberIdError": Verdict.FENCED,
-    "FencedMemberEpochError": Verdict.FENCED,
-    "GroupIdNotFoundError": Verdict.FENCED,
-    "StaleMemberEpochError": Verdict.AFTER_JOIN,
-    "FencedInstanceIdError": Verdict.INSTANCE_FENCED,
-    # Retriable for the library, which waits for the topic; for us the partition is gone.
-    "UnknownTopicOrPartitionError": Verdict.NO_SUCH_PARTITION,
-    # Trying again changes nothing.
-    "GroupAuthorizationFailedError": Verdict.REFUSED,
-    "TopicAuthorizationFailedError": Verdict.REFUSED,
-    "ClusterAuthorizationFailedError": Verdict.REFUSED,
-    "SaslAuthenticationFailedError": Verdict.REFUSED,
-    "InvalidGroupIdError": Verdict.REFUSED,
-    "OffsetMetadataTooLargeError": Verdict.REFUSED,
-    "InvalidCommitOffsetSizeError": Verdict.REFUSED,
-    "GroupMaxSizeReachedError": Verdict.REFUSED,
-    "InconsistentGroupProtocolError": Verdict.REFUSED,
-    "InvalidRequestError": Verdict.REFUSED,
-    "UnsupportedVersionError": Verdict.REFUSED,
-    "UnknownError": Verdict.REFUSED,
-    "InvalidReceiveError": Verdict.REFUSED,
-}
-
-
-@pytest.mark.parametrize(("name", "verdict"), EXPECTED.items())
-def test_verdict(name: str, verdict: Verdict) -> None:
-    assert verdict_of(getattr(kafka_errors, name)) is verdict
-
-
-def test_whatever_else_the_library_knows_is_retried_only_if_it_says_so() -> None:
-    others = [
-        error
-        for name, error in vars(kafka_errors).items()
-        if inspect.isclass(error)
-        and issubclass(error, kafka_errors.KafkaError)
-        and name == error.__name__
-        and name not in EXPECTED
-    ]
-    assert len(others) > 50
-    for error in others:
-        assert verdict_of(error) is (Verdict.BUSY if error.retriable else Verdict.REFUSED), error
-
-
-def test_an_error_code_that_the_library_does_not_know_is_refused() -> None:
-    assert verdict_of(kafka_errors.for_code(32_000)) is Verdict.REFUSED
+from pyspark_kafka_rebalance.consumer.lane import Lane, Member
 
 
 class Connection:

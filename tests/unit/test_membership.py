@@ -25,6 +25,7 @@ from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import clients as clients_module
 from pyspark_kafka_rebalance.source import deletion_watch as deletion_watch_module
 from pyspark_kafka_rebalance.source import foreign_ranges as foreign_ranges_module
+from pyspark_kafka_rebalance.source import joining as joining_module
 from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
 from pyspark_kafka_rebalance.source import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source import marking as marking_module
@@ -71,7 +72,7 @@ class Query:
         assert handed_out is not None
         assert handed_out[0] == planned
         offset = {"ends": {str(partition.partition): end}}
-        self.membership.planned(offset)
+        self.membership.proofs.planned(offset)
         return offset
 
 
@@ -181,14 +182,14 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
 def test_a_run_ends_when_the_group_has_what_is_proven(
     query: Query, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query.membership.committed(query.read(P, 100, 150))
-    query.membership.wait_until_acknowledged()
+    query.membership.proofs.committed(query.read(P, 100, 150))
+    query.membership.commits.wait_until_acknowledged()
     assert group.committed == {P: 150}
     group.accepts_commits = False
-    query.membership.committed(query.read(P, 150, 200))
+    query.membership.proofs.committed(query.read(P, 150, 200))
     group.members[0].poll_error = KafkaRebalanceError("refused")
     with pytest.raises(KafkaRebalanceError, match="refused"):
-        query.membership.wait_until_acknowledged()
+        query.membership.commits.wait_until_acknowledged()
 
 
 def test_a_missing_topic_is_named(make: Callable[..., Query], group: Group) -> None:
@@ -235,7 +236,7 @@ def test_a_start_that_the_group_does_not_know_is_committed_at_once(
     query.rounds(3)
     assert query.membership.plannable() == {P: start}
     assert group.committed == {P: start}
-    assert not query.membership.has_open_commits()
+    assert not query.membership.commits.are_open()
 
 
 @pytest.mark.parametrize("starting", ["latest", "group"])
@@ -401,8 +402,8 @@ def test_whether_others_are_in_the_group(
     query = make()
     query.membership.start()
     described = GroupDescription("Stable", members)
-    monkeypatch.setattr(membership_module, "ask_cluster", lambda *asked: described)
-    assert query.membership.has_others() == bool(members)
+    monkeypatch.setattr(joining_module, "ask_cluster", lambda *asked: described)
+    assert query.membership.joining.has_others() == bool(members)
 
 
 def test_a_group_that_nobody_describes_may_have_members(
@@ -413,8 +414,8 @@ def test_a_group_that_nobody_describes_may_have_members(
 
     query = make()
     query.membership.start()
-    monkeypatch.setattr(membership_module, "ask_cluster", refuse)
-    assert query.membership.has_others()
+    monkeypatch.setattr(joining_module, "ask_cluster", refuse)
+    assert query.membership.joining.has_others()
 
 
 def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than_it_may(
@@ -425,20 +426,23 @@ def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than
     group.lookup_error = kafka_errors.KafkaTimeoutError()
     group.members[0].assign(P)
     query.rounds()
-    query.membership.wait_until_positioned(lambda: False, timeout_s=0.0)
+    query.membership.joining.wait_until_positioned(lambda: False, timeout_s=0.0)
     asked_to_stop = iter([False, True])
-    query.membership.wait_until_positioned(lambda: next(asked_to_stop), timeout_s=PATIENCE_S)
+    query.membership.joining.wait_until_positioned(
+        lambda: next(asked_to_stop), timeout_s=PATIENCE_S
+    )
     assert query.membership.unpositioned() == [P]
     group.lookup_error = None
-    query.membership.wait_until_positioned(lambda: False, timeout_s=PATIENCE_S)
+    query.membership.joining.wait_until_positioned(lambda: False, timeout_s=PATIENCE_S)
     assert query.membership.plannable() == {P: 1_000}
 
 
 # -- a run with an end ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("has_end", [True, False])
 def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with_it(
-    make: Callable[..., Query], group: Group
+    make: Callable[..., Query], group: Group, described: list[GroupMember], has_end: bool
 ) -> None:
     group.committed[P] = 150
     query = make(includeRebalanceEvents="true")
@@ -450,9 +454,13 @@ def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with
     query.rounds()
     assert group.members[0].released == set()
     patience = iter(range(100))
-    query.membership.wait_until_positioned(
-        lambda: next(patience, None) is None, PATIENCE_S, unchanged_s=PATIENCE_S
-    )
+    impatient = lambda: next(patience, None) is None  # noqa: E731
+    if has_end:
+        query.membership.coverage.wait({P: 200}, impatient)
+    else:
+        query.membership.joining.wait_until_positioned(
+            impatient, PATIENCE_S, unchanged_s=PATIENCE_S
+        )
     assert next(patience, None) is not None, "it was waited for"
 
 
@@ -529,6 +537,25 @@ def test_what_stays_uncovered_is_named(
     query.rounds()
     with pytest.raises(KafkaRebalanceError, match=r"not read to the end.*neither.*: t-3"):
         query.membership.coverage.wait()
+
+
+def test_nothing_is_waited_for_longer_than_another_load_of_the_query_allows(
+    make: Callable[..., Query], group: Group, described: list[GroupMember]
+) -> None:
+    query = make()
+    query.start()
+    group.members[0].assign(P, Q, R)
+    group.members[0].is_stable = False
+    waited = threading.Thread(
+        target=query.membership.coverage.wait, kwargs={"patience_s": lambda: 0.0}
+    )
+    waited.start()
+    query.rounds(3)
+    assert waited.is_alive(), "it has not joined"
+    group.members[0].is_stable = True
+    waited.join(PATIENCE_S)
+    assert not waited.is_alive()
+    assert query.membership.coverage.uncovered() == [PARTITIONS[3]]
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -800,41 +827,41 @@ def test_nothing_is_committed_before_its_proof(query: Query) -> None:
     offset = query.read(P, 100, 150)
     query.rounds(3)
     assert query.group.committed == {P: 100}
-    query.membership.committed({"another": "offset"})
+    query.membership.proofs.committed({"another": "offset"})
     query.rounds()
     assert query.group.committed == {P: 100}
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds()
     assert query.group.committed == {P: 150}
     query.rounds()
-    assert not query.membership.has_open_commits()
+    assert not query.membership.commits.are_open()
 
 
 def test_a_trigger_from_elsewhere_than_the_last_batch_is_refused(query: Query) -> None:
     offset = query.read(P, 100, 150)
     with pytest.raises(KafkaRebalanceError, match="restart the query"):
-        query.membership.begin_trigger({"another": "offset"})
-    query.membership.begin_trigger(offset)
+        query.membership.proofs.begin_trigger({"another": "offset"})
+    query.membership.proofs.begin_trigger(offset)
 
 
 def test_a_trigger_proves_the_batch_before_it_if_spark_has_logged_it(query: Query) -> None:
-    query.membership.begin_trigger({"the": "start"})
+    query.membership.proofs.begin_trigger({"the": "start"})
     offset = query.read(P, 100, 150)
-    query.membership.committed({"the": "start"})  # once the batch is in the log
-    query.membership.begin_trigger(offset)
-    query.membership.begin_trigger(offset)  # idle triggers come again and again
+    query.membership.proofs.committed({"the": "start"})  # once the batch is in the log
+    query.membership.proofs.begin_trigger(offset)
+    query.membership.proofs.begin_trigger(offset)  # idle triggers come again and again
     query.rounds()
     assert query.group.committed == {P: 150}
-    assert not query.membership.wants_commit()
+    assert not query.membership.proofs.want_commit()
 
 
 def test_a_trigger_proves_every_batch_of_a_run_that_tracks_its_progress_itself(
     query: Query,
 ) -> None:
-    query.membership.progress_is_synchronous()  # Once: nothing ever calls commit
-    query.membership.begin_trigger({"the": "start"})
+    query.membership.proofs.progress_is_synchronous()  # Once: nothing ever calls commit
+    query.membership.proofs.begin_trigger({"the": "start"})
     offset = query.read(P, 100, 150)
-    query.membership.begin_trigger(offset)
+    query.membership.proofs.begin_trigger(offset)
     query.rounds()
     assert query.group.committed == {P: 150}
 
@@ -845,24 +872,24 @@ def test_async_progress_tracking_commits_what_spark_commits_and_nothing_ahead(
     """Triggers run ahead of Spark's log: a kill would have it go on from before them."""
     membership = query.membership
     member = query.group.members[0]
-    membership.begin_trigger({"the": "start"})
+    membership.proofs.begin_trigger({"the": "start"})
     first = query.read(P, 100, 150)
-    membership.begin_trigger(first)
+    membership.proofs.begin_trigger(first)
     second = query.read(P, 150, 170)
-    membership.begin_trigger(second)
+    membership.proofs.begin_trigger(second)
     member.revoke(P)
     query.rounds(3)
     assert query.group.committed == {P: 100}
     assert member.released == set()
-    assert membership.wants_commit(), "nothing else makes Spark go on"
-    assert not membership.wants_commit(), "once in a while"
+    assert membership.proofs.want_commit(), "nothing else makes Spark go on"
+    assert not membership.proofs.want_commit(), "once in a while"
     assert membership.state_without_ranges().pending == {P: a_range(P, 100, 170)}
-    membership.committed(first)
+    membership.proofs.committed(first)
     query.rounds(3)
     assert query.group.committed == {P: 150}
     assert member.released == set()
     assert membership.state_without_ranges().pending == {P: a_range(P, 150, 170)}
-    membership.committed(second)
+    membership.proofs.committed(second)
     query.rounds(4)
     assert query.group.committed == {P: 170}
     assert member.released == {P}
@@ -872,12 +899,12 @@ def test_async_progress_tracking_commits_what_spark_commits_and_nothing_ahead(
 def test_once_seen_async_progress_tracking_is_not_forgotten(query: Query) -> None:
     """Another source of the query may have had batches of its own: the same commit comes twice."""
     membership = query.membership
-    membership.begin_trigger({"the": "start"})
+    membership.proofs.begin_trigger({"the": "start"})
     first = query.read(P, 100, 150)
-    membership.begin_trigger(first)
+    membership.proofs.begin_trigger(first)
     second = query.read(P, 150, 170)
-    membership.committed(first)
-    membership.begin_trigger(second)
+    membership.proofs.committed(first)
+    membership.proofs.begin_trigger(second)
     query.rounds(3)
     assert query.group.committed == {P: 150}
 
@@ -890,7 +917,7 @@ def test_a_revoke_waits_until_the_commit_of_its_batch_is_acknowledged(query: Que
     query.rounds(3)
     assert member.delayed == {P}, "its batch is under way"
     assert member.released == set()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(3)
     assert member.delayed == {P}, "its commit is not acknowledged"
     assert member.released == set()
@@ -951,7 +978,7 @@ def test_a_loss_and_quick_rejoin(query: Query) -> None:
     query.rounds(3)
     assert query.membership.plannable() == {P: 150}
     assert query.group.committed == {P: 100}
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(3)
     assert query.group.committed == {P: 150}
     assert query.membership.state_of([P]).generations == (2,)
@@ -968,7 +995,7 @@ def test_what_is_lost_is_not_committed_but_not_forgotten(
     offset = query.read(P, 100, 150)
     group.members[0].lose(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(3)
     assert group.committed[P] == 100
     handed_out = query.membership.hand_out({Q: a_range(Q, 200, 201)})
@@ -1138,7 +1165,7 @@ def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(
         polls = member.polls
         group.committed[P] = 130  # the next owner's
         assert not group.changed.wait_for(lambda: member.polls > polls, 0.3)
-    query.membership.committed(end)
+    query.membership.proofs.committed(end)
     query.rounds(3)
     assert group.committed == {P: 130}, "it is not the query's to commit"
     member.assign(P, generation=2)
@@ -1182,7 +1209,7 @@ def test_what_would_help_is_said_once_when_a_revoke_waits_too_long(
     query.rounds()
     handed = {p: a_range(p, 100, 150) for p in (P, Q)}
     assert query.membership.hand_out(handed) is not None
-    query.membership.planned({"ends": {"0": 150, "1": 150}})
+    query.membership.proofs.planned({"ends": {"0": 150, "1": 150}})
     for partition in (P, Q):
         member.revoke(partition)
         query.rounds()
@@ -1220,7 +1247,7 @@ def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
     assert found == [{Q: 250}]
     query.rounds(3)
     assert group.members[0].owned == {P}, "not handed over before Spark has committed the batch"
-    membership.begin_trigger(end)
+    membership.proofs.begin_trigger(end)
     query.rounds(4)
     assert group.members[0].released == {P}
     assert group.committed == {P: 150, Q: 260}
@@ -1265,16 +1292,16 @@ def test_a_checkpoint_is_ahead_of_the_group(make: Callable[..., Query], group: G
 
 
 def test_after_data_loss_the_group_moves_back(query: Query) -> None:
-    query.membership.move_to({P: 40})
+    query.membership.commits.move_to({P: 40})
     query.rounds()
     assert query.membership.plannable() == {P: 40}
     assert query.group.committed == {P: 40}
 
 
 def test_after_data_loss_the_group_moves_back_behind_our_own_commit(query: Query) -> None:
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.rounds(3)
-    query.membership.move_to({P: 40})
+    query.membership.commits.move_to({P: 40})
     query.rounds(3)
     assert query.group.committed == {P: 40}
 
@@ -1330,7 +1357,7 @@ def test_without_a_commit_log_the_next_trigger_proves(query: Query) -> None:
     offset = query.read(P, 100, 150)
     query.group.members[0].revoke(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(4)
     assert query.group.members[0].released == {P}
 
@@ -1349,7 +1376,7 @@ def test_an_unreadable_commit_log_is_logged_once_and_the_next_trigger_proves(
     query.rounds(4)
     assert group.members[0].released == set()
     assert caplog.text.count("cannot be read") == 1
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.rounds(4)
     assert group.members[0].released == {P}
     query.membership.raise_failure()
@@ -1360,7 +1387,7 @@ def test_an_unreadable_commit_log_is_logged_once_and_the_next_trigger_proves(
 
 def test_stop_commits_what_is_proven_and_leaves_once(query: Query) -> None:
     member = query.group.members[0]
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.read(P, 150, 170)
     query.membership.stop()
     assert query.group.committed == {P: 150}, "the last batch is not proven"
@@ -1403,22 +1430,22 @@ def test_stop_before_the_start(make: Callable[..., Query]) -> None:
 
 def test_stop_with_a_commit_that_is_never_acknowledged(query: Query) -> None:
     query.group.accepts_commits = False
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.membership.stop()
     assert query.group.members[0].closed == 1, "left all the same"
 
 
 def test_stop_knows_that_the_group_has_all(query: Query) -> None:
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.membership.stop()
-    assert query.membership.uncommitted() == []
+    assert query.membership.commits.uncommitted() == []
 
 
 def test_stop_knows_that_a_commit_was_never_acknowledged(query: Query) -> None:
     query.group.accepts_commits = False
-    query.membership.committed(query.read(P, 100, 150))
+    query.membership.proofs.committed(query.read(P, 100, 150))
     query.membership.stop()
-    assert query.membership.uncommitted() == [P]
+    assert query.membership.commits.uncommitted() == [P]
 
 
 @pytest.mark.parametrize(("next_owner_has", "missing"), [(149, [P]), (150, [])])
@@ -1428,11 +1455,11 @@ def test_stop_asks_the_group_how_far_it_has_come_where_the_last_batch_is_lost(
     offset = query.read(P, 100, 150)
     query.group.members[0].lose(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.group.committed[P] = next_owner_has
     query.membership.stop()
     assert query.group.committed == {P: next_owner_has}
-    assert query.membership.uncommitted() == missing
+    assert query.membership.commits.uncommitted() == missing
 
 
 def test_stop_does_not_take_a_group_that_does_not_answer_for_one_that_has_all(
@@ -1441,10 +1468,10 @@ def test_stop_does_not_take_a_group_that_does_not_answer_for_one_that_has_all(
     offset = query.read(P, 100, 150)
     query.group.members[0].lose(P)
     query.rounds()
-    query.membership.committed(offset)
+    query.membership.proofs.committed(offset)
     query.group.lookup_error = kafka_errors.KafkaTimeoutError()
     query.membership.stop()
-    assert query.membership.uncommitted() == [P]
+    assert query.membership.commits.uncommitted() == [P]
     assert query.group.members[0].closed == 1
     query.membership.raise_failure()
 

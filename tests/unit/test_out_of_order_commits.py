@@ -29,6 +29,7 @@ class Owned:
     """One partition as the application sees it, from its assignment to its end."""
 
     fetch_from: int
+    goes_on: int = 0  # behind what was handed out last
     handed_out: set[int] = field(default_factory=set)
     processed: set[int] = field(default_factory=set)
     any_worker: bool = False
@@ -42,8 +43,7 @@ class Owned:
 
     def position(self) -> int:
         """Problem 4: "offsets must be committed in order"."""
-        unprocessed = self.in_processing()
-        return min(unprocessed) if unprocessed else max(self.handed_out) + 1
+        return min({self.goes_on} | self.in_processing())
 
 
 class Asynchronous(RuleBasedStateMachine):
@@ -86,7 +86,7 @@ class Asynchronous(RuleBasedStateMachine):
             before = mine.position() if mine.handed_out else -1
             mine.handed_out |= set(records)
             mine.processed -= set(records)  # handed out again: in processing again
-            mine.fetch_from = records[-1] + 1
+            mine.fetch_from = mine.goes_on = records[-1] + 1
             mine.moved_back = mine.moved_back or mine.position() < before
 
     @rule(partition=partitions, offset=st.sampled_from(LOG))
@@ -101,6 +101,10 @@ class Asynchronous(RuleBasedStateMachine):
         if mine is None or not mine.handed_out:
             return
         offsets = data.draw(st.lists(st.sampled_from(sorted(mine.handed_out)), min_size=1))
+        self._finish(partition, offsets)
+
+    def _finish(self, partition: TopicPartition, offsets: list[int]) -> None:
+        mine = self.owned[partition]
         before = mine.position()
         mine.processed |= set(offsets)
         mine.any_worker = True
@@ -140,12 +144,7 @@ class Asynchronous(RuleBasedStateMachine):
     def the_slowest_worker_finishes(self, partition: TopicPartition) -> None:
         mine = self.owned.get(partition)
         if mine is not None and mine.in_processing():
-            lowest = min(mine.in_processing())
-            mine.processed.add(lowest)
-            mine.any_worker, mine.moved_back = True, False
-            assert self.completion.complete(partition, [lowest]) == mine.position()
-            self.commits.add({partition: mine.position()})
-            mine.committable = max(mine.committable, mine.position())
+            self._finish(partition, [min(mine.in_processing())])
 
     @rule(partition=partitions)
     def revoke_completed_or_lost(self, partition: TopicPartition) -> None:

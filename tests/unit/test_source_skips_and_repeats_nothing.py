@@ -40,9 +40,11 @@ from model_spark import (
     SteppedPump,
 )
 
+from pyspark_kafka_rebalance.source import batch_proofs as batch_proofs_module
 from pyspark_kafka_rebalance.source import clients as clients_module
+from pyspark_kafka_rebalance.source import joining as joining_module
 from pyspark_kafka_rebalance.source import membership as membership_module
-from pyspark_kafka_rebalance.source import stream as stream_module
+from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 
 QUERIES = range(2)
@@ -116,13 +118,13 @@ class Queries(RuleBasedStateMachine):
         self.patches = ExitStack()
         for target, name, fake in (
             (clients_module, "DeferredRevokeConsumer", Fake),
-            (membership_module, "CommitLogWatch", ModelCommitLogWatch),
+            (batch_proofs_module, "CommitLogWatch", ModelCommitLogWatch),
             (membership_module, "Pump", SteppedPump),
-            (stream_module, "StopRequest", ModelStopRequest),
-            (stream_module, "_stop_on_sigterm", lambda: None),
-            (stream_module, "DriverSources", NoDriverSources),
-            (membership_module, "ask_cluster", lambda options, what, ask: ask(None)),
-            (membership_module, "describe_group", lambda admin, group_id: group.describe()),
+            (query_run_module, "StopRequest", ModelStopRequest),
+            (query_run_module, "stop_on_sigterm", lambda: None),
+            (query_run_module, "DriverSources", NoDriverSources),
+            (joining_module, "ask_cluster", lambda options, what, ask: ask(None)),
+            (joining_module, "describe_group", lambda admin, group_id: group.describe()),
             (SteppedEvent, "while_waiting", staticmethod(wait)),
         ):
             self.patches.enter_context(mock.patch.object(target, name, fake))

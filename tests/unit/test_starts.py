@@ -47,7 +47,7 @@ def test_what_was_there_from_the_beginning_starts_as_the_options_say(
     anew=st.sets(st.sampled_from(PARTITIONS)),
     named=st.sets(st.sampled_from(PARTITIONS)),
 )
-def test_what_was_created_since_starts_with_its_first_record_unless_it_is_named(
+def test_what_was_created_since_starts_with_its_first_record(
     there: set[TopicPartition],
     logged: frozenset[TopicPartition] | None,
     positions: set[TopicPartition],
@@ -74,8 +74,16 @@ def test_what_was_created_since_starts_with_its_first_record_unless_it_is_named(
     else:
         from_the_beginning = frozenset(there)
     assert known.initial == from_the_beginning
-    old = from_the_beginning - new - anew
-    expected = {p: 7 if p in named else "latest" if p in old else "earliest" for p in PARTITIONS}
+    expected = {
+        p: "earliest"
+        if p not in from_the_beginning or p in anew
+        else 7
+        if p in named
+        else "earliest"
+        if p in new
+        else "latest"
+        for p in PARTITIONS
+    }
     assert {p: known.rule_of(p) for p in PARTITIONS} == expected
 
 

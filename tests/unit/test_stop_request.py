@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from pyspark_kafka_rebalance.source.stop_request import (
     StopRequest,
     answer_of,
     ask_to_stop,
-    forget,
+    give_up,
 )
 
 
@@ -34,10 +35,9 @@ def test_from_the_planners_start_to_its_end(folder: Path) -> None:
     assert request.proven() == [{"version": 1}]
     assert not request.answer(committed=True)
     assert not request.answer(committed=True)
-    assert answer_of("run") == "absent"
+    assert answer_of("run") == "committed"
     assert not ask_to_stop("run", None, 60)
     assert request.proven() == []
-    assert list(folder.iterdir()) == []
 
 
 def test_what_is_not_committed_is_told_to_who_asked(folder: Path) -> None:
@@ -47,23 +47,45 @@ def test_what_is_not_committed_is_told_to_who_asked(folder: Path) -> None:
     assert not request.answer(committed=False), "stop() is called again"
     assert [answer_of("run") for _ in range(2)] == ["uncommitted"] * 2
     assert not ask_to_stop("run", None, 60), "it has left"
-    forget("run")
-    forget("run")
-    assert answer_of("run") == "absent"
-    assert list(folder.iterdir()) == []
 
 
-def test_nothing_is_left_behind_when_nobody_waits_for_the_answer(folder: Path) -> None:
+@pytest.mark.parametrize("committed", [True, False])
+def test_who_asks_only_when_the_query_has_ended_is_answered_as_well(committed: bool) -> None:
+    request = StopRequest("run")
+    assert not request.answer(committed), "nobody waits"
+    assert [answer_of("run") for _ in range(2)] == ["committed" if committed else "uncommitted"] * 2
+
+
+def test_the_answer_for_a_planner_that_is_late_stays_as_it_was_given() -> None:
+    request = StopRequest("run")
+    ask_to_stop("run", None, 60)
+    give_up("run")
+    give_up("run")
+    assert not request.answer(committed=True)
+    assert answer_of("run") == "uncommitted"
+
+
+def test_answers_are_kept_for_an_hour(folder: Path) -> None:
+    for n in range(4):
+        StopRequest(f"old {n}").answer(committed=n < 2)
+    hour = 3600
+    for file in folder.iterdir():
+        os.utime(file, (time.time() - hour - 1,) * 2)
+    StopRequest("young").answer(committed=True)
+    running = StopRequest("running")
+    assert [answer_of(f"old {n}") for n in range(4)] == ["absent"] * 4
+    assert answer_of("young") == "committed"
+    os.utime(running._path, (time.time() - 100 * hour,) * 2)
+    StopRequest("another")
+    assert answer_of("running") == "reached"
+
+
+def test_nothing_is_left_behind_when_who_asked_is_gone(folder: Path) -> None:
     now = [0.0]
-    StopRequest("nobody asked").answer(committed=False)
-    request = StopRequest("who asked is gone", clock=lambda: now[0])
-    ask_to_stop("who asked is gone", None, 10)
+    request = StopRequest("run", clock=lambda: now[0])
+    ask_to_stop("run", None, 10)
     assert request.is_made()
     now[0] = 10.0
-    assert not request.answer(committed=False)
-    request = StopRequest("not waited for any longer")
-    ask_to_stop("not waited for any longer", None, 60)
-    forget("not waited for any longer")
     assert not request.answer(committed=False)
     assert list(folder.iterdir()) == []
 

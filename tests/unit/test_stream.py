@@ -7,7 +7,7 @@ import json
 import pickle
 import signal
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,18 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, names_of
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source import query_run as query_run_module
+from pyspark_kafka_rebalance.source import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source import stream as stream_module
-from pyspark_kafka_rebalance.source.assignment import RebalanceEvent
-from pyspark_kafka_rebalance.source.membership import BatchState
+from pyspark_kafka_rebalance.source.batch_state import BatchState
+from pyspark_kafka_rebalance.source.driver_sources import DriverSources
+from pyspark_kafka_rebalance.source.event_rows import RebalanceEvent
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.planning import TaskRange
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
 from pyspark_kafka_rebalance.source.stop_request import answer_of, ask_to_stop
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
+from pyspark_kafka_rebalance.source.tasks import TaskRange
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
 UNLIMITED = ReadMaxRows(2**63 - 1)
@@ -36,7 +39,9 @@ class FakeMembership:
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self.client_id = client_id
-        self.log_ends = self.coverage = self.foreign_ranges = self.deletions = self  # its rooms
+        # Its rooms.
+        self.joining = self.proofs = self.commits = self.log_ends = self
+        self.coverage = self.foreign_ranges = self.deletions = self
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -68,6 +73,7 @@ class FakeMembership:
         self.looks = 0
         self.nobodys: set[TopicPartition] = set()  # neither this member's nor a live other's
         self.within_s = 60.0
+        self.patience_s: float | None = None
         self.others = True  # in the group
         self.unproven = False
         self.left_within_s = 0.0
@@ -82,7 +88,7 @@ class FakeMembership:
     def done(self, offset: dict[str, Any]) -> None:
         self.prove(offset)
 
-    def wants_commit(self) -> bool:
+    def want_commit(self) -> bool:
         return self.wants
 
     def wants_log(self, at_once: bool) -> bool:
@@ -106,9 +112,15 @@ class FakeMembership:
         assert not until()
         self.calls.append("positioned")
 
-    def wait(self, ends: Mapping[TopicPartition, int] | None, until: Callable[[], bool]) -> None:
+    def wait(
+        self,
+        ends: Mapping[TopicPartition, int] | None,
+        until: Callable[[], bool],
+        patience_s: Callable[[], float | None],
+    ) -> None:
         assert self.joined, "waits for a group that it does not join"
         assert not until()
+        self.patience_s = patience_s()
         self.calls.append("settle")
 
     def uncovered(self, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
@@ -227,7 +239,7 @@ class FakeMembership:
     def state_without_ranges(self) -> BatchState:
         return self.state_of(())
 
-    def waits_for_proof(self) -> bool:
+    def are_missing(self) -> bool:
         return self.unproven
 
     def leave(self, timeout_s: float) -> None:
@@ -256,8 +268,8 @@ def memberships(monkeypatch: pytest.MonkeyPatch) -> list[FakeMembership]:
         made.append(FakeMembership(options, client_id))
         return made[-1]
 
-    monkeypatch.setattr(stream_module, "QueryMembership", make)
-    monkeypatch.setattr(stream_module, "_stop_on_sigterm", lambda: None)
+    monkeypatch.setattr(query_run_module, "QueryMembership", make)
+    monkeypatch.setattr(query_run_module, "stop_on_sigterm", lambda: None)
     return made
 
 
@@ -688,6 +700,52 @@ def test_available_now_names_what_nobody_has_read(
     run.membership.nobodys = {Q}
     run.membership.within_s = 0.0
     assert run.next() == {P: 150}
+    with pytest.raises(KafkaRebalanceError, match="nobody's: t-1"):
+        run.next()
+
+
+@pytest.fixture
+def sibling() -> Iterator[DriverSources]:
+    """Another source of this driver in the group, which may be of the same query."""
+    other = DriverSources(parse(), "sibling")
+    other.enter()
+    yield other
+    other.leave()
+
+
+@pytest.mark.usefixtures("sibling")
+def test_available_now_does_not_keep_from_spark_the_batch_that_another_load_waits_for(
+    available_now: Callable[..., AvailableNow], clock: list[float]
+) -> None:
+    run = available_now()
+    membership = run.membership
+    del membership.positions[Q]
+    membership.nobodys = {Q}
+    assert run.next() == {P: 150}
+    assert membership.patience_s is not None
+    for _ in range(2):  # a batch without records brings another trigger, however often
+        membership.changes = [lambda: clock.__setitem__(0, clock[0] + 1)]
+        before = run.start
+        assert run.next() == {}
+        assert run.start != before
+    membership.nobodys.clear()
+    membership.positions[Q] = 200
+    assert run.next() == {Q: 250}
+    assert run.next() == {}
+    assert run.start == run.trigger(), "the run ends"
+
+
+@pytest.mark.usefixtures("sibling")
+def test_what_nobody_has_read_is_named_beside_another_load_as_well(
+    available_now: Callable[..., AvailableNow], clock: list[float]
+) -> None:
+    run = available_now()
+    membership = run.membership
+    del membership.positions[Q]
+    membership.nobodys, membership.within_s = {Q}, 3.0
+    assert run.next() == {P: 150}
+    membership.changes = [lambda: clock.__setitem__(0, clock[0] + 1)] * 3
+    assert run.next() == run.next() == {}
     with pytest.raises(KafkaRebalanceError, match="nobody's: t-1"):
         run.next()
 
@@ -1125,7 +1183,7 @@ def test_pickling_drops_the_membership(running: Running) -> None:
     end = running.trigger()
     running.membership.failure = RuntimeError("unpicklable in effect")
     copied = pickle.loads(pickle.dumps(running.reader))
-    assert copied._membership is None
+    assert copied._run is None
     assert copied._options == running.reader._options
     assert copied.reportLatestOffset() is None
     copied.commit(end)
@@ -1159,13 +1217,13 @@ def test_a_task_is_read_without_a_membership(
     executor = pickle.loads(pickle.dumps(running.reader))
     assert list(executor.read(pickle.loads(pickle.dumps(partition)))) == []
     assert read == [(partition.value, running.reader._options)]
-    assert executor._membership is None
+    assert executor._run is None
 
 
 def test_sigterm_ends_the_planner_once() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        stream_module._stop_on_sigterm()
+        sigterm_module.stop_on_sigterm()
         handler = signal.getsignal(signal.SIGTERM)
         assert callable(handler)
         with pytest.raises(SystemExit):
@@ -1179,7 +1237,7 @@ def test_a_signal_during_stop_does_not_end_it(running: Running) -> None:
     """The socket's end makes Spark call stop() as well, and its signals come meanwhile."""
     before = signal.getsignal(signal.SIGTERM)
     try:
-        signal.signal(signal.SIGTERM, stream_module._on_sigterm)
+        signal.signal(signal.SIGTERM, sigterm_module._on_sigterm)
         running.reader.stop()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
@@ -1257,7 +1315,7 @@ def test_stop_knows_what_the_one_who_asked_knows(running: Running) -> None:
     running.reader.stop()
     assert running.membership.proven[-1] == end
     assert running.membership.calls[-2:] == ["prove", "stop"]
-    assert answer_of(run_of(end)) == "absent"
+    assert answer_of(run_of(end)) == "committed"
     assert not ask_to_stop(run_of(end), None, 60), "it has left"
 
 

@@ -243,6 +243,10 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         position = None if state is None else state.position
         return None if position is None else int(position.offset)
 
+    def start_of(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """The commit at which the partition starts, until the consumer takes it."""
+        return self._starts.get(partition)
+
     def take_start(self, partition: TopicPartition) -> OffsetAndMetadata | None:
         """The commit at which the partition has started; once, with the first records of it."""
         return self._starts.pop(partition, None)

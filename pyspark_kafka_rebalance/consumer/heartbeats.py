@@ -1,0 +1,119 @@
+"""When a member heartbeats, and what counts as its application being alive; pure.
+
+The clocks are the caller's. Nothing here is locked: times are written whole, by the I/O loop and
+by the thread that polls, and a heartbeat that is a little early or late does no harm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+#: After a generation change every member heartbeats this often for this long, because a member
+#: learns of the rest of a rebalance with its next heartbeat.
+HURRIED_HEARTBEAT_S = 0.15
+HURRY_FOR_S = 5.0
+
+#: How long an idle loop sleeps at most before it looks again; every change wakes it earlier.
+IDLE_S = 5.0
+
+
+class HeartbeatSchedule:
+    """When the next heartbeat is due.
+
+    Parameters
+    ----------
+    interval_s : float
+        ``heartbeat.interval.ms`` as configured. A coordinator may ask for a shorter one.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(self, interval_s: float, clock: Callable[[], float]) -> None:
+        self.interval_s = interval_s
+        self._longest_s = interval_s
+        self._clock = clock
+        self._sent_at = -math.inf
+        self._hurry_until = -math.inf
+        self._held_until = -math.inf
+
+    def sent(self) -> None:
+        """One is sent now."""
+        self._sent_at = self._clock()
+
+    def agree(self, interval_s: float) -> None:
+        """The coordinator names its interval (KIP-848)."""
+        self.interval_s = min(interval_s, self._longest_s)
+
+    def hurry(self) -> None:
+        """The generation or the assignment has changed: heartbeat often for a while."""
+        self._hurry_until = self._clock() + HURRY_FOR_S
+
+    def hold(self, seconds: float) -> None:
+        """Send none for this long, whatever is due."""
+        self._held_until = self._clock() + seconds
+
+    def held_for(self) -> float:
+        """For how many seconds none may be sent; 0 if one may."""
+        return max(0.0, self._held_until - self._clock())
+
+    def until_due(self) -> float:
+        """Seconds until the interval, maybe a hurried one, has passed; negative when overdue."""
+        now = self._clock()
+        hurried = now < self._hurry_until
+        interval_s = min(HURRIED_HEARTBEAT_S, self.interval_s) if hurried else self.interval_s
+        return self._sent_at + interval_s - now
+
+
+class Liveness:
+    """Whether the application that a member works for is alive.
+
+    Two things are told apart. A member is *pumped* when somebody takes its part in the rebalance
+    for it (``poll_membership``). The application is *alive* when it polls itself, or says so. By
+    default being pumped counts as being alive, since who pumps is the application: a query's pump
+    ends with its query. Where the pump is a thread that runs whatever becomes of the application
+    (KIP-509), it must not count.
+
+    An application that is silent for too long is out of the group until its next sign of life.
+
+    Parameters
+    ----------
+    max_silence_ms : float
+        ``max.poll.interval.ms``.
+    clock : callable
+        Seconds.
+    pumping_counts : bool
+        Whether being pumped is a sign of life.
+    """
+
+    def __init__(
+        self, max_silence_ms: float, clock: Callable[[], float], *, pumping_counts: bool = True
+    ) -> None:
+        self.max_silence_ms = max_silence_ms
+        self._clock = clock
+        self._pumping_counts = pumping_counts
+        self._alive_at = clock()
+        self._out = False
+
+    @property
+    def out(self) -> bool:
+        """Whether the member stays out of the group until the next sign of life."""
+        return self._out
+
+    def alive(self) -> bool:
+        """The application gives a sign of life; whether that lets the member join again."""
+        self._alive_at = self._clock()
+        returns, self._out = self._out, False
+        return returns
+
+    def pumped(self) -> bool:
+        """Somebody takes part in the rebalance for it; whether that lets the member join again."""
+        return self._pumping_counts and self.alive()
+
+    def silent_too_long(self) -> bool:
+        """Whether the last sign of life is longer ago than it may be (livelock)."""
+        return (self._clock() - self._alive_at) * 1000 > self.max_silence_ms
+
+    def stay_out(self) -> None:
+        """The member leaves, and does not join before the next sign of life."""
+        self._out = True

@@ -1,0 +1,72 @@
+"""Leaving: telling the coordinator that a member leaves its group.
+
+In the midst of its first join, too: the coordinator has the member by then, and would keep it, and
+what it assigns to it, until the session times out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kafka import errors as kafka_errors
+
+from .member_record import Member
+from .verdicts import gone_already
+
+if TYPE_CHECKING:
+    from .kafka_python.coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+class Leaving:
+    """Says goodbye for one member, as its protocol does.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    group_id : str
+        For the log.
+    send : callable
+        A coroutine function that tells the coordinator; the broker's error class.
+    """
+
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        group_id: str,
+        send: Callable[[Member, str], Coroutine[Any, Any, type[Exception]]],
+    ) -> None:
+        self._io = io
+        self._group_id = group_id
+        self._send = send
+
+    def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
+        """Tell the coordinator, if it knows the member; not on the I/O loop."""
+        if member.member_id:
+            self._io.run(self.leave_async, member, reason, timeout_ms)
+
+    async def leave_async(
+        self, member: Member, reason: str, timeout_ms: float | None = None
+    ) -> None:
+        """Tell the coordinator, if it knows the member.
+
+        When that fails, the session timeout does the same.
+        """
+        if not member.member_id:
+            return
+        try:
+            if self._io.coordinator_unknown():
+                await self._io.wait_for(self._io.lookup_coordinator(), timeout_ms)
+            error = await self._io.wait_for(self._io.spawn(self._send, member, reason), timeout_ms)
+        except kafka_errors.KafkaError as failure:
+            error = type(failure)
+        if error is kafka_errors.NoError:
+            log.info("group %s: member %s left: %s", self._group_id, member.member_id, reason)
+        elif gone_already(error):
+            log.info("group %s: member %s is gone already", self._group_id, member.member_id)
+        else:
+            log.warning("group %s: leaving failed: %s", self._group_id, error.__name__)

@@ -1,0 +1,267 @@
+"""MemberRecord: who a member is to its coordinator, and what of its fate is still to be applied.
+
+The I/O loop joins, heartbeats and learns of losses, while another thread polls. It never applies
+anything: what happens to the assignment is recorded here as an event, and the consumer's next poll
+applies it.
+
+Invariants:
+ 1. Events are taken in the order in which they happened; a loss drops an unapplied assignment.
+ 2. A loss invalidates whatever was in flight. A request begins with ``attempt()``, and ``accept``
+    refuses its answer when a loss, or the member's own leaving, has overtaken it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from kafka.protocol.consumer import DEFAULT_GENERATION_ID, UNKNOWN_MEMBER_ID
+from kafka.structs import TopicPartition
+
+from ..errors import PartitionsLostError
+from .progress import Committable
+
+log = logging.getLogger(__name__)
+
+
+class Member(NamedTuple):
+    """This member as the coordinator knows it; replaced whole, so that any thread may read it."""
+
+    generation: int = DEFAULT_GENERATION_ID
+    member_id: str = UNKNOWN_MEMBER_ID
+
+    @property
+    def joined(self) -> bool:
+        """Whether the coordinator has put this member into a generation."""
+        return bool(self.generation != DEFAULT_GENERATION_ID)
+
+
+@dataclass(frozen=True)
+class AssignmentReceived:
+    """The *whole* assignment of this member in a generation, or at a member epoch.
+
+    Attributes
+    ----------
+    generation : int
+        Generation (classic) or member epoch.
+    partitions : frozenset of TopicPartition
+        What the member shall own.
+    topic_ids : dict of TopicPartition to UUID
+        Under which topic id each is assigned; empty in the classic protocol, which has none.
+    """
+
+    generation: int
+    partitions: frozenset[TopicPartition]
+    topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Partitions are lost; with ``partitions`` None the membership, and whatever it owned."""
+
+    reason: str
+    partitions: frozenset[TopicPartition] | None = None
+
+    def takes(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those of these partitions that it is about."""
+        asked = frozenset(partitions)
+        return asked if self.partitions is None else asked & self.partitions
+
+
+class Attempt(NamedTuple):
+    """The token of a request: who sent it, in which of the memberships that follow each other."""
+
+    member: Member
+    losses: int
+    departures: int
+
+
+def not_owned(offsets: Mapping[TopicPartition, Committable]) -> PartitionsLostError:
+    """The error of a commit by who does not own these partitions."""
+    named = ", ".join(
+        f"{p.topic}-{p.partition} at {getattr(offsets[p], 'offset', offsets[p])}"
+        for p in sorted(offsets)
+    )
+    return PartitionsLostError(f"nothing committed, because these are not owned: {named}")
+
+
+def refuse_strangers(
+    offsets: Mapping[TopicPartition, Committable], committable: frozenset[TopicPartition]
+) -> None:
+    """Raise PartitionsLostError, naming them, when some partitions may not be committed."""
+    strangers = offsets.keys() - committable
+    if strangers:
+        raise not_owned({p: offsets[p] for p in strangers})
+
+
+class MemberRecord:
+    """One member, through all memberships that it begins and ends.
+
+    Parameters
+    ----------
+    group_id : str
+        For the log.
+    id_survives : bool
+        Whether the member id stays the same when the coordinator gives the member up.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Protects what is in here, and whatever a group protocol keeps that changes with it in one
+        step: what it has synced or reconciled. Held for decisions only, never over I/O and never
+        over a callback of the application. It nests inside the lock of ``HandOuts`` and around
+        that of ``CommitLoop``: a commit is added, and all commits are forgotten, under it. Can be
+        entered again by its holder, so that a protocol makes one step of several calls.
+    failure : Exception or None
+        What ended the membership for good; raised by polls.
+    closed : bool
+        Nothing is begun any more.
+    """
+
+    def __init__(self, group_id: str, *, id_survives: bool) -> None:
+        self.lock = threading.RLock()
+        self.failure: Exception | None = None
+        self.closed = False
+        self._group_id = group_id
+        self._id_survives = id_survives
+        self._member = Member()
+        self._events: list[AssignmentReceived | Lost] = []
+        self._losses = 0  # counts every end of a membership
+        self._departures = 0  # counts those that this member wanted
+        self._on_end: Callable[[], None] = lambda: None
+        self._on_loss: Callable[[], None] = lambda: None
+
+    def watch(self, *, ended: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Have ``ended`` called, under the lock, when a membership ends; ``lost`` after a loss."""
+        self._on_end, self._on_loss = ended, lost
+
+    @property
+    def member(self) -> Member:
+        """The member now."""
+        return self._member
+
+    @property
+    def losses(self) -> int:
+        """How many memberships have ended."""
+        return self._losses
+
+    # -- requests and their answers ---------------------------------------------------------------
+
+    def attempt(self) -> Attempt:
+        """The token of a request that begins now."""
+        with self.lock:
+            return Attempt(self._member, self._losses, self._departures)
+
+    def overtaken(self, attempt: Attempt) -> bool:
+        """Whether the membership in which the request began has ended."""
+        return attempt.losses != self._losses
+
+    def departed(self, attempt: Attempt) -> bool:
+        """Whether it has ended because this member left."""
+        return attempt.departures != self._departures
+
+    def is_current(self, attempt: Attempt) -> bool:
+        """Whether the member is still what it was then; else another answer has said more."""
+        with self.lock:
+            return not self.overtaken(attempt) and attempt.member == self._member
+
+    def accept(
+        self, attempt: Attempt, member: Member, event: AssignmentReceived | None = None
+    ) -> bool:
+        """The coordinator's answer makes the member this, maybe with an assignment.
+
+        Returns
+        -------
+        bool
+            False if the attempt is overtaken: then nothing has changed.
+        """
+        with self.lock:
+            if self.overtaken(attempt):
+                return False
+            self._member = member
+            if event is not None:
+                self._events.append(event)
+            return True
+
+    def become(self, member: Member) -> None:
+        """Go by another id or generation; what is owned stays."""
+        with self.lock:
+            self._member = member
+
+    # -- the end of a membership ------------------------------------------------------------------
+
+    def lose(self, reason: str, keep_member_id: bool = False) -> None:
+        """Record the loss of everything owned, if the member has joined; any thread."""
+        with self.lock:
+            member = self._member
+            if not member.joined:
+                return
+            kept = keep_member_id or self._id_survives
+            self._end(Member(member_id=member.member_id if kept else UNKNOWN_MEMBER_ID))
+            self._events = [Lost(reason)]  # invariant 1
+        log.warning(
+            "group %s: member %s of generation %d is out of the group: %s",
+            self._group_id,
+            member.member_id,
+            member.generation,
+            reason,
+        )
+        self._on_loss()
+
+    def depart(self) -> Member:
+        """Forget the membership, because this member ends it; who it was."""
+        with self.lock:
+            member = self._member
+            self._departures += 1
+            self._end(Member())
+            self._events = []
+            return member
+
+    def _end(self, member: Member) -> None:
+        self._losses += 1
+        self._member = member
+        self._on_end()
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def offer(self, event: AssignmentReceived) -> None:
+        """Let this be applied instead of the assignments that still wait."""
+        with self.lock:
+            self._events = [e for e in self._events if isinstance(e, Lost)]
+            self._events.append(event)
+
+    def lose_partitions(self, reason: str, partitions: frozenset[TopicPartition]) -> None:
+        """Record the loss of these partitions alone; assignments that wait come after it."""
+        with self.lock:
+            losses = [e for e in self._events if isinstance(e, Lost)]
+            waiting = [e for e in self._events if not isinstance(e, Lost)]
+            self._events = [*losses, Lost(reason, partitions), *waiting]
+
+    def take_event(self) -> AssignmentReceived | Lost | None:
+        """The next event to apply, in order."""
+        with self.lock:
+            return self._events.pop(0) if self._events else None
+
+    def any_waits(self) -> bool:
+        """Whether an event is still to be applied."""
+        return bool(self._events)
+
+    def loss_waits(self) -> bool:
+        """Whether the next event is a loss."""
+        with self.lock:
+            return bool(self._events) and isinstance(self._events[0], Lost)
+
+    def lost_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those of these that are lost, although no poll has said so yet."""
+        with self.lock:
+            losses = [event for event in self._events if isinstance(event, Lost)]
+        return frozenset[TopicPartition]().union(*(loss.takes(partitions) for loss in losses))
+
+    def refuse_lost(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        """Raise PartitionsLostError, naming them, when some are lost."""
+        if self._events and (lost := self.lost_of(offsets)):  # asked for every record
+            raise not_owned({p: offsets[p] for p in lost})

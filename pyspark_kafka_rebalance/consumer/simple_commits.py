@@ -1,0 +1,147 @@
+"""SimpleCommits: commits to a group by a client that is no member of it.
+
+Kafka's simple consumer: OffsetCommit v2-8 with generation -1 and an empty member id, which a
+coordinator accepts only as long as the group has no members. In the background, aggregated, one at
+a time, as a member's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError
+from ..fetch.connections import explain_final
+from .cluster_queries import ClusterQueries
+from .commit_loop import CommitLoop
+from .lane import Lane, Member, Verdict
+
+log = logging.getLogger(__name__)
+
+#: The last version before that of the consumer protocol, which wants a member.
+_COMMIT_VERSION = 8
+
+
+class SimpleCommits:
+    """The commits of one client, sent over its connections; closing those ends them.
+
+    Parameters
+    ----------
+    client : ClusterQueries
+        With a ``group_id``.
+    refusal : callable
+        Makes the error for a group that has members, of the partitions and the coordinator's error,
+        both as text.
+    """
+
+    def __init__(
+        self, client: ClusterQueries, refusal: Callable[[str, str], KafkaRebalanceError]
+    ) -> None:
+        self._io = io = client._io
+        self._group_id: str = client.config["group_id"]
+        self._refusal = refusal
+        self._failure: KafkaRebalanceError | None = None
+        self._in_doubt = False
+        self._ended = False
+        lane = Lane(io, self._group_id, None, client.config["request_timeout_ms"], _COMMIT_VERSION)
+        nobody = Member()
+        self._loop = CommitLoop(
+            io,
+            lane,
+            client.config["retry_backoff_ms"] / 1000,
+            member=lambda: nobody,
+            on_accepted=lambda sent_at: None,
+            on_verdict=self._consider,
+            clock=time.monotonic,
+        )
+
+    # -- any thread -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to send; once."""
+        self._io.spawn(self._run)
+
+    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these next offsets, if they are higher than what was committed before."""
+        self._loop.add(offsets)
+
+    def add_again(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these next offsets, although they may have been acknowledged before."""
+        self._loop.drop(offsets)
+        self._loop.add(offsets)
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Send nothing more of what waits, and let a lower offset be committed next."""
+        self._loop.drop(partitions)
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The next offset of the partition that the broker acknowledged last."""
+        return self._loop.acknowledged(partition)
+
+    def outstanding(self, partition: TopicPartition) -> bool:
+        """Whether a commit of the partition waits for its answer."""
+        return self._loop.outstanding(partition)
+
+    def take_in_doubt(self) -> bool:
+        """Whether the coordinator has not known a partition since the last call."""
+        in_doubt, self._in_doubt = self._in_doubt, False
+        return in_doubt
+
+    @property
+    def have_failed(self) -> bool:
+        """Whether :meth:`raise_failure` raises."""
+        return self._failure is not None
+
+    def raise_failure(self) -> None:
+        """Raise what ended the commits, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def drain(self, timeout_ms: float) -> bool:
+        """Wait until all are acknowledged; False when they are not by ``timeout_ms``."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while self._loop.any_outstanding():
+            self.raise_failure()
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def end(self) -> None:
+        """Send nothing more; before the client is closed."""
+        self._ended = True
+        self._loop.wake()
+
+    # -- the I/O loop -----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._loop.run(self._active)
+        except Exception as error:  # raised by the client's next call
+            if self._ended or self._io.loop_closed:
+                log.debug("group %s: the commits ended with the client: %r", self._group_id, error)
+                return
+            log.exception("group %s: the commits ended", self._group_id)
+            self._failure = KafkaRebalanceError(f"group {self._group_id!r}: {error!r}")
+            self._failure.__cause__ = error
+
+    def _active(self) -> bool:
+        return not self._ended and not self._io.loop_closed and self._failure is None
+
+    def _consider(self, verdict: Verdict, error: type[Exception], detail: str) -> None:
+        """Draw the consequences of an answer that was not an acceptance."""
+        if verdict is Verdict.COORDINATOR_GONE:
+            self._io.coordinator_dead(error.__name__)
+        elif verdict is Verdict.NO_SUCH_PARTITION:
+            self._in_doubt = True
+        elif verdict in (Verdict.AFTER_JOIN, Verdict.FENCED):
+            self._failure = self._refusal(detail, error.__name__)
+        elif verdict is not Verdict.BUSY:
+            doing = f"committing {detail} to group {self._group_id!r}"
+            final = error(detail)
+            self._failure = explain_final(final, doing) or KafkaRebalanceError(
+                f"{doing}: {final!r}"
+            )

@@ -1,0 +1,119 @@
+"""OwnedPartitions: which partitions the members of a query own, and may hand out. Pure.
+
+Newly assigned ones whose start is still to be found out, and those whose revoke is requested, are
+kept apart: the pump asks for them all the time, and with thousands of partitions nearly all are in
+neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from kafka.structs import TopicPartition
+
+
+@dataclass(slots=True)
+class OwnedPartition:
+    """A partition that one of the query's members owns."""
+
+    member: int
+    generation: int
+    position: int | None = None  # next offset to hand out; None until its start is known
+    read: bool = False  # there may be something to flush: handed out since it was assigned
+
+
+class OwnedPartitions:
+    """Those of all members of one query."""
+
+    def __init__(self) -> None:
+        self._owned: dict[TopicPartition, OwnedPartition] = {}
+        # In the order in which they came to be.
+        self._unpositioned: dict[TopicPartition, None] = {}
+        self._revoking: dict[TopicPartition, None] = {}
+
+    # -- what happens to them ---------------------------------------------------------------------
+
+    def add(self, partition: TopicPartition, owned: OwnedPartition) -> None:
+        """Assigned to a member, without a position."""
+        self._owned[partition] = owned
+        self._unpositioned[partition] = None
+        self._revoking.pop(partition, None)
+
+    def new_generation(self, member: int, generation: int) -> None:
+        """A member joined a new generation and keeps what it has."""
+        for owned in self._owned.values():
+            if owned.member == member:
+                owned.generation = generation
+
+    def start_at(self, partition: TopicPartition, position: int) -> None:
+        """The start of an owned partition is found."""
+        self._owned[partition].position = position
+        self._unpositioned.pop(partition, None)
+
+    def delete(self, partition: TopicPartition) -> None:
+        """It exists no more, and has no position until it does; owned until the group takes it."""
+        if partition in self._owned:
+            self._owned[partition].position = None
+        self._unpositioned.pop(partition, None)
+
+    def start_anew(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deleted partitions are there again; their start is to be found out."""
+        for partition in partitions:
+            if partition in self._owned and self._owned[partition].position is None:
+                self._unpositioned[partition] = None
+
+    def request_revoke(self, partition: TopicPartition) -> OwnedPartition | None:
+        """No new range from now on; None if it is so already, or it is not owned."""
+        owned = self._owned.get(partition)
+        if owned is None or partition in self._revoking:
+            return None
+        self._revoking[partition] = None
+        return owned
+
+    def keep(
+        self, member: int, to_be_revoked: Collection[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, OwnedPartition]]:
+        """Take back the revoke of what this member has, except of these."""
+        for partition in list(self._revoking):
+            owned = self._owned[partition]
+            if owned.member == member and partition not in to_be_revoked:
+                del self._revoking[partition]
+                yield partition, owned
+
+    def pop(
+        self, member: int, partitions: Iterable[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, OwnedPartition]]:
+        """Take away what this member owns; another of our members may have it by now."""
+        for partition in partitions:
+            owned = self._owned.get(partition)
+            if owned is not None and owned.member == member:
+                self._unpositioned.pop(partition, None)
+                self._revoking.pop(partition, None)
+                yield partition, self._owned.pop(partition)
+
+    # -- what there is to see ---------------------------------------------------------------------
+
+    def all(self) -> dict[TopicPartition, OwnedPartition]:
+        """The partitions owned now; not to be changed."""
+        return self._owned
+
+    def revoking(self) -> frozenset[TopicPartition]:
+        """The owned partitions whose revoke is requested."""
+        return frozenset(self._revoking)
+
+    def plannable(self) -> dict[TopicPartition, int]:
+        """The positions of the partitions that may get a new range."""
+        revoking = self._revoking
+        return {
+            partition: owned.position
+            for partition, owned in self._owned.items()
+            if owned.position is not None and partition not in revoking
+        }
+
+    def unpositioned(self) -> dict[int, list[TopicPartition]]:
+        """Newly assigned partitions whose start is still to be found out, by member."""
+        by_member: dict[int, list[TopicPartition]] = {}
+        for partition in self._unpositioned:
+            by_member.setdefault(self._owned[partition].member, []).append(partition)
+        return by_member
