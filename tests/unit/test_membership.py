@@ -171,9 +171,9 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
     )  # once they are built
     assert query.membership._members._built.wait(PATIENCE_S)
     assert [m.polls for m in group.members] == [0, 0, 0], "joined before it was allowed"
-    assert [m.config["client_id"] for m in group.members] == ["run-0", "run-1", "run-2"]
-    instances = [m.config["group_instance_id"] for m in group.members]
-    assert instances == ["static-0", "static-1", "static-2"]
+    # They are built side by side.
+    named = sorted((m.config["client_id"], m.config["group_instance_id"]) for m in group.members)
+    assert named == [(f"run-{n}", f"static-{n}") for n in range(3)]
     assert [m.subscribed for m in group.members] == [(["t"], None)] * 3
     query.membership.join()
     query.rounds(1)
