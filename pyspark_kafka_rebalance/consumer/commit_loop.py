@@ -19,7 +19,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ..errors import names_of
 from .lane import Lane
 from .member_record import Member, not_owned
-from .progress import CommitByHand, Committable, OffsetCommits
+from .offset_commits import CommitByHand, Committable, OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
 from .verdicts import Verdict, verdict_of
 

@@ -29,7 +29,7 @@ from ..settings.values import (
     nearest,
     parse_value,
 )
-from .checkpoint_files import parse_location
+from .checkpoint.checkpoint_files import parse_location
 from .ending_offsets import ENDING_OPTIONS, EndingOffsets
 from .partition_json import is_topic_name, parse_partitions
 from .starting_offsets import Start, StartingOffsets

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.source import cuts as cuts_module
-from pyspark_kafka_rebalance.source.available_now import AvailableNowRun
-from pyspark_kafka_rebalance.source.cuts import (
+from pyspark_kafka_rebalance.source.plan import cuts as cuts_module
+from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
+from pyspark_kafka_rebalance.source.plan.cuts import (
     AllAtOnce,
     EnoughToRead,
     KnownSizes,
     WithinLogs,
     WithinRun,
 )
-from pyspark_kafka_rebalance.source.data_loss import BeyondEnd
-from pyspark_kafka_rebalance.source.planning import (
+from pyspark_kafka_rebalance.source.plan.data_loss import BeyondEnd
+from pyspark_kafka_rebalance.source.plan.planning import (
     NO_LIMIT,
     BatchPlanner,
     Cut,
