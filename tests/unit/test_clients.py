@@ -13,8 +13,8 @@ from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.source.group import clients
 from pyspark_kafka_rebalance.source.group.clients import build_clients
 from pyspark_kafka_rebalance.source.group.fixed_assignment import FixedAssignment
-from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.group.query_member import QueryMember
+from pyspark_kafka_rebalance.source.options import SourceOptions
 
 OPTIONS = {
     "kafka.bootstrap.servers": "127.0.0.1:9092",

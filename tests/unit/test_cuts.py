@@ -11,6 +11,14 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.source.plan import cuts as cuts_module
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
+from pyspark_kafka_rebalance.source.plan.batch_planner import (
+    NO_LIMIT,
+    BatchPlanner,
+    Cut,
+    Gone,
+    Planned,
+    Postponed,
+)
 from pyspark_kafka_rebalance.source.plan.cuts import (
     AllAtOnce,
     EnoughToRead,
@@ -19,14 +27,6 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
     WithinRun,
 )
 from pyspark_kafka_rebalance.source.plan.data_loss import BeyondEnd
-from pyspark_kafka_rebalance.source.plan.planning import (
-    NO_LIMIT,
-    BatchPlanner,
-    Cut,
-    Gone,
-    Planned,
-    Postponed,
-)
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))

@@ -22,15 +22,15 @@ from pyspark_kafka_rebalance.consumer.deferred import PollResult
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.group import clients as clients_module
 from pyspark_kafka_rebalance.source.group import deletion_watch as deletion_watch_module
 from pyspark_kafka_rebalance.source.group import foreign_ranges as foreign_ranges_module
 from pyspark_kafka_rebalance.source.group import joining as joining_module
 from pyspark_kafka_rebalance.source.group import live_owner_watch as live_owner_watch_module
-from pyspark_kafka_rebalance.source.plan import log_ends as log_ends_module
-from pyspark_kafka_rebalance.source.plan import marking as marking_module
+from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
+from pyspark_kafka_rebalance.source.group import marking as marking_module
 from pyspark_kafka_rebalance.source.group import membership as membership_module
-from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
 

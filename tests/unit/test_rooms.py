@@ -28,6 +28,22 @@ ROOMS = [
     "demo",
 ]
 
+#: In ``source/``, what lies below each of its own rooms: they import nothing else of it.
+SHARED = {
+    "cluster_query",
+    "driver_sources",
+    "offsets",
+    "options",
+    "partition_json",
+    "spark_versions",
+    "starting_offsets",
+}
+SOURCE_ROOMS = {
+    "checkpoint": SHARED,
+    "plan": SHARED,
+    "group": SHARED | {"checkpoint", "plan"},
+}
+
 #: Where private names of kafka-python are used. What is used is named there to `require_names`.
 SEAMS = ["consumer/kafka_python/", "transport/", "fetch/connections.py"]
 
@@ -78,6 +94,20 @@ def test_a_room_imports_only_from_those_below_it(room: str) -> None:
         if (into := room_of(name)) is not None and into not in below
     ]
     assert files
+    assert upwards == []
+
+
+@pytest.mark.parametrize("room", SOURCE_ROOMS)
+def test_a_room_of_the_source_knows_nothing_of_those_above_it(room: str) -> None:
+    allowed = SOURCE_ROOMS[room] | {room}
+    paths = [*(PACKAGE / "source" / room).glob("*.py")]
+    upwards = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in paths
+        for name in imported_by(path)
+        if name.startswith(f"{NAME}.source.") and name.split(".")[2] not in allowed
+    ]
+    assert len(paths) > 1
     assert upwards == []
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from .event_rows import RebalanceEvent
 from ..offsets import Event, MemberState, StreamOffset
+from .event_rows import RebalanceEvent
 from .query_state import SharedState
 
 

@@ -17,7 +17,7 @@ from kafka.structs import TopicPartition
 from ...consumer.pump import Pump
 from ...errors import KafkaRebalanceError, names_of
 from .live_owner_watch import LiveOwnerWatch
-from ..plan.log_ends import LogEnds
+from .log_ends import LogEnds
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 

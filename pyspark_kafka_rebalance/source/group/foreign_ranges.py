@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition
 
 from ...consumer.pump import Pump
 from ...fetch.offset_range import OffsetRange
-from ..plan.marking import Look, Standing, undecided, wait_for_owners
+from .marking import Look, Standing, undecided, wait_for_owners
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState, SharedState
 

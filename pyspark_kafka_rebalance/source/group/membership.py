@@ -29,7 +29,7 @@ from .event_rows import RebalanceEvent
 from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .joining import Joining
-from ..plan.log_ends import LogEnds
+from .log_ends import LogEnds
 from .overdue_batch import OverdueBatch
 from .query_member import QueryMember
 from .query_members import QueryMembers

@@ -15,11 +15,11 @@ from kafka.structs import TopicPartition
 from ...consumer.cluster_queries import ClusterQueries
 from ...consumer.pump import Pump
 from ...errors import PartitionsLostError
+from ..starting_offsets import AtTimestamp
 from .new_to_group import new_to_group
 from .query_member import QueryMember
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
-from ..starting_offsets import AtTimestamp
 
 if TYPE_CHECKING:
     from ..options import SourceOptions

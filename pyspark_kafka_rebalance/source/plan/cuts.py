@@ -7,24 +7,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from .available_now import AvailableNowRun
-from .data_loss import find_beyond_end, find_data_loss
-from .planning import Cut, Draft, Gone, Postponed, backlog
 from ..spark_versions import ReadAllAvailable
+from .available_now import AvailableNowRun
+from .batch_planner import Cut, Draft, Gone, Postponed, backlog
+from .data_loss import find_beyond_end, find_data_loss
 
 if TYPE_CHECKING:
-    from .log_ends import LogEnds
     from ..options import SourceOptions
+
+
+class Logs(Protocol):
+    """What the brokers tell of the partitions' logs, as ``LogEnds`` does."""
+
+    def high_watermarks(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Where these logs end with what is in open transactions; without those not told."""
+
+    def bytes_per_offset(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, float]:
+        """How large the records are before these ends; without those not told."""
 
 
 def cuts_of(
     options: SourceOptions,
-    log_ends: LogEnds,
+    logs: Logs,
     unpositioned: Callable[[], Collection[TopicPartition]],
     run: AvailableNowRun | None,
 ) -> list[Cut]:
@@ -34,7 +47,7 @@ def cuts_of(
     ----------
     options : SourceOptions
         Those of a stream.
-    log_ends : LogEnds
+    logs : Logs
         Answers for the brokers.
     unpositioned : callable
         The partitions that are owned, and whose start is still to be found out.
@@ -42,11 +55,11 @@ def cuts_of(
         With AvailableNow.
     """
     cuts: list[Cut] = [
-        WithinLogs(log_ends.high_watermarks),
+        WithinLogs(logs.high_watermarks),
         AllAtOnce(unpositioned) if run is None else WithinRun(run),
     ]
     if options.max_bytes_per_trigger is not None:
-        cuts.append(KnownSizes(options.max_bytes_per_trigger, log_ends.bytes_per_offset))
+        cuts.append(KnownSizes(options.max_bytes_per_trigger, logs.bytes_per_offset))
     if options.min_offsets_per_trigger is not None and run is None:  # else it waits for nothing
         cuts.append(
             EnoughToRead(options.min_offsets_per_trigger, options.max_trigger_delay_ms / 1000)

@@ -14,8 +14,8 @@ from typing import Protocol
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from .data_loss import BeyondEnd
 from ..spark_versions import ReadLimit, ReadMaxRows
+from .data_loss import BeyondEnd
 
 #: Spark knows no limit as a ``long``; it tells an unlimited trigger from ``Once``, for which Spark
 #: asks with ReadAllAvailable whatever our default is.

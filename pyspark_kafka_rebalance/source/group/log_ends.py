@@ -15,8 +15,8 @@ from kafka.structs import TopicPartition
 
 from ...consumer.pump import Pump
 from ...errors import KafkaRebalanceError, names_of
-from .log_sizes import log_sizes
-from ..group.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..plan.log_sizes import log_sizes
+from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 
 if TYPE_CHECKING:
     from ..options import SourceOptions
