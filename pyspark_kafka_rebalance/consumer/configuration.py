@@ -9,7 +9,7 @@ from kafka import KafkaConsumer
 from ..errors import OptionError
 
 #: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval.
-DEFAULT_HEARTBEAT_INTERVAL_MS = 1_000
+CONSUMER_HEARTBEAT_INTERVAL_MS = 1_000
 
 _GROUP_PROTOCOLS = ("classic", "consumer", "auto")
 
@@ -50,7 +50,7 @@ def checked_config(
         )
     session = config.get("session_timeout_ms", 45_000)
     interval = config.setdefault(
-        "heartbeat_interval_ms", min(DEFAULT_HEARTBEAT_INTERVAL_MS, session // 3)
+        "heartbeat_interval_ms", min(CONSUMER_HEARTBEAT_INTERVAL_MS, session // 3)
     )
     if not 0 < interval < session:
         raise OptionError(

@@ -38,7 +38,7 @@ from .values import (
 
 #: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval: after
 #: a graceful stop every member that stays has to learn of it by its next heartbeat.
-DEFAULT_HEARTBEAT_INTERVAL_MS = 300
+QUERY_HEARTBEAT_INTERVAL_MS = 300
 
 #: Reader i is the static member ``<kafka.group.instance.id>-<i>``: room for the suffix.
 _INSTANCE_ID_MAX = 249 - len("-9999")
@@ -263,7 +263,7 @@ _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",
     "auto.offset.reset": "latest",
     "group.protocol": "classic",
-    "heartbeat.interval.ms": str(DEFAULT_HEARTBEAT_INTERVAL_MS),
+    "heartbeat.interval.ms": str(QUERY_HEARTBEAT_INTERVAL_MS),
     "isolation.level": "read_uncommitted",
     "max.poll.interval.ms": "300000",
     "session.timeout.ms": "45000",
