@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,3 +186,11 @@ def test_the_consumer_leaves_private_names_of_the_one_that_it_extends_to_the_sea
         if of_self and name in theirs
     ]
     assert used == []
+
+
+def test_every_module_that_the_architecture_names_is_there() -> None:
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    (table,) = re.findall(r"\| you look for .*?\n\n", text, re.DOTALL)
+    named = re.findall(r"`([a-z_]+/[a-z_/]*[a-z_]+\.(?:py|c))`", table)
+    assert len(named) > 20
+    assert [name for name in named if not (PACKAGE / name).exists()] == []
