@@ -13,7 +13,8 @@ from kafka.errors import LeaderNotAvailableError
 from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 
-from ._kafka_python import GroupCoordinator, offsets_now
+from .kafka_python.coordinator import GroupCoordinator
+from .kafka_python.questions import offsets_now
 
 
 class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
@@ -45,7 +46,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
 
         Raises KafkaTimeoutError, and what the broker refuses.
         """
-        committed = self._coordinator.fetch_committed_offsets(list(partitions), timeout_ms)
+        committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
         return {partition: found.offset for partition, found in committed.items()}
 
     def beginning_offsets(
@@ -82,7 +83,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The node id of each leader that the metadata knows."""
-        leaders = {p: self._cluster.leader_for_partition(p) for p in partitions}
+        leaders = {p: self._io.cluster.leader_for_partition(p) for p in partitions}
         return {p: node for p, node in leaders.items() if node is not None and node >= 0}
 
     def partitions_with_leader(

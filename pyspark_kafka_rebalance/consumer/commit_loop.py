@@ -19,12 +19,12 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ..errors import names_of
 from .lane import Lane
 from .member_record import Member, not_owned
-from .progress import CommitByHand, Committable, OffsetCommits
+from .offset_commits import CommitByHand, Committable, OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
 from .verdicts import Verdict, verdict_of
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

@@ -27,13 +27,14 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError, UnreadableRecordError
-from ..secured_clients import net_client
-from ._kafka_python import fetch_step, hand_out_as, replace_coordinator, watch_fetches
-from ._kafka_python_records import ReadableRecords, name_what_is_unreadable
+from ..transport.secured_clients import net_client
 from .committing_consumer import CommittingConsumer
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .hand_outs import HandOuts
+from .kafka_python.coordinator import replace_coordinator
+from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed, watch_fetches
+from .kafka_python.records import ReadableRecords, name_what_is_unreadable
 from .ownership import Ownership
 from .poll_result import PollResult as PollResult
 from .protocol_choice import chosen_protocol, membership_in
@@ -162,7 +163,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
             Default: ``max_poll_records``.
         """
         hand_out_as(self, ReadableRecords)
-        if self._closed or timeout_ms < 0 or not self._grouped():
+        if is_closed(self) or timeout_ms < 0 or not self._grouped():
             return self._poll_by_hand(timeout_ms, max_records, update_offsets)
         if max_records is None:
             max_records = self.config["max_poll_records"]
@@ -272,7 +273,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         timeout_ms : float, optional
             For everything together; default ``request_timeout_ms``.
         """
-        if self._closed:
+        if is_closed(self):
             return
         if timeout_ms is None:
             timeout_ms = self.config["request_timeout_ms"]
@@ -334,7 +335,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
     ) -> PollResult:
         """Poll, and have the records handed out in this form; see `hand_out_as`."""
         hand_out_as(self, form)
-        if self._closed or timeout_ms < 0 or not self._grouped():
+        if is_closed(self) or timeout_ms < 0 or not self._grouped():
             records = self._poll_by_hand(timeout_ms, max_records, True)
             return PollResult(records, metadata=self._fetch_metadata(records))
         if max_records is None:
@@ -356,7 +357,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
                 min(wait_ms, _SLICE_MS), max_records, update_offsets
             )
             wait_ms = max(0.0, (deadline - time.monotonic()) * 1000)
-            if records or wait_ms == 0 or self._woken.is_set() or self._closed:
+            if records or wait_ms == 0 or self._woken.is_set() or is_closed(self):
                 self._woken.clear()
                 self._ends.collect(self.assignment())
                 return records
@@ -401,7 +402,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         It polls without updating the offsets.
         """
         if update_offsets:
-            self._iterator = None
+            end_iteration(self)
 
     def _take_untold(self) -> PollResult | None:
         """What the last poll learned and did not return, because it raised; None if nothing.

@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ._kafka_python import describe_consumer_group
+from .kafka_python.questions import describe_consumer_group
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .commit_loop import EnteredCommit
 from .group_protocol import GroupProtocol
 from .member_parts import MemberParts
 from .member_record import AssignmentReceived, Lost, refuse_strangers
-from .progress import Committable
+from .offset_commits import Committable
 
 log = logging.getLogger(__name__)
 

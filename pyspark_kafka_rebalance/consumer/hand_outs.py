@@ -30,7 +30,7 @@ from .ownership import Ownership
 from .remaining import is_ours
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from kafka.protocol.consumer.metadata import (
 )
 from kafka.structs import TopicPartition
 
-from ._kafka_python import OwnedPartitionsAssignor
+from .kafka_python.assignor import OwnedPartitionsAssignor
 from .member_record import Member
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

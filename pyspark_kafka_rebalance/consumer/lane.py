@@ -31,7 +31,7 @@ from .messages import ConsumerGroupHeartbeatRequest
 from .verdicts import Verdict as Verdict
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from .member_record import Member
 from .verdicts import gone_already
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

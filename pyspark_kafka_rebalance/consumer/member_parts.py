@@ -17,7 +17,7 @@ from .member_record import Member, MemberRecord
 from .verdicts import Consequence, Verdict, after_commit, explained
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from kafka.structs import TopicPartition
 
 from ..errors import UnsupportedBrokerError
 from . import classic, next_generation
-from ._kafka_python import offers_consumer_protocol
 from .classic import ClassicProtocol
 from .group_membership import GroupMembership
+from .kafka_python.questions import offers_consumer_protocol
 from .member_parts import MemberParts
 from .next_generation import NextGenerationProtocol
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

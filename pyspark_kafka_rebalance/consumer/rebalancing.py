@@ -23,7 +23,7 @@ from .ownership import Ownership, Step
 from .rebalance_listener import ListenerCalls
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 

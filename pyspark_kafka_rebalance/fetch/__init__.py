@@ -1,5 +1,5 @@
 """Offset ranges to Arrow. Knows Kafka's wire format and Arrow; no groups, no Spark."""
 
-from ..kafka_python_version import require_supported_version
+from ..transport.kafka_python_version import require_supported_version
 
 require_supported_version()  # before a module of this room imports what another version lacks

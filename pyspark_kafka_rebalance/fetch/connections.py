@@ -31,8 +31,8 @@ from ..errors import (
     KafkaRebalanceError,
     UnsupportedBrokerError,
 )
-from ..kafka_python_version import require_names
-from ..secured_clients import prepare_connections
+from ..transport.kafka_python_version import require_names
+from ..transport.secured_clients import prepare_connections
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from .offset_lookup import batch_ranges
+from .plan.tasks import ReadTask, TaskRange, split_tasks
 from .reading import TaskPartition, read_task
 from .shown_errors import shows_our_errors
-from .tasks import ReadTask, TaskRange, split_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from kafka import errors as kafka_errors
 
 from ..errors import KafkaRebalanceError
 from ..fetch.connections import explain_final
-from ..secured_clients import admin_client
+from ..transport.secured_clients import admin_client
 
 if TYPE_CHECKING:
     from .options import SourceOptions

@@ -12,9 +12,9 @@ from typing import Literal
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError
+from ..settings.values import parse_value
 from .partition_json import parse_numbers
 from .starting_offsets import LATEST_OFFSET, TIMESTAMP_MS, AtTimestamp, timestamps
-from .values import parse_value
 
 #: All there is, an offset (exclusive), or what stood at a time: the end, if nothing stood there.
 End = int | Literal["latest"] | AtTimestamp

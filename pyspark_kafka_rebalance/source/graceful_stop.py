@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from ..errors import OffsetFormatError
-from .group_commits import STOP_TIMEOUT_S
+from .group.group_commits import STOP_TIMEOUT_S
 from .offsets import StreamOffset
 from .progress import is_ours, plain_offset
 from .stop_request import Answer, answer_of, ask_to_stop, give_up

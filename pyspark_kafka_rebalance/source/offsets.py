@@ -35,7 +35,7 @@ from kafka.structs import TopicPartition
 
 from ..errors import OffsetFormatError
 from ..fetch.offset_range import OffsetRange
-from .values import INT_MAX, LONG_MAX
+from ..settings.values import INT_MAX, LONG_MAX
 
 VERSION = 2
 

@@ -16,12 +16,8 @@ from typing import Any, Literal
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError, names_of
-from .checkpoint_files import parse_location
-from .client_settings import KNOWN_SETTINGS, map_client_settings
-from .ending_offsets import ENDING_OPTIONS, EndingOffsets
-from .partition_json import is_topic_name, parse_partitions
-from .starting_offsets import Start, StartingOffsets
-from .values import (
+from ..settings.client_settings import KNOWN_SETTINGS, map_client_settings
+from ..settings.values import (
     BOOLEAN,
     DURATION_MS,
     INT_MAX,
@@ -33,6 +29,10 @@ from .values import (
     nearest,
     parse_value,
 )
+from .checkpoint.checkpoint_files import parse_location
+from .ending_offsets import ENDING_OPTIONS, EndingOffsets
+from .partition_json import is_topic_name, parse_partitions
+from .starting_offsets import Start, StartingOffsets
 
 _READERS = integer(1, 1_000)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from .values import INT_MAX, LONG_MAX
+from ..settings.values import INT_MAX, LONG_MAX
 
 _LONGEST_NUMBER = 20  # characters; a long has at most 19 digits, and a sign
 _TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from kafka.structs import TopicPartition
 
 from ..errors import KafkaRebalanceError
-from .checkpoint_files import CheckpointFiles, open_checkpoint, parse_location, redacted
-from .offset_log import parse_offset_log
+from .checkpoint.checkpoint_files import CheckpointFiles, open_checkpoint, parse_location, redacted
+from .checkpoint.offset_log import parse_offset_log
 from .offsets import StreamOffset, is_own
 
 

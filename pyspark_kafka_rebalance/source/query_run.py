@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import KafkaRebalanceError, names_of
 from .driver_sources import DriverSources
-from .group_commits import STOP_TIMEOUT_S
-from .membership import QueryMembership
+from .group.group_commits import STOP_TIMEOUT_S
+from .group.membership import QueryMembership
 from .sigterm import stop_on_sigterm
 from .stop_request import StopRequest
 

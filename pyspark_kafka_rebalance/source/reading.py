@@ -15,7 +15,7 @@ from .schema import arrow_schema
 
 if TYPE_CHECKING:
     from .options import SourceOptions
-    from .tasks import ReadTask, TaskRange
+    from .plan.tasks import ReadTask, TaskRange
 
 
 class TaskPartition(InputPartition):

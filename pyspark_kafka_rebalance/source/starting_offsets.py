@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 from kafka.structs import TopicPartition
 
 from ..errors import KafkaRebalanceError, OptionError
+from ..settings.values import LONG_MAX, integer, one_of, parse_value
 from .partition_json import parse_numbers
-from .values import LONG_MAX, integer, one_of, parse_value
 
 
 @dataclass(frozen=True, slots=True)

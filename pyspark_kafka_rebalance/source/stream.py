@@ -21,24 +21,24 @@ from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..errors import KafkaRebalanceError, names_of
-from .available_now import AvailableNowRun
-from .built_in_start import start_of_first_batch
-from .coverage import COVERAGE_TICK_S
-from .cuts import cuts_of
-from .data_loss import DataLoss
+from .checkpoint.built_in_start import start_of_first_batch
+from .group.coverage import COVERAGE_TICK_S
 from .offsets import StreamOffset
-from .planning import NO_LIMIT, BatchPlanner, Gone, Postponed
+from .plan.available_now import AvailableNowRun
+from .plan.batch_planner import NO_LIMIT, BatchPlanner, Gone, Postponed
+from .plan.cuts import cuts_of
+from .plan.data_loss import DataLoss
+from .plan.tasks import ReadTask, group_into_tasks
 from .query_run import QueryRun
 from .reading import TaskPartition, read_task
 from .shown_errors import shows_our_errors
 from .sigterm import ignore_sigterm
 from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from .tasks import ReadTask, group_into_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .membership import QueryMembership
+    from .group.membership import QueryMembership
     from .options import SourceOptions
 
 #: In a group without other members, the first trigger waits so long for ours to join: that takes

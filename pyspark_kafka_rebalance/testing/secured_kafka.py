@@ -20,7 +20,7 @@ from kafka.admin import (
 )
 
 from ..errors import AuthenticationError
-from ..secured_clients import admin_client
+from ..transport.secured_clients import admin_client
 from .certificates import CertificateAuthority, Stores
 from .errors import LocalKafkaError
 from .local_kafka import DEFAULT_JAVA_OPTIONS, LocalKafka

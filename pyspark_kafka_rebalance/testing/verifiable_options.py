@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import OptionError
-from ..source.client_settings import map_client_settings
-from ..source.values import INT_MAX, integer, parse_value
+from ..settings.client_settings import map_client_settings
+from ..settings.values import INT_MAX, integer, parse_value
 
 COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 

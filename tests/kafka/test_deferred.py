@@ -36,7 +36,7 @@ from pyspark_kafka_rebalance import (
     PartitionsLostError,
     RecordDeserializationError,
 )
-from pyspark_kafka_rebalance.consumer._kafka_python import offers_consumer_protocol
+from pyspark_kafka_rebalance.consumer.kafka_python.questions import offers_consumer_protocol
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 only_classic = pytest.mark.parametrize("protocol", ["classic"], indirect=True)

@@ -10,7 +10,7 @@ from group_members import wait_until
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.membership import QueryMembership
+from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.testing import LocalKafka
 

@@ -16,8 +16,8 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, MembershipError
-from pyspark_kafka_rebalance.source import fixed_assignment
-from pyspark_kafka_rebalance.source.fixed_assignment import FixedAssignment
+from pyspark_kafka_rebalance.source.group import fixed_assignment
+from pyspark_kafka_rebalance.source.group.fixed_assignment import FixedAssignment
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 MakeClient = Callable[..., FixedAssignment]

@@ -19,10 +19,10 @@ from pyspark_kafka_rebalance import (
     RangeFetcher,
 )
 from pyspark_kafka_rebalance.fetch import connections
-from pyspark_kafka_rebalance.secured_clients import admin_client
-from pyspark_kafka_rebalance.source.client_settings import map_client_settings
+from pyspark_kafka_rebalance.settings.client_settings import map_client_settings
 from pyspark_kafka_rebalance.testing import SecuredKafka
 from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
+from pyspark_kafka_rebalance.transport.secured_clients import admin_client
 
 PATIENCE_S = 60.0
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

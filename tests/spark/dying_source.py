@@ -11,8 +11,8 @@ import signal
 import time
 from pathlib import Path
 
-from pyspark_kafka_rebalance.source import marking
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
+from pyspark_kafka_rebalance.source.group import marking
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.spark_versions import reader_for_this_spark
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader

@@ -10,8 +10,8 @@ from typing import Any
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.offset_commits import OffsetCommits
 from pyspark_kafka_rebalance.consumer.ownership import Ownership
-from pyspark_kafka_rebalance.consumer.progress import OffsetCommits
 from pyspark_kafka_rebalance.errors import PartitionsLostError
 
 PARTITIONS = [TopicPartition("t", n) for n in range(4)]

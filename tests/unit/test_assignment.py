@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.assignment import QueryAssignment
-from pyspark_kafka_rebalance.source.event_rows import RebalanceEvent
+from pyspark_kafka_rebalance.source.group.assignment import QueryAssignment
+from pyspark_kafka_rebalance.source.group.event_rows import RebalanceEvent
 
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]
 MEMBERS = range(2)

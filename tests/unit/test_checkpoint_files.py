@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_rebalance import OptionError
-from pyspark_kafka_rebalance.source.checkpoint_files import (
+from pyspark_kafka_rebalance.source.checkpoint.checkpoint_files import (
     is_local,
     open_checkpoint,
     parse_location,

@@ -10,9 +10,9 @@ from kafka import KafkaAdminClient, KafkaConsumer
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.errors import OptionError
-from pyspark_kafka_rebalance.source import client_settings
-from pyspark_kafka_rebalance.source.client_settings import ClientSettings, map_client_settings
-from pyspark_kafka_rebalance.source.security_settings import SECURITY_SETTINGS
+from pyspark_kafka_rebalance.settings import client_settings
+from pyspark_kafka_rebalance.settings.client_settings import ClientSettings, map_client_settings
+from pyspark_kafka_rebalance.settings.security_settings import SECURITY_SETTINGS
 
 JAAS = {
     "security.protocol": "SASL_SSL",

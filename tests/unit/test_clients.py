@@ -10,11 +10,11 @@ import pytest
 
 from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
-from pyspark_kafka_rebalance.source import clients
-from pyspark_kafka_rebalance.source.clients import build_clients
-from pyspark_kafka_rebalance.source.fixed_assignment import FixedAssignment
+from pyspark_kafka_rebalance.source.group import clients
+from pyspark_kafka_rebalance.source.group.clients import build_clients
+from pyspark_kafka_rebalance.source.group.fixed_assignment import FixedAssignment
+from pyspark_kafka_rebalance.source.group.query_member import QueryMember
 from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.query_member import QueryMember
 
 OPTIONS = {
     "kafka.bootstrap.servers": "127.0.0.1:9092",

@@ -18,8 +18,8 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer._kafka_python import first_answer
 from pyspark_kafka_rebalance.consumer.cluster_queries import ClusterQueries
+from pyspark_kafka_rebalance.consumer.kafka_python.questions import first_answer
 
 P = TopicPartition("orders", 0)
 

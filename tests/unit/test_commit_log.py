@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 from pyarrow import fs
 
-from pyspark_kafka_rebalance.source.checkpoint_files import parse_location
-from pyspark_kafka_rebalance.source.commit_log import CommitLog
+from pyspark_kafka_rebalance.source.checkpoint.checkpoint_files import parse_location
+from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
 from tests.s3_server import KEYS, FolderAsBucket, S3Server
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1760000000000,"conf":{"spark.x":"1"}}'

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_rebalance.source import commit_log_watch
-from pyspark_kafka_rebalance.source.commit_log_watch import CommitLogWatch
+from pyspark_kafka_rebalance.source.checkpoint import commit_log_watch
+from pyspark_kafka_rebalance.source.checkpoint.commit_log_watch import CommitLogWatch
 
 OFFSET: dict[str, Any] = {"version": 1, "ranges": {"orders": {"0": [0, 10]}}}
 PATIENCE_S = 60.0

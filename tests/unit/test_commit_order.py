@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance.consumer.progress import CommitByHand, OffsetCommits
+from pyspark_kafka_rebalance.consumer.offset_commits import CommitByHand, OffsetCommits
 
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]
 partitions = st.sampled_from(PARTITIONS)

@@ -9,17 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.source import cuts as cuts_module
-from pyspark_kafka_rebalance.source.available_now import AvailableNowRun
-from pyspark_kafka_rebalance.source.cuts import (
-    AllAtOnce,
-    EnoughToRead,
-    KnownSizes,
-    WithinLogs,
-    WithinRun,
-)
-from pyspark_kafka_rebalance.source.data_loss import BeyondEnd
-from pyspark_kafka_rebalance.source.planning import (
+from pyspark_kafka_rebalance.source.plan import cuts as cuts_module
+from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
+from pyspark_kafka_rebalance.source.plan.batch_planner import (
     NO_LIMIT,
     BatchPlanner,
     Cut,
@@ -27,6 +19,14 @@ from pyspark_kafka_rebalance.source.planning import (
     Planned,
     Postponed,
 )
+from pyspark_kafka_rebalance.source.plan.cuts import (
+    AllAtOnce,
+    EnoughToRead,
+    KnownSizes,
+    WithinLogs,
+    WithinRun,
+)
+from pyspark_kafka_rebalance.source.plan.data_loss import BeyondEnd
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.source.deleted_partitions import DeletedPartitions
+from pyspark_kafka_rebalance.source.group.deleted_partitions import DeletedPartitions
 
 P, Q = (TopicPartition("t", n) for n in range(2))
 

@@ -9,7 +9,10 @@ import kafka
 import pytest
 from kafka import KafkaConsumer
 
-from pyspark_kafka_rebalance.kafka_python_version import require_names, require_supported_version
+from pyspark_kafka_rebalance.transport.kafka_python_version import (
+    require_names,
+    require_supported_version,
+)
 
 
 @pytest.mark.parametrize("version", ["3.0.5", "3.0.12", "3.0.99"])

@@ -16,7 +16,7 @@ from kafka.errors import KafkaConnectionError
 from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.parser import KafkaProtocol
 
-from pyspark_kafka_rebalance.large_reads import _PIECE_BYTES, _WAITS_FOR_PIECES, _receive
+from pyspark_kafka_rebalance.transport.large_reads import _PIECE_BYTES, _WAITS_FOR_PIECES, _receive
 
 #: Far longer than anything here takes: a read that is not told of fails instead of hanging.
 PATIENCE_S = 10.0

@@ -5,8 +5,8 @@ import logging
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance import log_repeats
-from pyspark_kafka_rebalance.log_repeats import log_repeats_once
+from pyspark_kafka_rebalance.transport import log_repeats
+from pyspark_kafka_rebalance.transport.log_repeats import log_repeats_once
 
 
 def test_a_topic_that_is_gone_is_not_logged_with_every_request(

@@ -8,7 +8,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.marking import (
+from pyspark_kafka_rebalance.source.group.marking import (
     AT_MOST_S,
     JOIN_S,
     STILL_S,

@@ -22,16 +22,16 @@ from pyspark_kafka_rebalance.consumer.deferred import PollResult
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source import clients as clients_module
-from pyspark_kafka_rebalance.source import deletion_watch as deletion_watch_module
-from pyspark_kafka_rebalance.source import foreign_ranges as foreign_ranges_module
-from pyspark_kafka_rebalance.source import joining as joining_module
-from pyspark_kafka_rebalance.source import live_owner_watch as live_owner_watch_module
-from pyspark_kafka_rebalance.source import log_ends as log_ends_module
-from pyspark_kafka_rebalance.source import marking as marking_module
-from pyspark_kafka_rebalance.source import membership as membership_module
-from pyspark_kafka_rebalance.source.commit_log import CommitLog
-from pyspark_kafka_rebalance.source.membership import QueryMembership
+from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
+from pyspark_kafka_rebalance.source.group import clients as clients_module
+from pyspark_kafka_rebalance.source.group import deletion_watch as deletion_watch_module
+from pyspark_kafka_rebalance.source.group import foreign_ranges as foreign_ranges_module
+from pyspark_kafka_rebalance.source.group import joining as joining_module
+from pyspark_kafka_rebalance.source.group import live_owner_watch as live_owner_watch_module
+from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
+from pyspark_kafka_rebalance.source.group import marking as marking_module
+from pyspark_kafka_rebalance.source.group import membership as membership_module
+from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
 P, Q, R, _ = PARTITIONS
@@ -171,9 +171,9 @@ def test_the_members_are_built_at_once_and_join_when_they_may(
     )  # once they are built
     assert query.membership._members._built.wait(PATIENCE_S)
     assert [m.polls for m in group.members] == [0, 0, 0], "joined before it was allowed"
-    assert [m.config["client_id"] for m in group.members] == ["run-0", "run-1", "run-2"]
-    instances = [m.config["group_instance_id"] for m in group.members]
-    assert instances == ["static-0", "static-1", "static-2"]
+    # They are built side by side.
+    named = sorted((m.config["client_id"], m.config["group_instance_id"]) for m in group.members)
+    assert named == [(f"run-{n}", f"static-{n}") for n in range(3)]
     assert [m.subscribed for m in group.members] == [(["t"], None)] * 3
     query.membership.join()
     query.rounds(1)

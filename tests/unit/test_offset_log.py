@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka_rebalance.source.offset_log import parse_offset_log
+from pyspark_kafka_rebalance.source.checkpoint.offset_log import parse_offset_log
 
 METADATA = '{"batchWatermarkMs":0,"conf":{"a":"b:c"}}'
 

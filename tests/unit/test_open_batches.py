@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.source.group.open_batches import OpenBatches
 from pyspark_kafka_rebalance.source.offsets import INITIAL_OFFSET
-from pyspark_kafka_rebalance.source.open_batches import OpenBatches
 
 INITIAL = INITIAL_OFFSET.to_json_dict()
 

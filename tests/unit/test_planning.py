@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.data_loss import BeyondEnd, find_beyond_end, find_data_loss
 from pyspark_kafka_rebalance.source.offsets import Event, MemberState, StreamOffset
-from pyspark_kafka_rebalance.source.planning import backlog, plan_batch
-from pyspark_kafka_rebalance.source.tasks import ReadTask, TaskRange, group_into_tasks, split_tasks
+from pyspark_kafka_rebalance.source.plan.batch_planner import backlog, plan_batch
+from pyspark_kafka_rebalance.source.plan.data_loss import BeyondEnd, find_beyond_end, find_data_loss
+from pyspark_kafka_rebalance.source.plan.tasks import (
+    ReadTask,
+    TaskRange,
+    group_into_tasks,
+    split_tasks,
+)
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 9))
 OFFSETS = st.integers(0, 20) | st.integers(0, 2**62)

@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.built_in_start import start_of_first_batch
+from pyspark_kafka_rebalance.source.checkpoint.built_in_start import start_of_first_batch
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.positions import main
 

@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 from record_batches import CONTROL, TRANSACTIONAL, Record, build, control
 
 from pyspark_kafka_rebalance import CorruptRecordError, RecordDeserializationError
-from pyspark_kafka_rebalance.consumer._kafka_python_records import ReadableRecords
+from pyspark_kafka_rebalance.consumer.kafka_python.records import ReadableRecords
 
 PARTITION = TopicPartition("t", 0)
 

@@ -12,8 +12,8 @@ import pytest
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import reading
 from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.plan.tasks import ReadTask, TaskRange
 from pyspark_kafka_rebalance.source.schema import arrow_schema
-from pyspark_kafka_rebalance.source.tasks import ReadTask, TaskRange
 
 
 class NothingToRead:

@@ -20,13 +20,13 @@ from kafka import errors as kafka_errors
 from kafka.protocol.sasl import SaslAuthenticateRequest
 
 from pyspark_kafka_rebalance.errors import AuthenticationError, OptionError
-from pyspark_kafka_rebalance.log_redaction import redact_log
-from pyspark_kafka_rebalance.source import key_stores, oauth_tokens
-from pyspark_kafka_rebalance.source.oauth_tokens import ClientCredentialsTokens
-from pyspark_kafka_rebalance.source.security_settings import map_security
+from pyspark_kafka_rebalance.settings import key_stores, oauth_tokens
+from pyspark_kafka_rebalance.settings.oauth_tokens import ClientCredentialsTokens
+from pyspark_kafka_rebalance.settings.security_settings import map_security
 from pyspark_kafka_rebalance.testing.certificates import CertificateAuthority, Stores
 from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
 from pyspark_kafka_rebalance.testing.token_endpoint import TokenEndpoint
+from pyspark_kafka_rebalance.transport.log_redaction import redact_log
 
 SECRET = "hunter2"
 LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}

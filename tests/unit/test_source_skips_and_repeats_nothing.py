@@ -40,11 +40,11 @@ from model_spark import (
     SteppedPump,
 )
 
-from pyspark_kafka_rebalance.source import batch_proofs as batch_proofs_module
-from pyspark_kafka_rebalance.source import clients as clients_module
-from pyspark_kafka_rebalance.source import joining as joining_module
-from pyspark_kafka_rebalance.source import membership as membership_module
 from pyspark_kafka_rebalance.source import query_run as query_run_module
+from pyspark_kafka_rebalance.source.group import batch_proofs as batch_proofs_module
+from pyspark_kafka_rebalance.source.group import clients as clients_module
+from pyspark_kafka_rebalance.source.group import joining as joining_module
+from pyspark_kafka_rebalance.source.group import membership as membership_module
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 
 QUERIES = range(2)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.source.group.starts import Starts
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, Start
-from pyspark_kafka_rebalance.source.starts import Starts
 
 P, Q, R = PARTITIONS = [TopicPartition("t", n) for n in range(3)]
 U = TopicPartition("u", 0)

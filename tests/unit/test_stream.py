@@ -19,15 +19,15 @@ from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source import stream as stream_module
-from pyspark_kafka_rebalance.source.batch_state import BatchState
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
-from pyspark_kafka_rebalance.source.event_rows import RebalanceEvent
+from pyspark_kafka_rebalance.source.group.batch_state import BatchState
+from pyspark_kafka_rebalance.source.group.event_rows import RebalanceEvent
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
 from pyspark_kafka_rebalance.source.stop_request import answer_of, ask_to_stop
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
-from pyspark_kafka_rebalance.source.tasks import TaskRange
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
 UNLIMITED = ReadMaxRows(2**63 - 1)

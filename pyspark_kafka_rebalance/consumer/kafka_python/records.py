@@ -1,0 +1,153 @@
+"""The seam to kafka-python's decoding: a record that cannot be read fails by name, every time.
+
+kafka-python's own ``PartitionRecords`` forgets after one error that it has failed: the next poll
+takes nothing from it, and again nothing, and never returns. Here what cannot be read is given up
+with the error, and fetched again for a later poll, which raises again. The polls between have the
+other partitions' records, and a deserializer that failed for want of something else gets another
+chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka import errors as kafka_errors
+from kafka.consumer.fetcher import ConsumerRecord, Fetcher
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import TopicPartition
+
+from ...errors import CorruptRecordError, RecordDeserializationError, UnreadableRecordError
+from ...transport.kafka_python_version import require_names
+
+require_names(
+    {
+        Fetcher: ("PartitionRecords", "_parse_fetched_data"),
+        Fetcher.PartitionRecords: (
+            "_unpack_records",
+            "_contains_abort_marker",
+            "_consume_aborted_transactions_up_to",
+            "_is_batch_aborted",
+            "_deserialize",
+        ),
+    }
+)
+
+
+class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+    """kafka-python's ``PartitionRecords``: its face and its parameters, and of a poll the errors.
+
+    Raises
+    ------
+    CorruptRecordError, RecordDeserializationError
+        From ``take``, once all before it is taken; the position stays before it.
+    """
+
+    next_fetch_offset: int
+
+    def take(self, n: int | None = None) -> Any:
+        try:
+            return super().take(n)
+        except BaseException:
+            self.drain()  # a generator that has failed would look like one at its end
+            raise
+
+    def _contains_abort_marker(self, batch: Any) -> bool:
+        # Compaction keeps a producer's last batch, emptied: nothing aborted is left then.
+        return bool(batch.records_count and super()._contains_abort_marker(batch))
+
+    def _unpack_records(
+        self, tp: TopicPartition, records: Any, key_deserializer: Any, value_deserializer: Any
+    ) -> Iterator[ConsumerRecord]:
+        batch = None
+        try:
+            while (batch := records.next_batch()) is not None:
+                if self.check_crcs and not batch.validate_crc():
+                    raise kafka_errors.CorruptRecordError("the CRC is wrong")
+                if batch.magic != 2 or self._wanted(batch):
+                    yield from self._unpack(tp, batch, key_deserializer, value_deserializer)
+                if batch.magic == 2:  # behind what compaction has left out
+                    self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
+            self.drain()
+        except UnreadableRecordError:
+            raise
+        except Exception as error:  # decoders fail in as many ways as there are to damage a batch
+            raise self._corrupt(tp, batch, error) from error
+
+    def _wanted(self, batch: Any) -> bool:
+        """Whether a batch has records for the application; follows the transactions."""
+        self.leader_epoch = batch.leader_epoch
+        if self.isolation_level == IsolationLevel.READ_COMMITTED and batch.has_producer_id():
+            self._consume_aborted_transactions_up_to(batch.last_offset)
+            if self._contains_abort_marker(batch):
+                self.aborted_producer_ids.discard(batch.producer_id)
+            elif self._is_batch_aborted(batch):
+                return False
+        return not batch.is_control_batch
+
+    def _unpack(
+        self, tp: TopicPartition, batch: Any, key_deserializer: Any, value_deserializer: Any
+    ) -> Iterator[ConsumerRecord]:
+        for record in batch:
+            if record.offset < self.fetch_offset:  # also what a seek was to skip
+                continue
+            if self.check_crcs and not record.validate_crc():
+                raise kafka_errors.CorruptRecordError("the CRC of a message is wrong")
+            raw_key, raw_value, headers = record.key, record.value, record.headers
+            try:
+                key = self._deserialize(key_deserializer, tp.topic, headers, raw_key)
+                value = self._deserialize(value_deserializer, tp.topic, headers, raw_value)
+            except Exception as error:
+                raise RecordDeserializationError(
+                    tp.topic, tp.partition, record.offset, repr(error)
+                ) from error
+            size = -1
+            if headers:
+                size = sum(len(name.encode()) + len(data or b"") for name, data in headers)
+            self.records_read += 1
+            self.bytes_read += record.size_in_bytes
+            self.next_fetch_offset = record.offset + 1
+            yield ConsumerRecord(
+                tp.topic,
+                tp.partition,
+                self.leader_epoch,
+                record.offset,
+                record.timestamp,
+                record.timestamp_type,
+                key,
+                value,
+                headers,
+                record.checksum,
+                -1 if raw_key is None else len(raw_key),
+                -1 if raw_value is None else len(raw_value),
+                size,
+            )
+
+    def _corrupt(self, tp: TopicPartition, batch: Any, error: Exception) -> CorruptRecordError:
+        offset, after = self.next_fetch_offset, None
+        if batch is not None and batch.magic == 2 and batch.last_offset >= offset:
+            offset, after = batch.base_offset, batch.next_offset
+        return CorruptRecordError(tp.topic, tp.partition, offset, repr(error), after)
+
+
+def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
+    """Before the first fetch: what a fetch says of a partition that it cannot give is named too."""
+    fetcher = consumer._fetcher
+    parse: Callable[[Any], Any] = fetcher._parse_fetched_data
+
+    def parse_and_name(completed: Any) -> Any:
+        try:
+            return parse(completed)
+        except UnreadableRecordError:
+            raise
+        except kafka_errors.KafkaError as error:
+            # The broker could not read it, or nothing whole is in what it gave.
+            if type(error) not in (kafka_errors.CorruptRecordError, kafka_errors.KafkaError):
+                raise
+            at = completed.topic_partition
+            raise CorruptRecordError(
+                at.topic, at.partition, completed.fetched_offset, repr(error)
+            ) from error
+
+    fetcher._parse_fetched_data = parse_and_name

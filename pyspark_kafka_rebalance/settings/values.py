@@ -1,0 +1,111 @@
+"""How the text of one option becomes a value: as Java parses it, with one clear error.
+
+A parser takes the stripped text and raises ``ValueError`` for what it does not accept; the phrase
+beside it says what it does accept.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import OptionError
+from ..transport.log_redaction import REDACTED as REDACTED
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """A parser and the phrase that says what it accepts."""
+
+    parse: Callable[[str], Any]
+    allowed: str
+
+
+def parse_value(option: str, text: str, value_type: ValueType) -> Any:
+    """Parse one option's text, which is no secret.
+
+    Raises
+    ------
+    OptionError
+        Naming the option, its value and what is allowed.
+    """
+    try:
+        return value_type.parse(text.strip())
+    except ValueError:
+        raise OptionError(option, text, value_type.allowed) from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name most like this one, whatever the case."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    [found] = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
+    return by_lower[found]
+
+
+def integer(low: int, high: int) -> ValueType:
+    """Return the type of a whole number in decimal digits, both bounds included."""
+
+    def parse(text: str) -> int:
+        # int() alone also takes "1_000" and digits of other scripts, which Java does not.
+        # Longer than any long: refused before int() minds the length of its input.
+        if not re.fullmatch(r"[+-]?[0-9]{1,40}", text):
+            raise ValueError
+        number = int(text)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return ValueType(parse, f"a whole number from {low} to {high}")
+
+
+def one_of(*choices: str, ignore_case: bool = False) -> ValueType:
+    """Return the type of a text that is one of these; the result is spelt as here."""
+    lookup = {(choice.lower() if ignore_case else choice): choice for choice in choices}
+
+    def parse(text: str) -> str:
+        try:
+            return lookup[text.lower() if ignore_case else text]
+        except KeyError:
+            raise ValueError from None
+
+    return ValueType(parse, " or ".join(choices))
+
+
+def _boolean(text: str) -> bool:
+    # Spark's toBoolean: "yes" and "1" are errors.
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError
+    return lowered == "true"
+
+
+def _non_empty(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+_MS_OF_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(text: str) -> int:
+    # Spark's timeStringAsMs; microseconds, which it rounds down, are left out.
+    match = re.fullmatch("([0-9]{1,19})([a-z]*)", text.lower())
+    if match is None or (match[2] or "ms") not in _MS_OF_UNITS:
+        raise ValueError
+    duration = int(match[1]) * _MS_OF_UNITS[match[2] or "ms"]
+    if duration > LONG_MAX:
+        raise ValueError
+    return duration
+
+
+DURATION_MS = ValueType(_duration_ms, "a time like 500ms, 30s, 15m, 2h or 1d")
+BOOLEAN = ValueType(_boolean, "true or false")
+TEXT = ValueType(str, "any text")
+NON_EMPTY_TEXT = ValueType(_non_empty, "a text that is not empty")

@@ -1,0 +1,80 @@
+"""Where the first batch of Spark's own Kafka source starts, from the query's checkpoint.
+
+Spark logs where batches end. Where the first one starts its Kafka source keeps by itself, in
+``sources/N/0`` (``KafkaMicroBatchStream.KafkaSourceInitialOffsetWriter``): a zero byte for
+Spark 2.1, a version line, and the positions as in the offset log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from kafka.structs import TopicPartition
+
+from ...errors import KafkaRebalanceError
+from ..offsets import parse_built_in
+from .checkpoint_files import CheckpointFiles, open_checkpoint, redacted
+from .offset_log import parse_offset_log
+
+
+def start_of_first_batch(
+    location: str | None, ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Look up where the first batch starts.
+
+    Parameters
+    ----------
+    location : str or None
+        The query's checkpoint, parsed, as far as the source knows it.
+    ends : Mapping[TopicPartition, int]
+        Where the first batch ends, exclusive. It tells the source from others of the query. What is
+        not found of it was added before the batch was planned.
+
+    Raises
+    ------
+    KafkaRebalanceError
+        The checkpoint is not known, or does not say it.
+    OSError
+        The checkpoint cannot be read; whatever else pyarrow raises.
+    """
+    what = "the first batch of this checkpoint is one of Spark's own source and was not completed"
+    if location is None:
+        raise KafkaRebalanceError(
+            f"{what}; where it starts is in the checkpoint's files alone: name the checkpoint with "
+            "the option checkpointLocation of the source as well"
+        )
+    files = open_checkpoint(location)
+    topics = {p.topic for p in ends}
+    found: dict[TopicPartition, int] = {}
+    # Of two sources that end at the same offsets the lower start is before both.
+    for source in _sources_ending(files, ends):
+        path = f"sources/{source}/0"
+        if files.exists(path):
+            for partition, position in _parse(files.read(path)).items():
+                if partition.topic in topics:
+                    found[partition] = min(position, found.get(partition, position))
+    if not found:
+        raise KafkaRebalanceError(f"{what}, and no file of {redacted(location)} says its start")
+    return found
+
+
+def _sources_ending(files: CheckpointFiles, ends: Mapping[TopicPartition, int]) -> list[str]:
+    """The numbers of those whose first batch ends there; of all, if the log does not tell."""
+    numbers = list(files.names("sources"))
+    if not files.exists("offsets/0"):
+        return numbers
+    logged = parse_offset_log(files.read("offsets/0"))  # in the order of their numbers
+    ending = [str(n) for n, (_, end) in enumerate(logged) if parse_built_in(end) == dict(ends)]
+    return [number for number in numbers if number in ending] or numbers
+
+
+def _parse(text: str) -> dict[TopicPartition, int]:
+    """The positions in such a file; none in another source's."""
+    version, _, positions = text.lstrip("\0").partition("\n")
+    if version != "v1":
+        return {}
+    try:
+        return parse_built_in(json.loads(positions)) or {}
+    except ValueError:
+        return {}

@@ -1,0 +1,175 @@
+"""The files of a query's checkpoint, read only: on this machine, in an object store, in HDFS.
+
+Where a checkpoint is, is written as Hadoop writes it; pyarrow's filesystems read it. Their
+settings are those of the environment, as of any such client (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL,
+GOOGLE_APPLICATION_CREDENTIALS, CLASSPATH of HDFS …), or stand in the URI's query
+(``s3://bucket/path?endpoint_override=host:9000&scheme=http``). Spark's own settings
+(``spark.hadoop.fs.s3a.*``) do not reach Python.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import SplitResult, quote, urlsplit
+
+from ...errors import OptionError
+from ...settings.values import REDACTED
+
+#: Hadoop's schemes and those of pyarrow's ``FileSystem.from_uri``.
+_STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfss",
+    "hdfs": "hdfs",
+    "viewfs": "viewfs",
+}
+
+_ALLOWED = f"a local path, or file:, {', '.join(f'{scheme}://' for scheme in _STORES)} and a path"
+
+
+class CheckpointFiles(Protocol):
+    """What a reader of a checkpoint needs; paths are relative to the checkpoint."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder; none when it is not there."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+
+    def read(self, path: str) -> str:
+        """The text of a file."""
+
+
+class LocalFiles:
+    """A checkpoint on this machine, or mounted on it."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder; none when it is not there."""
+        try:
+            return [entry.name for entry in (self._root / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return (self._root / path).exists()
+
+    def read(self, path: str) -> str:
+        """The text of a file."""
+        return (self._root / path).read_text("utf-8")
+
+
+class StoreFiles:
+    """A checkpoint in an object store or in HDFS, connected to when it is first asked.
+
+    Every call may take as long as the store's client keeps trying.
+
+    Parameters
+    ----------
+    location : str
+        What :func:`parse_location` returned.
+    """
+
+    def __init__(self, location: str) -> None:
+        from pyarrow import fs
+
+        # Parsing is left to pyarrow, but its errors quote the whole URI, keys included.
+        try:
+            self._filesystem, self._root = fs.FileSystem.from_uri(location)
+        except Exception as error:
+            text = _without_secrets(str(error), urlsplit(location, allow_fragments=False))
+            raise OSError(f"{redacted(location)}: {type(error).__name__}: {text}") from None
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder; none when it is not there."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        return [info.base_name for info in self._filesystem.get_file_info(selector)]
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        from pyarrow import fs
+
+        info = self._filesystem.get_file_info(f"{self._root}/{path}")
+        return bool(info.type != fs.FileType.NotFound)
+
+    def read(self, path: str) -> str:
+        """The text of a file."""
+        with self._filesystem.open_input_stream(f"{self._root}/{path}", compression=None) as file:
+            return bytes(file.read()).decode("utf-8")
+
+
+def is_local(location: str) -> bool:
+    """Whether a parsed location is a path on this machine."""
+    return location.startswith("/")
+
+
+def open_checkpoint(location: str) -> CheckpointFiles:
+    """Open a parsed location; of a store this may use the network.
+
+    Raises
+    ------
+    OSError
+        pyarrow has no such filesystem here, or the URI or the environment is wrong.
+    """
+    return LocalFiles(location) if is_local(location) else StoreFiles(location)
+
+
+def parse_location(text: str) -> str:
+    """Parse the option ``checkpointLocation``.
+
+    Returns
+    -------
+    str
+        An absolute path, or a URI as pyarrow reads it.
+
+    Raises
+    ------
+    OptionError
+        No path, or a scheme that neither Hadoop nor pyarrow has; without what may be a secret.
+    """
+    text = text.strip()
+    parts = urlsplit(text, allow_fragments=False)
+    if parts.scheme in _STORES and re.match(rf"{parts.scheme}://", text, re.IGNORECASE):
+        # Hadoop takes a path as it is written; pyarrow decodes %20 and the like.
+        path = quote(parts.path, safe="/").rstrip("/")
+        if path.strip("/") and (parts.netloc or parts.scheme in ("hdfs", "viewfs")):
+            query = f"?{parts.query}" if parts.query else ""
+            return f"{_STORES[parts.scheme]}://{parts.netloc}{path}{query}"
+    elif parts.scheme == "file" and not parts.netloc:
+        path = re.sub("^file:(//)?", "", text, flags=re.IGNORECASE)
+        if path.startswith("/"):
+            return os.path.abspath(path)
+    elif text and not parts.scheme:
+        return os.path.abspath(text)
+    raise OptionError("checkpointLocation", redacted(text), _ALLOWED)
+
+
+def redacted(location: str) -> str:
+    """The location without user, password and query, which may hold keys."""
+    if not urlsplit(location).scheme:
+        return location
+    head, mark, _ = location.partition("?")
+    user = re.search("://([^/]*)@", head)
+    # Azure has the container there: container@account.
+    if user is not None and (":" in user[1] or not re.match("(abfs|wasb)s?:", head)):
+        head = head.replace(f"{user[1]}@", f"{REDACTED}@", 1)
+    return f"{head}?{REDACTED}" if mark else head
+
+
+def _without_secrets(text: str, parts: SplitResult) -> str:
+    for secret in (parts.query, parts.netloc.rpartition("@")[0], parts.password):
+        if secret:
+            text = text.replace(secret, REDACTED)
+    return text

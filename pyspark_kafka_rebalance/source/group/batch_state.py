@@ -1,0 +1,120 @@
+"""BatchState: what the group says of one batch, as it goes into the batch's offset and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka.structs import TopicPartition
+
+from ...fetch.offset_range import OffsetRange
+from ..offsets import Event, MemberState, StreamOffset
+from .event_rows import RebalanceEvent
+from .query_state import SharedState
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """What is known of one batch.
+
+    Attributes
+    ----------
+    generations : tuple of int
+        The generation of each member, in the order of the readers.
+    member_of : dict
+        The member that owns each partition of the batch; what is missing is not owned any more.
+    revoking, lost : frozenset of TopicPartition
+        Being revoked now; lost since the batch before was planned.
+    positions : dict
+        Proven positions of all partitions that this batch neither reads nor has pending.
+    imported : frozenset of TopicPartition
+        Whose position Spark's own source has left, and which this query has not owned yet.
+    pending : dict
+        What was handed out before this batch and is not proven.
+    """
+
+    generations: tuple[int, ...]
+    member_of: dict[TopicPartition, int]
+    revoking: frozenset[TopicPartition]
+    lost: frozenset[TopicPartition]
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    imported: frozenset[TopicPartition] = frozenset()
+    pending: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+
+    def offset(
+        self,
+        run: str,
+        initial: frozenset[TopicPartition] | None,
+        ranges: Mapping[TopicPartition, OffsetRange] | None = None,
+        events: Iterable[RebalanceEvent] = (),
+    ) -> StreamOffset:
+        """The offset where the batch ends; parameters as the attributes of :class:`StreamOffset`.
+
+        Of a batch without ranges and events it names no members.
+        """
+        made = StreamOffset(
+            pending=self.pending,
+            others=self.positions,
+            run=run,
+            initial=initial,
+            imported=self.imported,
+        )
+        if ranges is None:
+            return made
+        owned_by: list[list[TopicPartition]] = [[] for _ in self.generations]
+        for partition, member in self.member_of.items():
+            owned_by[member].append(partition)
+        return replace(
+            made,
+            ranges=ranges,
+            members=tuple(
+                MemberState(generation, tuple(sorted(partitions)))
+                for generation, partitions in zip(self.generations, owned_by, strict=True)
+            ),
+            revoking=self.revoking,
+            lost=self.lost,
+            events=tuple(
+                Event(e.event, e.partition.topic, e.partition.partition, e.generation)
+                for e in events
+            ),
+        )
+
+
+def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchState:
+    """What the rows of a batch that reads these partitions are marked by."""
+    owned = state.assignment.partitions.all()
+    return BatchState(
+        generations=state.generations,
+        member_of={p: owned[p].member for p in ranges if p in owned},
+        revoking=state.assignment.partitions.revoking(),
+        lost=frozenset(),
+        imported=state.starts.imported,
+    )
+
+
+def state_for_offset(
+    state: SharedState,
+    ranges: Collection[TopicPartition],
+    pending: Mapping[TopicPartition, OffsetRange],
+    lost: Collection[TopicPartition] = (),
+) -> BatchState:
+    """What goes into the offset that is being made.
+
+    Parameters
+    ----------
+    state : SharedState
+        Under the lock.
+    ranges : collection of TopicPartition
+        What the batch reads.
+    pending : Mapping[TopicPartition, OffsetRange]
+        What was not proven before these ranges were handed out.
+    lost : collection of TopicPartition
+        Since the batch before.
+    """
+    known = state.assignment.marks.log_positions()
+    return replace(
+        state_now(state, ranges),
+        lost=frozenset(lost),
+        positions={p: known[p] for p in known.keys() - ranges - pending.keys()},
+        pending=dict(pending),
+    )

@@ -1,0 +1,62 @@
+"""How long a batch may take before its partitions are given up, and what to say of one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kafka.structs import TopicPartition
+
+from ...errors import names_of
+
+
+class BatchTime:
+    """The time of the oldest batch that is not proven, by a clock of the caller's.
+
+    Parameters
+    ----------
+    limit_s : float or None
+        ``maxBatchDurationMs`` in seconds; None for no limit.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._limit_s = limit_s
+        self._batch: int | None = None
+        self._began_at = 0.0
+
+    def is_over(self, batch: int | None, now: float) -> bool:
+        """Whether the batch takes longer than it may.
+
+        Parameters
+        ----------
+        batch : int or None
+            The number of the oldest batch with ranges that is not proven; None: there is none.
+        now : float
+            Seconds.
+        """
+        if batch != self._batch:
+            self._batch, self._began_at = batch, now
+        return (
+            batch is not None and self._limit_s is not None and now - self._began_at > self._limit_s
+        )
+
+
+def advice_on_overdue(overdue: Collection[TopicPartition], has_commit_log: bool) -> str:
+    """What to say of partitions whose revoke has waited too long for its batch.
+
+    Parameters
+    ----------
+    overdue : collection of TopicPartition
+        Lost, and handed out in a batch of which it is not known whether Spark has committed it.
+    has_commit_log : bool
+        Whether the source looks into the query's commit log.
+    """
+    text = (
+        f"lost after revokeTimeoutMs, their batch not known to be committed: {names_of(overdue)}. "
+        "Their next owner delivers the batch as well, even where Spark has committed it in time. "
+    )
+    if has_commit_log:
+        return f"{text}What helps: shorter batches, or a larger revokeTimeoutMs"
+    return (
+        f"{text}What helps: the option checkpointLocation, with which the source need not wait for "
+        "the next trigger; a shorter trigger interval; shorter batches; a larger revokeTimeoutMs"
+    )

@@ -1,0 +1,167 @@
+"""The clients of one query: ``readers`` members of the group, or one that names its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ...consumer.cluster_queries import ClusterQueries
+from ...consumer.deferred import DeferredRevokeConsumer
+from ...consumer.group_description import describe_group
+from ...errors import AuthenticationError, AuthorizationError, KafkaRebalanceError, names_of
+from ..cluster_query import ask_cluster
+from .fixed_assignment import FixedAssignment, has_members
+from .query_member import QueryClient
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+
+def build_clients(options: SourceOptions, run: str) -> Iterator[QueryClient]:
+    """Build the clients; none has joined yet.
+
+    The first alone, which finds out whether brokers let us in; then the others, all at once, so
+    that they join in one generation.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    run : str
+        Prefix of the client ids.
+
+    Yields
+    ------
+    QueryClient
+        ``readers`` of them; one alone with ``assign``.
+
+    Raises
+    ------
+    KafkaRebalanceError
+        No broker can be used, what is to be read does not exist, or, with ``assign``, the group
+        has members (MembershipError).
+    AuthenticationError, AuthorizationError
+        The brokers do not let us in, or a permission is missing.
+    """
+    config = {**options.client_config, **options.consumer_config}
+    config["bootstrap_timeout_ms"] = config.get(
+        "request_timeout_ms", DeferredRevokeConsumer.DEFAULT_CONFIG["request_timeout_ms"]
+    )
+    if options.partitions is not None:
+        yield _fixed(options, options.partitions, {**config, "client_id": f"{run}-0"})
+        return
+    own = [_own_config(config, run, index) for index in range(options.readers)]
+    first = _member(options, own[0], is_first=True)
+    yield QueryClient(first, first)
+    for other in _build_at_once(options, own[1:]):
+        yield QueryClient(other, other)
+
+
+def _own_config(config: dict[str, Any], run: str, index: int) -> dict[str, Any]:
+    own = {**config, "client_id": f"{run}-{index}"}
+    if own.get("group_instance_id"):
+        own["group_instance_id"] += f"-{index}"
+    return own
+
+
+def _build_at_once(
+    options: SourceOptions, configs: Sequence[dict[str, Any]]
+) -> list[DeferredRevokeConsumer]:
+    """All of them, or none and the first error."""
+    if not configs:
+        return []
+    with ThreadPoolExecutor(len(configs), "build-clients") as threads:
+        built = [threads.submit(_member, options, config, False) for config in configs]
+    errors = [error for member in built if (error := member.exception()) is not None]
+    if errors:
+        for member in built:
+            if member.exception() is None:
+                member.result().close(timeout_ms=0)
+        raise errors[0]
+    return [member.result() for member in built]
+
+
+def partitions_of(options: SourceOptions, client: ClusterQueries) -> set[TopicPartition]:
+    """All that the query reads as one of the group's: by the client's metadata, or by name."""
+    if options.partitions is not None:
+        return set(options.partitions)
+    return {
+        TopicPartition(topic, partition)
+        for topic in client.subscription() or ()
+        for partition in client.partitions_for_topic(topic) or ()
+    }
+
+
+def _member(
+    options: SourceOptions, config: dict[str, Any], is_first: bool
+) -> DeferredRevokeConsumer:
+    """One member of the group; the first looks for the topics."""
+    with _naming_brokers(config):
+        member = DeferredRevokeConsumer(
+            group_id=options.group_id, revoke_timeout_ms=options.revoke_timeout_ms, **config
+        )
+        try:
+            member.subscribe(topics=list(options.topics or ()), pattern=options.pattern)
+            if is_first:
+                _refuse_missing_topics(options, member, config["bootstrap_timeout_ms"])
+        except BaseException:
+            member.close(timeout_ms=0)
+            raise
+    return member
+
+
+def _refuse_missing_topics(
+    options: SourceOptions, member: DeferredRevokeConsumer, timeout_ms: float
+) -> None:
+    existing = member.existing_topics(timeout_ms)  # also lets a pattern find its topics
+    missing = sorted(set(options.topics or ()) - existing)
+    if hidden := sorted(member.hidden_topics(missing, timeout_ms)):
+        raise AuthorizationError(
+            f"subscribe names topics that take DESCRIBE on the topic, which is not granted "
+            f"(brokers do not tell whether they exist): {', '.join(hidden)}"
+        )
+    if missing:
+        raise KafkaRebalanceError(f"subscribe names topics that do not exist: {', '.join(missing)}")
+
+
+def _fixed(
+    options: SourceOptions, partitions: tuple[TopicPartition, ...], config: dict[str, Any]
+) -> QueryClient:
+    """The client of ``assign``, once the group is seen to be without members.
+
+    A member that comes later is noticed by the next commit, which the coordinator refuses; what a
+    batch read until then, the group's members may deliver as well.
+    """
+    with _naming_brokers(config):
+        client = DeferredRevokeConsumer(group_id=options.group_id, **config)
+        member = FixedAssignment(client, partitions, options.fail_on_data_loss)
+    try:
+        group = ask_cluster(
+            options,
+            f"whether group {options.group_id!r} has members",
+            lambda admin: describe_group(admin, options.group_id),
+        )
+        if group.members:
+            seen = ", ".join(sorted({member.client_id for member in group.members}))
+            raise has_members(options.group_id, names_of(partitions), seen)
+    except BaseException:
+        member.close(timeout_ms=0)
+        raise
+    return QueryClient(member, client)
+
+
+@contextmanager
+def _naming_brokers(config: dict[str, Any]) -> Iterator[None]:
+    """Have a failure of the connections name where they go."""
+    servers = f"kafka.bootstrap.servers={','.join(config['bootstrap_servers'])}"
+    try:
+        yield
+    except AuthenticationError as error:
+        raise AuthenticationError(f"{servers}: {error}") from error
+    except kafka_errors.KafkaError as error:
+        raise KafkaRebalanceError(f"no broker of {servers} can be used: {error!r}") from error

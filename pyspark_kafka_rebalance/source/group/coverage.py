@@ -1,0 +1,179 @@
+"""Coverage: whether a run with an end (AvailableNow, Once) would leave records that nobody reads.
+
+A partition is covered if it is ours, or if a live other member has it, or if the group has read all
+there is. A run ends only when every partition is; ``live_owners`` says who counts as alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ...consumer.pump import Pump
+from ...errors import KafkaRebalanceError, names_of
+from .live_owner_watch import LiveOwnerWatch
+from .log_ends import LogEnds
+from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .query_state import QueryState
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: How often such a run looks again at what others own, and how often at its own members.
+COVERAGE_TICK_S = 0.1
+_OWN_TICK_S = 0.02
+_STARTS_TICK_S = 0.005
+
+#: How long brokers may take to tell where our partitions start: as long as one that restarts.
+_STARTS_WITHIN_S = 60.0
+
+
+class Coverage:
+    """For one query; asked by the planner's thread.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    state : QueryState
+        Tells what is ours.
+    members : QueryMembers
+        Whose client is asked.
+    log_ends : LogEnds
+        Tells up to where there are records.
+    pump : Pump
+        What ends it ends a wait.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        state: QueryState,
+        members: QueryMembers,
+        log_ends: LogEnds,
+        pump: Pump,
+    ) -> None:
+        self._options = options
+        self._state = state
+        self._members = members
+        self._log_ends = log_ends
+        self._pump = pump
+        self._live_owners = LiveOwnerWatch(options)
+
+    @property
+    def within_s(self) -> float:
+        """How long the group may take to give every partition to a live member, in seconds.
+
+        Others may use the rebalance timeout to rejoin or to release; one that died is in the group
+        until its session has ended.
+        """
+        rebalance_ms: float = self._options.consumer_config["max_poll_interval_ms"]
+        return (rebalance_ms + self._members.session_timeout_ms()) / 1000
+
+    def wait(
+        self,
+        ends: Mapping[TopicPartition, int] | None = None,
+        until: Callable[[], bool] = lambda: False,
+        patience_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Wait until the members have joined and nothing is :meth:`uncovered`.
+
+        Not while a revoke waits for its row in the next batch: that comes only after this.
+        For that as long as :attr:`within_s`, at whose end it is an error; then for the starts of
+        our partitions, as long as a broker may take to restart, and go on without them.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int] or None
+            As :meth:`uncovered`.
+        until : callable
+            Ends the wait early.
+        patience_s : callable
+            How long after the members have joined to go on without an error, whatever is uncovered;
+            None: never.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            Some partitions are neither ours nor a live member's, longer than the group may take;
+            names them.
+        """
+        deadline = time.monotonic() + self.within_s
+        joined_at: float | None = None
+        while not until() and not self._pump.is_stopping:
+            uncovered = self.uncovered(ends)
+            if not uncovered and self._members.have_settled():
+                break
+            if self._state.a_revoke_waits_for_a_batch():
+                break
+            now = time.monotonic()
+            if now >= deadline:
+                raise self.error(uncovered)
+            has_joined = self._members.has_joined()
+            if has_joined:
+                joined_at = now if joined_at is None else joined_at
+                at_most_s = patience_s()
+                if at_most_s is not None and now - joined_at >= at_most_s:
+                    break
+            waits_for_others = uncovered and has_joined
+            self._pump.wait(COVERAGE_TICK_S if waits_for_others else _OWN_TICK_S)
+        deadline = time.monotonic() + _STARTS_WITHIN_S
+        while (starting := self._state.unpositioned()) and not until():
+            if time.monotonic() >= deadline:
+                log.warning("group %s: starts not known: %s", self._options.group_id, starting)
+                return
+            self._pump.wait(_STARTS_TICK_S)
+            self._pump.raise_failure()
+
+    def error(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
+        """The error for partitions that stay uncovered."""
+        what = names_of(sorted(uncovered)) if uncovered else "its members have not joined"
+        return KafkaRebalanceError(
+            f"group {self._options.group_id!r}: not read to the end, since after "
+            f"{self.within_s:g} s some partitions were neither this query's nor another "
+            f"live member's: {what}"
+        )
+
+    def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
+        """Partitions with records that nobody has read, neither ours nor a live other member's.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int] or None
+            Up to where there are records, exclusive; by default up to the present end.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            The brokers do not tell what other members own; or what ended the membership.
+        """
+        client = self._members.client()
+        if self._options.partitions is not None:
+            return []  # there is nobody else
+        there = self._members.partitions() if ends is None else ends.keys()
+        with self._state as state:
+            ours = state.assignment.partitions.all().keys() - state.assignment.partitions.revoking()
+        foreign = sorted(there - ours)
+        if not foreign or not self._members.has_joined():
+            return foreign
+        if ends is None:
+            ends = self._log_ends.end_offsets(foreign)
+        try:
+            committed = client.committed_offsets(foreign, LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            return foreign
+        unread = [p for p in foreign if committed.get(p, 0) < ends.get(p, 1)]
+        if not unread:
+            return []
+        own_ids = {member.member_id for member in self._members}
+        others = self._live_owners.owned(own_ids, self._members.session_timeout_ms())
+        return [p for p in unread if p not in others]

@@ -1,0 +1,227 @@
+"""FixedAssignment: owns what a query names itself (``assign``), as long as it exists.
+
+It is no member of the group, so nothing rebalances, and it commits to the group all the same, for
+lag tools and for whoever reads on (``simple_commits``). Everything is assigned with the first poll,
+and no revoke is ever requested. A partition goes only when it is deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer import DEFAULT_GENERATION_ID, UNKNOWN_MEMBER_ID
+from kafka.structs import TopicPartition
+
+from ...consumer.deferred import DeferredRevokeConsumer
+from ...consumer.poll_result import PollResult
+from ...consumer.simple_commits import SimpleCommits
+from ...errors import DataLossError, KafkaRebalanceError, MembershipError, names_of
+from .deleted_partitions import DeletedPartitions, ask_for_missing
+
+log = logging.getLogger(__name__)
+
+#: How often positions are committed anew. A group without members loses the offset of a partition
+#: that was not committed for ``offsets.retention.minutes``, 7 days by default.
+_COMMIT_ANEW_S = 3_600.0
+
+#: How long one look-up of the topics may take before a later poll tries again.
+_LOOKUP_TIMEOUT_MS = 5_000
+
+
+class FixedAssignment:
+    """The :class:`QueryMember` of ``assign``.
+
+    Parameters
+    ----------
+    client : DeferredRevokeConsumer
+        Subscribed to nothing; closed with this one, also if the constructor raises.
+    partitions : collection of TopicPartition
+        What it reads.
+    fail_on_data_loss : bool
+        Whether a partition that is deleted is an error of :meth:`poll_membership`.
+
+    Raises
+    ------
+    KafkaRebalanceError
+        Some of the partitions do not exist; names them.
+    AuthorizationError
+        Some of the topics may not be described.
+    kafka.errors.KafkaError
+        No broker answers.
+    """
+
+    def __init__(
+        self,
+        client: DeferredRevokeConsumer,
+        partitions: Collection[TopicPartition],
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._client = client
+        self._wanted = frozenset(partitions)
+        self._fail_on_data_loss = fail_on_data_loss
+        # What polls have told.
+        self._there: frozenset[TopicPartition] = frozenset()
+        self._deletions = DeletedPartitions()
+        self._group_has: dict[TopicPartition, int] = {}  # before our first commit
+        self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
+        group_id = client.config["group_id"]
+        self._commits = SimpleCommits(
+            client, lambda named, seen: has_members(group_id, named, seen)
+        )
+        try:
+            if missing := self._ask_for_missing(client.config["request_timeout_ms"]):
+                raise KafkaRebalanceError(f"assign names what does not exist: {names_of(missing)}")
+        except BaseException:
+            self.close(timeout_ms=0)
+            raise
+        client.assign(sorted(self._wanted))
+        self._commits.start()
+
+    # -- as a QueryMember -------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """That of nobody in a group."""
+        return int(DEFAULT_GENERATION_ID)
+
+    @property
+    def is_stable(self) -> bool:
+        """There is nothing to join."""
+        return True
+
+    @property
+    def member_id(self) -> str:
+        """No group knows it."""
+        return str(UNKNOWN_MEMBER_ID)
+
+    @property
+    def session_timeout_ms(self) -> float:
+        """The option's, for whoever waits for others."""
+        return self._client.session_timeout_ms
+
+    def may_hand_out(self) -> bool:
+        """Nobody takes the partitions away, however long this process stood still."""
+        return not self._commits.have_failed
+
+    def poll_membership(self) -> PollResult:
+        """What has become of the partitions since the last poll; never waits for records.
+
+        Raises
+        ------
+        MembershipError
+            The group does not take our commits.
+        DataLossError
+            A partition was deleted, and that is not to be passed over.
+        """
+        self._commits.raise_failure()
+        now = time.monotonic()
+        if now >= self._commit_anew_at:
+            self._commit_anew_at = now + _COMMIT_ANEW_S
+            self._commit_anew()
+        if not self._deletions.is_due():
+            return PollResult()
+        known = self._client.known_partitions(self._wanted)
+        deleted = self._find_deleted(known)
+        before, self._there = self._there, (self._there | known) - deleted
+        if deleted:
+            self.forget_commits(deleted)
+            text = f"{names_of(deleted)} deleted"
+            if self._fail_on_data_loss:
+                raise DataLossError(
+                    f"records are gone from Kafka ({text}); to go on without them, set "
+                    "failOnDataLoss=false"
+                )
+            log.warning("records are gone from Kafka, going on without them: %s", text)
+        return PollResult(assigned=self._there - before, lost=before - self._there)
+
+    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
+        """None is ever requested."""
+        return True
+
+    def leave_until_polled(self, reason: str) -> None:
+        """There is no group to leave, and nobody to have the partitions."""
+
+    def close(self, *, timeout_ms: float | None) -> None:
+        """Close the connections; there is no group to leave."""
+        self._commits.end()
+        self._client.close(timeout_ms=timeout_ms)
+
+    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """As a member's: in the background, aggregated, one at a time."""
+        self._commits.add(offsets)
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The next offset of the partition that the broker acknowledged last."""
+        return self._commits.acknowledged(partition)
+
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As a member's."""
+        found = self._client.committed_offsets(partitions, timeout_ms)
+        self._group_has.update(found)
+        return found
+
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        """Send nothing more of what waits, and let a lower offset be committed next."""
+        self._commits.drop(partitions)
+        for partition in partitions:
+            self._group_has.pop(partition, None)
+
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """None: it looks itself for what the coordinator does not know."""
+        return frozenset()
+
+    def drain(self, timeout_ms: float) -> bool:
+        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
+        return self._commits.drain(timeout_ms)
+
+    # -- partitions -------------------------------------------------------------------------------
+
+    def _commit_anew(self) -> None:
+        """Commit once more what the group has, lest it forgets quiet partitions."""
+        offsets = {}
+        for partition in self._there:
+            acknowledged = self._commits.acknowledged(partition)
+            offset = self._group_has.get(partition) if acknowledged is None else acknowledged
+            if offset is not None and not self._commits.outstanding(partition):
+                offsets[partition] = offset
+        self._commits.add_again(offsets)
+
+    def _find_deleted(self, known: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Of the partitions that were there, those that are gone; see DeletedPartitions."""
+        if self._commits.take_in_doubt():
+            self._deletions.doubt(self._there)
+        missing: frozenset[TopicPartition] = frozenset()
+        if suspects := self._deletions.suspects(self._there, known):
+            try:
+                missing = suspects & self._ask_for_missing(_LOOKUP_TIMEOUT_MS)
+            except kafka_errors.KafkaError as error:
+                log.warning("not known whether all partitions exist: %r", error)
+                return frozenset()
+        return self._deletions.answered(missing)
+
+    def _ask_for_missing(self, timeout_ms: float) -> frozenset[TopicPartition]:
+        """Those of the partitions that do not exist, by metadata that are fetched now."""
+        return ask_for_missing(self._client, self._wanted, "assign", timeout_ms)
+
+
+def has_members(group_id: str, partitions: str, seen: str) -> MembershipError:
+    """The error where a group has members, to whom alone its offsets belong.
+
+    Parameters
+    ----------
+    group_id : str
+        The group.
+    partitions : str
+        Whose offsets it does not take.
+    seen : str
+        The coordinator's error, or the members.
+    """
+    return MembershipError(
+        f"group {group_id!r} has active members ({seen}), so it takes no offsets of partitions "
+        f"that assign names: {partitions}; name a group without members, or subscribe"
+    )

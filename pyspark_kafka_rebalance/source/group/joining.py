@@ -1,0 +1,100 @@
+"""Joining: how the members of a query come into their group, as its planner sees it.
+
+Whether others are there already, and when the query's own members have what they get.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...consumer.group_description import describe_group
+from ...consumer.pump import Pump
+from ...errors import KafkaRebalanceError
+from ..cluster_query import ask_cluster
+from .query_members import QueryMembers
+from .query_state import QueryState
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: How often it is looked whether the members are ready.
+_LOOK_EVERY_S = 0.005
+
+
+class Joining:
+    """For one query; asked by the planner's thread.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    state : QueryState
+        Tells what is assigned, and what has a start.
+    members : QueryMembers
+        Who join.
+    pump : Pump
+        What ends it ends a wait.
+    """
+
+    def __init__(
+        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
+    ) -> None:
+        self._options = options
+        self._state = state
+        self._members = members
+        self._pump = pump
+
+    def has_others(self) -> bool:
+        """Whether others are in the group, asked before our members join; True if nobody tells.
+
+        Raises what ended the membership.
+        """
+        if self._options.partitions is not None:
+            self._members.client()
+            return False
+        group_id = self._options.group_id
+        try:
+            group = ask_cluster(  # while the pump builds the members
+                self._options,
+                f"whether group {group_id!r} has members",
+                lambda admin: describe_group(admin, group_id),
+            )
+        except KafkaRebalanceError as error:
+            self._members.client()  # it says better what is wrong
+            log.info("group %s: %s", group_id, error)
+            return True
+        self._members.client()
+        return bool(group.members)
+
+    def wait_until_positioned(
+        self, until: Callable[[], bool], timeout_s: float, unchanged_s: float = 0.0
+    ) -> None:
+        """Wait until the members have joined and know where their partitions start.
+
+        Ends early when a revoke waits for the next batch.
+
+        Parameters
+        ----------
+        until : callable
+            Ends the wait early as well.
+        timeout_s : float
+            After which it is not waited for any more.
+        unchanged_s : float
+            For how long nothing must have changed, unless nobody else can change anything.
+        """
+        deadline = time.monotonic() + timeout_s
+        unchanged_s = unchanged_s if self._options.partitions is None else 0.0
+        while not (
+            self._members.have_settled()
+            and not self._state.unpositioned()
+            and self._state.unchanged_s() >= unchanged_s
+        ):
+            self._pump.raise_failure()
+            if until() or self._state.a_revoke_waits_for_a_batch() or time.monotonic() >= deadline:
+                return
+            self._pump.wait(_LOOK_EVERY_S)

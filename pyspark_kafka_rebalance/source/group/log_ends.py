@@ -1,0 +1,190 @@
+"""LogEnds: where the partitions' logs end and what their offsets take, with what was told last.
+
+The planner's thread alone asks. A failed look-up names why the pump ended, if it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ...consumer.pump import Pump
+from ...errors import KafkaRebalanceError, names_of
+from ..plan.log_sizes import log_sizes
+from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: Idle triggers come every 10 ms; end offsets older than this are asked for again.
+END_OFFSETS_MAX_AGE_S = 0.03
+
+#: Asked again that late whether a position is within its log, while its transaction is open.
+_HIGH_WATERMARKS_MAX_AGE_S = 1.0
+
+#: The average size of an offset changes slowly, so it is cached for a minute.
+_BYTES_PER_OFFSET_MAX_AGE_S = 60.0
+
+#: Where some leader did not tell: an idle trigger must not connect anew every 10 ms.
+_SIZES_AGAIN_S = 0.2
+
+#: A run whose end is fixed when it begins waits this long for brokers to tell where its partitions
+#: end, and asks this often.
+_ALL_ENDS_WITHIN_S = 60.0
+_ASK_AGAIN_S = 0.02
+
+
+class LogEnds:
+    """For one query.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    members : QueryMembers
+        Whose client is asked.
+    pump : Pump
+        What ends it ends a wait.
+    """
+
+    def __init__(self, options: SourceOptions, members: QueryMembers, pump: Pump) -> None:
+        self._options = options
+        self._members = members
+        self._pump = pump
+        self._ends: dict[TopicPartition, int] = {}
+        self._ends_at = 0.0
+        self._known: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._high_watermarks_at = 0.0
+        self._bytes_per_offset: dict[TopicPartition, float] = {}
+        self._bytes_per_offset_at = 0.0
+        self._ask_sizes_at = 0.0
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """End offsets, exclusive: high watermark, or last stable offset under read_committed.
+
+        One request for each broker; a few milliseconds old at most. Partitions without a known
+        leader are left out, and those whose leader does not answer.
+        """
+        now = time.monotonic()
+        fresh = now - self._ends_at <= END_OFFSETS_MAX_AGE_S
+        if not fresh or not self._ends.keys() >= set(partitions):
+            with self._members.asking() as client:
+                # A leader is moving, or a topic is gone: the next trigger asks again.
+                led = client.partitions_with_leader(partitions)
+                self._ends = client.end_offsets_now(led, LOOKUP_TIMEOUT_MS) if led else {}
+                if len(led) < len(partitions):
+                    client.request_metadata()  # it would be renewed after minutes only
+            self._ends_at = now
+        return {p: self._ends[p] for p in partitions if p in self._ends}
+
+    def known_end_offsets(self, owned: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The end offset of each of these as last answered, without asking again.
+
+        With those that are being revoked or have no leader now, which nobody asks for. What is
+        not owned any more is forgotten.
+        """
+        ends, known = self._ends, self._known
+        told = ((p, ends.get(p, known.get(p))) for p in owned)
+        self._known = {p: end for p, end in told if end is not None}
+        return self._known
+
+    def high_watermarks(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where the logs end of partitions whose end offset lies before their position, exclusive.
+
+        Asks only under read_committed, where an open transaction makes these two different. A high
+        watermark that is not below its position may be a second old. Partitions whose leader does
+        not answer are left out.
+
+        Parameters
+        ----------
+        positions : Mapping[TopicPartition, int]
+            Their positions, with an end offset by :meth:`end_offsets` just now.
+        """
+        if self._options.isolation_level == "read_uncommitted":
+            return {p: self._ends[p] for p in positions}
+        known = self._high_watermarks
+        fresh = time.monotonic() - self._high_watermarks_at <= _HIGH_WATERMARKS_MAX_AGE_S
+        if not fresh or any(known.get(p, -1) < at for p, at in positions.items()):
+            with self._members.asking() as client:
+                known = client.high_watermarks_now(positions, LOOKUP_TIMEOUT_MS)
+            self._high_watermarks, self._high_watermarks_at = known, time.monotonic()
+        return {p: known[p] for p in positions if p in known}
+
+    def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
+        """End offsets of every partition of the subscribed topics, whoever owns it.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            Some partition's leader does not answer for a minute; names them.
+        """
+        partitions = self._members.partitions()
+        deadline = time.monotonic() + _ALL_ENDS_WITHIN_S
+        ends: dict[TopicPartition, int] = {}
+        while missing := sorted(partitions - ends.keys()):
+            if time.monotonic() >= deadline:
+                raise KafkaRebalanceError(
+                    f"end offsets not known within a minute: {names_of(missing)}"
+                )
+            ends.update(self.end_offsets(missing))
+            if not ends.keys() >= partitions:
+                self._members.client().request_metadata()
+                self._pump.wait(_ASK_AGAIN_S)
+                self._pump.raise_failure()
+        return ends
+
+    def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """What an offset of each partition takes on its leader's disk, on average, in bytes.
+
+        Without those whose leader does not tell now, which is asked again a little later; a minute
+        old at most otherwise.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int]
+            End offsets, exclusive.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            The brokers refuse to tell.
+        """
+        now = time.monotonic()
+        aged = now - self._bytes_per_offset_at > _BYTES_PER_OFFSET_MAX_AGE_S
+        missing = not self._bytes_per_offset.keys() >= ends.keys()
+        if (aged or missing) and now >= self._ask_sizes_at:
+            found = self._find_bytes_per_offset(ends)
+            if found.keys() >= ends.keys():
+                self._bytes_per_offset_at = now
+            else:
+                self._ask_sizes_at = time.monotonic() + _SIZES_AGAIN_S
+            known = {**self._bytes_per_offset, **found}
+            self._bytes_per_offset = {p: known[p] for p in ends if p in known}
+        return {p: self._bytes_per_offset[p] for p in ends if p in self._bytes_per_offset}
+
+    def _find_bytes_per_offset(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, float]:
+        try:
+            with self._members.asking() as client:
+                leaders = client.leaders(ends)
+                begins = client.beginning_offsets_now(leaders, LOOKUP_TIMEOUT_MS)
+            sizes = log_sizes(self._options.client_config, leaders)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            log.warning("the sizes of the logs are not known now: %r", error)
+            return {}
+        return {
+            p: sizes[p] / max(1, end - begins[p])
+            for p, end in ends.items()
+            if p in sizes and p in begins
+        }

@@ -1,0 +1,318 @@
+"""QueryMembership: the group members of one query, and the thread that keeps them going.
+
+    planner thread (Spark's calls)          pump thread                 coordinator
+      plan, prove            ──────►  one lock, decisions only
+                                      poll_membership, commits  ◄────►  join, heartbeat, commit
+      end offsets  ─────────────────────────────────────────────────►  (partition leaders)
+
+The pump drives coordinator and revocation lists only: the members never fetch and keep no
+positions. What it learns is applied under the lock; what the planner hands out is decided under
+the same lock, after all I/O, so that a release and a new range can never cross.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kafka.structs import TopicPartition
+
+from ...consumer.pump import Pump
+from ...fetch.offset_range import OffsetRange
+from .batch_proofs import BatchProofs
+from .batch_state import BatchState, state_for_offset, state_now
+from .clients import partitions_of
+from .coverage import Coverage
+from .deletion_watch import DeletionWatch
+from .event_rows import RebalanceEvent
+from .foreign_ranges import ForeignRanges
+from .group_commits import STOP_TIMEOUT_S, GroupCommits
+from .joining import Joining
+from .log_ends import LogEnds
+from .overdue_batch import OverdueBatch
+from .query_member import QueryMember
+from .query_members import QueryMembers
+from .query_state import QueryState
+from .start_lookup import StartLookup
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: The pump looks at every member this often (1 % of a core). While something waits for an
+#: acknowledgement, which takes 3 to 8 ms, it looks as often as that.
+_TICK_S = 0.02
+_EAGER_TICK_S = 0.005
+
+#: After a change in the group the pump looks as often for the next one, for so long.
+_SETTLING_S = 5.0
+
+#: Positions that no offset has are worth a batch of their own when nothing else has happened for
+#: so long. Sooner, the batch might be in the way of records that are about to come.
+_LOG_POSITIONS_AFTER_S = 1.0
+
+
+class QueryMembership:
+    """The ``readers`` members of one query run.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        The source's options.
+    client_id : str
+        Prefix of the members' client ids.
+
+    Attributes
+    ----------
+    joining : Joining
+        Waits for the members.
+    proofs : BatchProofs
+        Told of Spark's calls, it says which batches are proven.
+    commits : GroupCommits
+        What the group has of what is proven.
+    log_ends : LogEnds
+        Up to where there are records.
+    deletions : DeletionWatch
+        What of the partitions was deleted.
+    coverage : Coverage
+        What a run with an end would leave unread.
+    foreign_ranges : ForeignRanges
+        What of a batch another delivers.
+    """
+
+    def __init__(self, options: SourceOptions, client_id: str) -> None:
+        self._options = options
+        self._may_join = False
+        self._pump = Pump(
+            self._tick,
+            name=f"membership-{options.group_id}",
+            what=f"group {options.group_id}: the membership",
+            begin=self._begin,
+            finish=lambda: self.commits.finish(),
+            close=lambda: self._members.close(),
+        )
+        self._state = QueryState(options)
+        self._members = QueryMembers(options, client_id, self._state, self._pump)
+        self._start_lookup = StartLookup(options, self._state, self._members, self._pump)
+        self.joining = Joining(options, self._state, self._members, self._pump)
+        self.log_ends = LogEnds(options, self._members, self._pump)
+        self.deletions = DeletionWatch(options, self._state, self._members)
+        self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
+        self.foreign_ranges = ForeignRanges(self._state, self._members, self._pump)
+        self.proofs = BatchProofs(options, self._state, self._pump)
+        self.commits = GroupCommits(
+            options, self._state, self._members, self._pump, self.proofs, self.deletions
+        )
+        self._overdue_batch = OverdueBatch(
+            options, self._state, self._members, self.proofs, self.foreign_ranges
+        )
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Build the members in the pump; idempotent. They join when :meth:`join` allows it."""
+        self._pump.start()
+
+    def join(self) -> None:
+        """Let the members join the group; every trigger calls it, so it wakes nobody twice."""
+        if not self._may_join:
+            self._may_join = True
+            self._pump.wake()
+
+    def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """As :meth:`stop`, without waiting for it; idempotent."""
+        self._pump.leave(timeout_s)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``.
+
+        ``commits.uncommitted()`` tells what it could not commit.
+        """
+        if not self._pump.stop(timeout_s):
+            log.warning("group %s: stopped without leaving in time", self._options.group_id)
+
+    def raise_failure(self) -> None:
+        """Raise what ended the pump: background errors surface in the next planner call."""
+        self._pump.raise_failure()
+
+    # -- the planner's calls ----------------------------------------------------------------------
+
+    def restore(
+        self,
+        positions: Mapping[TopicPartition, int],
+        initial: frozenset[TopicPartition] | None = None,
+        imported: Collection[TopicPartition] = (),
+    ) -> None:
+        """Of the offset that Spark starts this run with: positions, ``initial``, ``imported``."""
+        with self._state as state:
+            state.starts.restore(positions, initial, imported)
+            state.assignment.restore(positions)
+
+    def resume(
+        self,
+        proven: Mapping[TopicPartition, int],
+        ranges: Mapping[TopicPartition, OffsetRange],
+        end: dict[str, Any],
+        imported: Collection[TopicPartition] = (),
+    ) -> None:
+        """Spark runs a batch of its log again, before the members join.
+
+        Parameters
+        ----------
+        proven : Mapping[TopicPartition, int]
+            Positions of the batches before it.
+        ranges : Mapping[TopicPartition, OffsetRange]
+            What it reads.
+        end : dict
+            The offset where it ends.
+        imported : collection of TopicPartition
+            Of that offset.
+        """
+        with self._state as state:
+            state.starts.resume(imported)
+            state.assignment.restore(proven)
+            state.assignment.resume(ranges)
+            state.open_batches.resume(end, state.assignment.batches.number)
+
+    def initial_partitions(self) -> frozenset[TopicPartition]:
+        """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
+        with self._state as state:
+            if state.starts.has_read:
+                return frozenset()
+            knows = state.starts.knows_initial
+        if not knows:
+            self._members.client()
+        with self._state as state:
+            return state.starts.initial
+
+    def wants_log(self, at_once: bool) -> bool:
+        """Whether a batch without records is due that logs where partitions start.
+
+        Spark's log must know it before the first record does: the group may forget it.
+
+        Parameters
+        ----------
+        at_once : bool
+            Whether there is no later trigger.
+        """
+        quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
+        with self._state as state:
+            return quiet and state.assignment.marks.are_unlogged()
+
+    def plannable(self) -> dict[TopicPartition, int]:
+        """Positions of the partitions that may get a new range."""
+        with self._state as state:
+            return state.assignment.partitions.plannable()
+
+    def unpositioned(self) -> list[TopicPartition]:
+        """Partitions that were assigned just now, and whose start is still to be found out."""
+        return self._state.unpositioned()
+
+    def wait_for_change(self, seconds: float = _TICK_S) -> None:
+        """Give the group or new metadata a moment; raises what ended the membership."""
+        self._members.client().request_metadata()
+        self._pump.wait(seconds)
+        self.raise_failure()
+
+    def known_end_offsets(self) -> dict[TopicPartition, int]:
+        """The end offset of every owned partition as last answered, without asking again."""
+        with self._state as state:
+            owned = state.assignment.partitions.all().keys() - self.deletions.deleted
+        return self.log_ends.known_end_offsets(owned)
+
+    def hand_out(
+        self, planned: Mapping[TopicPartition, OffsetRange]
+    ) -> tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState] | None:
+        """The last step of planning, under the lock: what is still certain, recorded.
+
+        Returns
+        -------
+        tuple or None
+            The ranges, the rows of events, and the state to write into the offset; None when
+            there is nothing worth a batch.
+        """
+        with self._state as state:
+            pending = state.assignment.unproven()
+            ranges = state.assignment.hand_out(
+                planned, lambda member: self._members[member].may_hand_out()
+            )
+            if not ranges and not state.assignment.events.wait():
+                return None
+            if ranges:
+                state.starts.read()
+            batch = state_for_offset(state, ranges, pending, state.assignment.events.take_lost())
+            return ranges, state.assignment.take_events(), batch
+
+    def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
+        """The state right now, for these partitions of a batch."""
+        with self._state as state:
+            return state_now(state, ranges)
+
+    def state_without_ranges(self) -> BatchState:
+        """The state for a batch that reads nothing."""
+        with self._state as state:
+            return state_for_offset(state, (), state.assignment.unproven())
+
+    # -- the pump ---------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.proofs.begin()
+        self._members.build_first()
+        with self._state as state:
+            state.starts.found(partitions_of(self._options, self._members.cluster_of(0)))
+        self._members.build_others()
+        self._start_lookup.find_new_to_group()
+
+    def _is_settling(self) -> bool:
+        """Whether members join, or partitions move, and may go on any moment."""
+        if self._state.unchanged_s() >= _SETTLING_S:
+            return False
+        return bool(self._state.unpositioned()) or not self._members.have_settled()
+
+    def _tick(self) -> float | None:
+        """One round, once the members may join; as ``Pump`` has it."""
+        if not self._may_join:
+            return None
+        self._overdue_batch.look()
+        stands_aside = self._overdue_batch.stands_aside
+        if not stands_aside:
+            for index, member in enumerate(self._members):
+                self._apply(index, member)
+        self.commits.move()
+        self.deletions.find()
+        self._start_lookup.find_committed()
+        self._start_lookup.find()
+        self.proofs.look_if_awaited(stands_aside)
+        waiting = self.commits.commit()
+        self.deletions.forget()
+        self.foreign_ranges.look()
+        return _EAGER_TICK_S if waiting or self._is_settling() else _TICK_S
+
+    def _apply(self, index: int, member: QueryMember) -> None:
+        """Poll one member and apply what happened to it."""
+        result = member.poll_membership()
+        with self._state as state:
+            assignment = state.assignment
+            if result.lost or result.revoked or result.assigned:
+                state.note_change()
+            overdue = assignment.waiting_revokes(result.lost)
+            assignment.lose(index, result.lost)
+            if self._options.partitions is not None:  # those are deleted
+                assignment.delete(result.lost)
+                state.starts.created_anew(result.lost)
+            assignment.complete_revoke(index, result.revoked)
+            assignment.assign(index, member.generation, result.assigned)
+            if state.generations[index : index + 1] != (member.generation,):
+                state.generations = tuple(m.generation for m in self._members)
+                state.note_change()
+                assignment.partitions.new_generation(index, member.generation)
+            assignment.keep(index, result.to_be_revoked)
+            assignment.request_revoke(result.to_be_revoked)
+            undrained = assignment.undrained(result.to_be_revoked)
+        member.delay_revoke(undrained)
+        if gone := result.revoked | result.lost:
+            self.deletions.left(gone)
+        if overdue and member.is_stable:  # fenced, it is out of the group
+            self._overdue_batch.advise(overdue)

@@ -1,0 +1,129 @@
+"""OverdueBatch: what is done, and said, of a batch that takes too long.
+
+Longer than ``maxBatchDurationMs``: the query leaves the group until the batch is done, so that
+others may have its partitions. Longer than ``revokeTimeoutMs`` while a revoke waits for it: the
+member has given those partitions up; once, the log says what would help.
+
+On the pump's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from ...errors import names_of
+from .batch_proofs import BatchProofs
+from .batch_time import BatchTime, advice_on_overdue
+from .foreign_ranges import ForeignRanges
+from .query_members import QueryMembers
+from .query_state import QueryState
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: How long the commit log may take to say that a batch which seems to take too long is done.
+_PROBE_S = 1.0
+
+
+class OverdueBatch:
+    """For one query.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    state : QueryState
+        Tells which batch is under way, and is told what is given up.
+    members : QueryMembers
+        Who leave.
+    proofs : BatchProofs
+        May know that the batch is done.
+    foreign_ranges : ForeignRanges
+        While it waits for others, the batch is not read yet, and its time stands still.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        state: QueryState,
+        members: QueryMembers,
+        proofs: BatchProofs,
+        foreign_ranges: ForeignRanges,
+    ) -> None:
+        self._options = options
+        self._state = state
+        self._members = members
+        self._proofs = proofs
+        self._foreign_ranges = foreign_ranges
+        limit_ms = options.max_batch_duration_ms
+        self._time = BatchTime(None if limit_ms is None else limit_ms / 1000)
+        self._stands_aside = False
+        self._advised = False
+
+    @property
+    def stands_aside(self) -> bool:
+        """Whether the query is out of the group until the batch under way is done."""
+        return self._stands_aside
+
+    def look(self) -> None:
+        """Leave the group while a batch takes longer than ``maxBatchDurationMs``.
+
+        Until it is done: the members join again with their next poll. What they had is lost, so it
+        is not committed; what of it comes back later was delivered by the batch.
+        """
+        limit_ms = self._options.max_batch_duration_ms
+        if limit_ms is None:
+            return
+        over = self._is_over()
+        if over == self._stands_aside:
+            return
+        self._stands_aside = over
+        if over:
+            self._leave(f"a batch takes longer than maxBatchDurationMs={limit_ms}")
+        else:
+            log.info("group %s: the batch is done; joining again", self._options.group_id)
+
+    def advise(self, overdue: Collection[TopicPartition]) -> None:
+        """Say what would help, once: these were lost while their revoke waited for the batch."""
+        if not self._advised:
+            self._advised = True
+            advice = advice_on_overdue(overdue, self._proofs.have_commit_log)
+            log.warning("group %s: %s", self._options.group_id, advice)
+
+    def _is_over(self) -> bool:
+        waits = self._foreign_ranges.are_awaited
+        with self._state as state:
+            batch = None if waits else state.assignment.batches.oldest()
+            over = self._time.is_over(batch, time.monotonic())
+        if over and not self._stands_aside:
+            self._proofs.look(
+                wait_s=_PROBE_S
+            )  # it may be done, and Spark wait for its next trigger
+            with self._state as state:
+                over = state.assignment.batches.oldest() == batch
+        return over
+
+    def _leave(self, reason: str) -> None:
+        with self._state as state:
+            owned = sorted(state.assignment.partitions.all())
+        log.warning(
+            "group %s: %s; leaving the group until it is done: %s",
+            self._options.group_id,
+            reason,
+            names_of(owned),
+        )
+        for index, member in enumerate(self._members):
+            with self._state as state:
+                mine = [
+                    p for p, o in state.assignment.partitions.all().items() if o.member == index
+                ]
+                state.assignment.lose(index, mine)
+                state.note_change()
+            member.leave_until_polled(reason)

@@ -1,0 +1,149 @@
+"""Where newly assigned partitions start. Pure: :class:`StartLookup` asks the brokers.
+
+In this order:
+
+ 1. The group's committed offset, or what this query has come to, whichever is further
+    (``QueryAssignment.start_at``). Where Spark's own source has left a position behind the group's
+    offset, the group is set back to it first: that source shares its work with nobody, so what is
+    between was delivered by neither.
+ 2. The first record, for a partition that was created while the query ran, between two runs, or in
+    the place of a deleted one: nobody else has read it, and what the options name is older.
+ 3. What the options name for this very partition.
+ 4. The first record, for a partition that was created after the group began to read its topic.
+ 5. What the options say for every partition.
+
+Not thread-safe: a part of :class:`SharedState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from ..starting_offsets import Start
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+
+class Starts:
+    """What one query knows of where its partitions start.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._initial: frozenset[TopicPartition] | None = None  # as the checkpoint says
+        self._first_seen: frozenset[TopicPartition] = frozenset()
+        self._new_to_group: frozenset[TopicPartition] = frozenset()
+        self._created_anew: set[TopicPartition] = set()
+        self._imported: set[TopicPartition] = set()
+        self._resumed = False  # by a batch of Spark's log
+        self._has_read = False
+
+    # -- what is learned --------------------------------------------------------------------------
+
+    def found(self, partitions: Collection[TopicPartition]) -> None:
+        """These are there when the query begins."""
+        self._first_seen = frozenset(partitions)
+
+    def found_new_to_group(self, partitions: Collection[TopicPartition]) -> None:
+        """Nobody of the group has had these (``new_to_group``)."""
+        self._new_to_group = frozenset(partitions)
+
+    def created_anew(self, partitions: Collection[TopicPartition]) -> None:
+        """These were deleted: what gets their name is another partition."""
+        self._created_anew.update(partitions)
+
+    def restore(
+        self,
+        positions: Collection[TopicPartition],
+        initial: frozenset[TopicPartition] | None,
+        imported: Collection[TopicPartition],
+    ) -> None:
+        """Of the offset that Spark starts this run with; parameters as in :class:`StreamOffset`."""
+        if not self._resumed:  # else members have had some of them since
+            self._imported = set(imported)
+        self._initial = frozenset() if initial is None and positions else initial
+
+    def resume(self, imported: Collection[TopicPartition]) -> None:
+        """Spark runs a batch of its log again, so something was read."""
+        self._imported, self._resumed = set(imported), True
+        self._initial = frozenset()
+        self._has_read = True
+
+    def read(self) -> None:
+        """Something is read from now on."""
+        self._has_read = True
+
+    def started(self, partition: TopicPartition) -> None:
+        """Its start is found; from now on it is like any other, imported or not."""
+        self._imported.discard(partition)
+
+    # -- what follows -----------------------------------------------------------------------------
+
+    @property
+    def has_read(self) -> bool:
+        """Whether this query has read anything, in this run or in the batch it resumes."""
+        return self._has_read
+
+    @property
+    def imported(self) -> frozenset[TopicPartition]:
+        """Whose position Spark's own source has left, and which this query has not owned yet."""
+        return frozenset(self._imported)
+
+    @property
+    def initial(self) -> frozenset[TopicPartition]:
+        """The partitions that were there when the query first began, unless it has read since."""
+        return self._first_seen if self._initial is None else self._initial
+
+    @property
+    def knows_initial(self) -> bool:
+        """Whether the checkpoint says so, so that no client is needed for it."""
+        return self._initial is not None
+
+    def rule_of(self, partition: TopicPartition) -> Start:
+        """Where it starts if neither the group nor this query has a position (rules 2 to 5)."""
+        if partition in self._created_anew or partition not in self.initial:
+            return "earliest"
+        named = partition in self._options.starting_offsets.named
+        if partition in self._new_to_group and not named:
+            return "earliest"
+        return self._options.start_of(partition)
+
+    def maybe_new_to_group(self) -> list[TopicPartition]:
+        """The partitions found first for whose start it matters whether they are."""
+        options = self._options
+        topics = {
+            p.topic
+            for p in self._first_seen
+            if p not in options.starting_offsets.named and options.start_of(p) != "earliest"
+        }
+        return [p for p in self._first_seen if p.topic in topics]
+
+    def may_go_back(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Of what the checkpoint knows, that whose position is the group's own, and which is there.
+
+        What is not there, the query may not be allowed to ask for.
+        """
+        return [p for p in known if p in self._first_seen and p not in self._imported]
+
+    def set_back(
+        self, committed: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Where the group is ahead of Spark's own source, and to where it must go back (rule 1).
+
+        Parameters
+        ----------
+        committed : Mapping[TopicPartition, int]
+            The group's committed offsets.
+        known : Mapping[TopicPartition, int]
+            What is proven; has every partition of :attr:`imported`.
+        """
+        return {p: known[p] for p, at in committed.items() if p in self._imported and at > known[p]}

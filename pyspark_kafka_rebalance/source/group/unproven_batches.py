@@ -1,0 +1,79 @@
+"""UnprovenBatches: what the batches read that are not proven. Pure.
+
+There is more than one only while Spark tracks its progress asynchronously.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+
+from kafka.structs import TopicPartition
+
+from ...fetch.offset_range import OffsetRange
+
+
+class UnprovenBatches:
+    """Of one query, in this process.
+
+    Attributes
+    ----------
+    number : int
+        That of the batch planned last; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._ranges: dict[int, dict[TopicPartition, OffsetRange]] = {}  # by number, in order
+        # Where they end: the ranges of the last batch that had any and is proven.
+        self._last_read: dict[TopicPartition, int] = {}
+
+    def add(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Plan a batch that reads these."""
+        self.number += 1
+        if ranges:
+            self._ranges[self.number] = dict(ranges)
+
+    def prove(self, last: int) -> list[Mapping[TopicPartition, OffsetRange]]:
+        """Prove this batch and all before it; what each reads."""
+        proven = [self._ranges.pop(number) for number in list(self._ranges) if number <= last]
+        for ranges in proven:
+            self._last_read = {p: handed.end for p, handed in ranges.items()} or self._last_read
+        return list(proven)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Its log is no more: proven later, it would be said to end there."""
+        self._last_read.pop(partition, None)
+        for ranges in self._ranges.values():
+            ranges.pop(partition, None)
+
+    def have(self, partition: TopicPartition) -> bool:
+        """Whether one of them reads this."""
+        return any(partition in ranges for ranges in self._ranges.values())
+
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self._ranges)
+
+    def oldest(self) -> int | None:
+        """The number of the oldest."""
+        return next(iter(self._ranges), None)
+
+    def ranges(self, of: Container[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
+        """What they read of some partitions: one range for each."""
+        found: dict[TopicPartition, OffsetRange] = {}
+        for ranges in self._ranges.values():
+            for partition, handed in ranges.items():
+                before = found.get(partition)
+                if before is not None and before.end == handed.start:
+                    handed = replace(handed, start=before.start)
+                if partition in of:
+                    found[partition] = handed
+        return found
+
+    def read_to(self) -> dict[TopicPartition, int]:
+        """Where they end, and the last one that is proven and had ranges."""
+        ends = dict(self._last_read)
+        for ranges in self._ranges.values():
+            ends.update({p: handed.end for p, handed in ranges.items()})
+        return ends

@@ -1,0 +1,210 @@
+"""Why a batch reads less than there is. One class for each reason, in the order of their use.
+
+What they need of the brokers, they ask for by functions that they are given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from kafka.structs import TopicPartition
+
+from ...fetch.offset_range import OffsetRange
+from ..spark_versions import ReadAllAvailable
+from .available_now import AvailableNowRun
+from .batch_planner import Cut, Draft, Gone, Postponed, backlog
+from .data_loss import find_beyond_end, find_data_loss
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+
+class Logs(Protocol):
+    """What the brokers tell of the partitions' logs, as ``LogEnds`` does."""
+
+    def high_watermarks(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Where these logs end with what is in open transactions; without those not told."""
+
+    def bytes_per_offset(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, float]:
+        """How large the records are before these ends; without those not told."""
+
+
+def cuts_of(
+    options: SourceOptions,
+    logs: Logs,
+    unpositioned: Callable[[], Collection[TopicPartition]],
+    run: AvailableNowRun | None,
+) -> list[Cut]:
+    """The cuts of one run, in their order.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    logs : Logs
+        Answers for the brokers.
+    unpositioned : callable
+        The partitions that are owned, and whose start is still to be found out.
+    run : AvailableNowRun or None
+        With AvailableNow.
+    """
+    cuts: list[Cut] = [
+        WithinLogs(logs.high_watermarks),
+        AllAtOnce(unpositioned) if run is None else WithinRun(run),
+    ]
+    if options.max_bytes_per_trigger is not None:
+        cuts.append(KnownSizes(options.max_bytes_per_trigger, logs.bytes_per_offset))
+    if options.min_offsets_per_trigger is not None and run is None:  # else it waits for nothing
+        cuts.append(
+            EnoughToRead(options.min_offsets_per_trigger, options.max_trigger_delay_ms / 1000)
+        )
+    return cuts
+
+
+class _Cut:
+    """One that does not mind what is handed out."""
+
+    def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        pass
+
+
+class WithinLogs(_Cut):
+    """Nothing of a partition whose end is not known, or lies before its position.
+
+    Under read_committed a position may lie past the end that is told, within an open transaction.
+
+    Parameters
+    ----------
+    high_watermarks : callable
+        Where logs really end, of partitions by their positions; without what is not told.
+    """
+
+    def __init__(
+        self,
+        high_watermarks: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]],
+    ) -> None:
+        self._high_watermarks = high_watermarks
+
+    def cut(self, draft: Draft) -> Gone | None:
+        """Gone, if a position lies past the end of its log."""
+        draft.postpone(p for p in draft.positions if p not in draft.ends)
+        if beyond := find_beyond_end(draft.positions, draft.ends):
+            known = self._high_watermarks({p: at for p, at, _ in beyond})
+            if lost := find_data_loss(beyond, known):
+                return Gone(lost=lost)
+            draft.doubt(p for p, _, _ in beyond if p not in known)
+        return None
+
+
+class AllAtOnce(_Cut):
+    """``Once``: nothing, as long as anything is not known, since there is no second batch.
+
+    Parameters
+    ----------
+    unpositioned : callable
+        The partitions that are owned, and whose start is still to be found out.
+    """
+
+    def __init__(self, unpositioned: Callable[[], Collection[TopicPartition]]) -> None:
+        self._unpositioned = unpositioned
+
+    def cut(self, draft: Draft) -> Postponed | None:
+        """Postponed, if this is ``Once``, and something is not known."""
+        if not isinstance(draft.limit, ReadAllAvailable):
+            return None
+        waiting = draft.postponed or frozenset(self._unpositioned())
+        return Postponed(waiting) if waiting else None
+
+
+class WithinRun:
+    """``AvailableNow``: nothing beyond where the run ends.
+
+    Parameters
+    ----------
+    run : AvailableNowRun
+        Told how far it has come.
+    """
+
+    def __init__(self, run: AvailableNowRun) -> None:
+        self._run = run
+
+    def cut(self, draft: Draft) -> Gone | None:
+        """Gone, if the log of a partition ends before the run does."""
+        self._run.reach(draft.positions)
+        if shortened := self._run.shortened(draft.positions, draft.ends):
+            return Gone(shortened=shortened)
+        draft.postpone_only(self._run.unread(draft.positions))
+        draft.until = self._run.cut(draft.until)
+        return None
+
+    def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """The run has come so far."""
+        self._run.reach({p: handed.end for p, handed in ranges.items()})
+
+
+class KnownSizes(_Cut):
+    """``maxBytesPerTrigger``: nothing of a partition whose leader does not tell its size.
+
+    Parameters
+    ----------
+    max_bytes : int
+        The option.
+    bytes_per_offset : callable
+        What an offset takes on average, of partitions by where their logs end.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        bytes_per_offset: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, float]],
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._bytes_per_offset = bytes_per_offset
+
+    def cut(self, draft: Draft) -> None:
+        """Have the batch shared by bytes, except that of ``Once``."""
+        if isinstance(draft.limit, ReadAllAvailable):
+            return
+        sizes = self._bytes_per_offset({p: draft.ends[p] for p in draft.until})
+        unsized = draft.until.keys() - sizes.keys()
+        draft.postpone(p for p in unsized if draft.positions[p] < draft.until[p])
+        draft.until = {p: end for p, end in draft.until.items() if p in sizes}
+        draft.max_bytes, draft.bytes_per_offset = self._max_bytes, sizes
+
+
+class EnoughToRead:
+    """``minOffsetsPerTrigger``: nothing, until there is enough, or ``maxTriggerDelay`` is over.
+
+    Parameters
+    ----------
+    least : int
+        So many offsets are enough.
+    delay_s : float
+        So long after a batch with records the next one comes all the same.
+    """
+
+    def __init__(self, least: int, delay_s: float) -> None:
+        self._least = least
+        self._delay_s = delay_s
+        self._read_at: float | None = None  # when a batch with records was planned last
+
+    def cut(self, draft: Draft) -> None:
+        """Take everything, if it is not enough: the group's events are told all the same."""
+        if isinstance(draft.limit, ReadAllAvailable) or self._read_at is None:
+            return
+        if (
+            backlog(draft.positions, draft.until) < self._least
+            and time.monotonic() - self._read_at < self._delay_s
+        ):
+            draft.until = {}
+
+    def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """There was enough."""
+        if ranges:
+            self._read_at = time.monotonic()

@@ -1,0 +1,146 @@
+"""What is gone from Kafka although it was to be read, and what is made of that. Asks nobody.
+
+``failOnDataLoss`` decides for all of it: an error that names what is gone, or a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka.structs import TopicPartition
+
+from ...errors import DataLossError
+
+if TYPE_CHECKING:
+    from .available_now import AvailableNowRun
+
+log = logging.getLogger(__name__)
+
+
+class BeyondEnd(NamedTuple):
+    """A partition that ends before its position."""
+
+    partition: TopicPartition
+    position: int
+    end: int
+
+
+def find_beyond_end(
+    positions: Mapping[TopicPartition, int], end_offsets: Mapping[TopicPartition, int]
+) -> list[BeyondEnd]:
+    """Find partitions that end before their position; :func:`find_data_loss` says if that is loss.
+
+    Returns
+    -------
+    list of BeyondEnd
+        By topic and partition.
+    """
+    return sorted(
+        BeyondEnd(partition, position, end_offsets[partition])
+        for partition, position in positions.items()
+        if end_offsets.get(partition, position) < position
+    )
+
+
+def find_data_loss(
+    beyond: Sequence[BeyondEnd], high_watermarks: Mapping[TopicPartition, int]
+) -> list[BeyondEnd]:
+    """Find those whose log ends before their position: deleted and created again, or truncated.
+
+    Under read_committed a partition ends, for us, where its first open transaction begins. A
+    position after that is the work of a member of the group that reads uncommitted records.
+
+    Parameters
+    ----------
+    beyond : Sequence[BeyondEnd]
+        What :func:`find_beyond_end` has found.
+    high_watermarks : Mapping[TopicPartition, int]
+        Where the logs end, exclusive. Partitions without one are left out.
+
+    Returns
+    -------
+    list of BeyondEnd
+        In the same order.
+    """
+    return [
+        one for one in beyond if high_watermarks.get(one.partition, one.position) < one.position
+    ]
+
+
+class DataLoss:
+    """``failOnDataLoss``.
+
+    Parameters
+    ----------
+    fails : bool
+        Whether each loss is an error; all methods raise DataLossError then, and warn otherwise.
+    """
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+
+    def position_is_lost(self, lost: Sequence[BeyondEnd]) -> None:
+        """A position past the end: the topic was deleted and created anew, or truncated."""
+        text = ", ".join(
+            f"{p.topic}-{p.partition}: position {position}, end offset {end}"
+            for p, position, end in lost
+        )
+        if self._fails:
+            raise DataLossError(
+                f"records are gone from Kafka ({text}); to go on at the end offsets, set "
+                "failOnDataLoss=false"
+            )
+        log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
+
+    def is_deleted(
+        self, deleted: Mapping[TopicPartition, int | None], run: AvailableNowRun | None
+    ) -> None:
+        """Deleted while the query runs; if it has an end, what was read to it is not missed."""
+        missed = {p: at or 0 for p, at in deleted.items()}
+        if run is not None:
+            missed = {p: missed[p] for p in run.unread(missed)}
+        if not missed:
+            return
+        text = ", ".join(
+            f"{p.topic}-{p.partition}: {f'read to {at}' if at else 'not read'}, deleted"
+            for p, at in sorted(missed.items())
+        )
+        if run is not None:
+            self._lacks(text)
+            run.forget(missed)
+        elif self._fails:
+            raise DataLossError(
+                f"records may be gone from Kafka ({text}); to go on without these partitions, "
+                "set failOnDataLoss=false"
+            )
+        else:
+            log.warning("records may be gone from Kafka, going on without them: %s", text)
+
+    def run_is_shortened(self, run: AvailableNowRun, shortened: Sequence[BeyondEnd]) -> None:
+        """What was there when the run began, and is not any more: it ends earlier there."""
+        self._lacks(
+            ", ".join(
+                f"{p.topic}-{p.partition}: read to {at}, end offset {end}"
+                for p, at, end in shortened
+            )
+        )
+        run.give_up({p: end for p, _, end in shortened})
+
+    def run_does_without(self, run: AvailableNowRun, deleted: Collection[TopicPartition]) -> None:
+        """Deleted, maybe before the run has read them to its end."""
+        if missed := [p for p in deleted if (run.reached(p) or 0) < run.ends[p]]:
+            self._lacks(
+                ", ".join(
+                    f"{p.topic}-{p.partition}: read to {run.reached(p) or 0}, deleted"
+                    for p in missed
+                )
+            )
+        run.forget(deleted)
+
+    def _lacks(self, gone: str) -> None:
+        text = f"records are gone from Kafka that this run was to read ({gone})"
+        if self._fails:
+            raise DataLossError(f"{text}; to go on without them, set failOnDataLoss=false")
+        log.warning("%s", text)

@@ -1,0 +1,193 @@
+"""Which task of a batch reads what. Pure.
+
+Everything here is linear in the number of partitions, up to sorting, and follows from its arguments
+alone: a replay makes the same tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from kafka.protocol.consumer import DEFAULT_GENERATION_ID
+from kafka.structs import TopicPartition
+
+from ...fetch.offset_range import OffsetRange
+from ..offsets import Event, StreamOffset
+
+
+class TaskRange(NamedTuple):
+    """A range and what its rows say of the group.
+
+    Attributes
+    ----------
+    range : OffsetRange
+        What to read.
+    generation : int or None
+        None when nobody owns it.
+    revoking : bool
+        Whether its revoke was requested.
+    lost_below : int
+        Rows below this offset are marked ``lost``; none by default.
+    """
+
+    range: OffsetRange
+    generation: int | None
+    revoking: bool
+    lost_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What one Spark task reads: ranges, then rows for events; a warm-up reads nothing."""
+
+    ranges: tuple[TaskRange, ...] = ()
+    events: tuple[Event, ...] = ()
+    warm_up: bool = False
+
+
+def group_into_tasks(
+    offset: StreamOffset,
+    readers: int,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+    lost_below: Mapping[TopicPartition, int] | None = None,
+) -> list[ReadTask]:
+    """Group the ranges of the batch that ends at an offset into tasks.
+
+    The ranges of one member make one task, so that a batch has about as many tasks as cores, not as
+    Kafka has partitions. Members beyond ``readers`` (the option was lowered since) go to the tasks
+    with the fewest offsets, and so does each range that no member owns: in a replay, just lost, or
+    assigned by hand.
+
+    Parameters
+    ----------
+    offset : StreamOffset
+        The end of the batch.
+    readers : int
+        At most so many tasks,
+    min_partitions, max_records : int or None
+        unless :func:`split_tasks` makes more of them.
+    lost_below : Mapping[TopicPartition, int], optional
+        Below which offset a partition's rows are marked ``lost``, where any are.
+
+    Returns
+    -------
+    list of ReadTask
+        Without empty tasks; all events in the first. For a warm-up: ``readers`` tasks that read
+        nothing.
+    """
+    if offset.warm_up is not None:
+        return [
+            ReadTask(events=offset.events if i == 0 else (), warm_up=True) for i in range(readers)
+        ]
+
+    below, revoking = lost_below or {}, offset.revoking
+
+    def task_ranges(
+        partitions: Iterable[TopicPartition], generation: int | None
+    ) -> list[TaskRange]:
+        return [
+            TaskRange(offset.ranges[p], generation, p in revoking, below.get(p, 0))
+            for p in partitions
+        ]
+
+    tasks: list[list[TaskRange]] = [[] for _ in range(readers)]
+    ownerless = dict(offset.ranges)
+    crowded: list[list[TaskRange]] = []
+    for index, member in enumerate(offset.members):
+        owned = [p for p in sorted(member.partitions) if ownerless.pop(p, None) is not None]
+        ranges = task_ranges(owned, member.generation)
+        if member.generation == DEFAULT_GENERATION_ID:
+            crowded += [[one] for one in ranges]
+        elif index < readers and len(offset.members) <= readers:
+            tasks[index] = ranges
+        else:
+            crowded.append(ranges)
+    crowded += [[one] for one in task_ranges(sorted(ownerless), None)]
+    if crowded:
+        _even_out(tasks, crowded)
+    planned = split_tasks(
+        [ReadTask(tuple(ranges)) for ranges in tasks if ranges], min_partitions, max_records
+    )
+    if offset.events:
+        first = planned[0].ranges if planned else ()
+        planned[:1] = [ReadTask(first, offset.events)]
+    return planned
+
+
+def _even_out(tasks: list[list[TaskRange]], crowded: list[list[TaskRange]]) -> None:
+    """Add each of the crowd to the task with the fewest offsets, the largest first."""
+    loads = [(_size(ranges), index) for index, ranges in enumerate(tasks)]
+    heapq.heapify(loads)
+    for ranges in sorted(crowded, key=_size, reverse=True):
+        load, index = heapq.heappop(loads)
+        tasks[index] += ranges
+        heapq.heappush(loads, (load + _size(ranges), index))
+
+
+def split_tasks(
+    tasks: Sequence[ReadTask], min_partitions: int | None, max_records: int | None
+) -> list[ReadTask]:
+    """Split tasks into smaller ones, as Spark's ``minPartitions`` and ``maxRecordsPerPartition``.
+
+    Parameters
+    ----------
+    tasks : Sequence[ReadTask]
+        Each with a range or more.
+    min_partitions : int or None
+        So many tasks, if there are fewer: each is cut into parts by its share of all offsets.
+        Rounding may make it a few more or less, as it does with Spark.
+    max_records : int or None
+        At most so many offsets a task.
+
+    Returns
+    -------
+    list of ReadTask
+        In the same order.
+    """
+    split = list(tasks)
+    if max_records is not None:
+        split = [
+            part for task in split for part in _cut(task, -(-_size(task.ranges) // max_records))
+        ]
+    if min_partitions is not None and min_partitions > len(split):
+        total = sum(_size(task.ranges) for task in split)
+        split = [
+            part
+            for task in split
+            for part in _cut(task, round(min_partitions * _size(task.ranges) / max(1, total)))
+        ]
+    return split
+
+
+def _cut(task: ReadTask, parts: int) -> Iterator[ReadTask]:
+    """Cut a task's offsets, one range after the other, into so many parts that differ by one."""
+    size = _size(task.ranges)
+    parts = max(1, min(parts, size))
+    if parts == 1:
+        yield task
+        return
+    bounds = [size * part // parts for part in range(parts + 1)]
+    begins = [0]
+    for one in task.ranges:
+        begins.append(begins[-1] + len(one.range))
+    first = 0
+    for low, high in pairwise(bounds):
+        pieces = []
+        while begins[first] < high:
+            one, begin = task.ranges[first], begins[first]
+            start = one.range.start + max(0, low - begin)
+            end = min(one.range.end, one.range.start + high - begin)
+            pieces.append(one._replace(range=replace(one.range, start=start, end=end)))
+            if begins[first + 1] > high:
+                break
+            first += 1
+        yield ReadTask(tuple(pieces))
+
+
+def _size(ranges: Sequence[TaskRange]) -> int:
+    return sum(len(task_range.range) for task_range in ranges)

@@ -1,0 +1,157 @@
+"""kafka-python's clients, made so that a broker's refusal is named at once and no secret is logged.
+
+kafka-python tries a login that was refused again until its bootstrap times out, and then does not
+say why. Java's client fails with the first refusal; so do these. Touches kafka-python's private
+names: connections are made for both rooms, ``fetch/`` and ``consumer/``, here alone.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.manager import KafkaConnectionManager
+
+from ..errors import AuthenticationError, KafkaRebalanceError
+from .kafka_python_version import require_names
+from .large_reads import read_in_large_pieces
+from .log_redaction import redact_log
+from .log_repeats import log_repeats_once
+
+require_names(
+    {
+        KafkaConnectionManager: ("_connect", "_do_bootstrap", "maybe_raise_auth_failure"),
+        KafkaConnection: ("connection_lost", "init_future"),
+    }
+)
+
+
+class LoginRefusedError(AuthenticationError, kafka_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
+    """An AuthenticationError that kafka-python's own code takes for one of its errors."""
+
+    __str__ = Exception.__str__
+
+
+#: What a broker answers to a login that will not do the next time either.
+_SASL_REFUSALS = (
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+)
+
+#: TLS ended without a verdict: the network, or a broker that stops.
+_TLS_INTERRUPTIONS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+
+def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
+    """An administration client; raises AuthenticationError or what kafka-python does."""
+    redact_log()
+    log_repeats_once()
+    # kafka-python looks for a first broker for half a minute, whatever a request may take.
+    default_ms = KafkaAdminClient.DEFAULT_CONFIG["request_timeout_ms"]
+    wait_ms = client_config.get("request_timeout_ms", default_ms)
+    return KafkaAdminClient(
+        **{"bootstrap_timeout_ms": wait_ms, **client_config}, kafka_client=net_client
+    )
+
+
+def net_client(**config: Any) -> KafkaNetClient:
+    """For the argument ``kafka_client`` of kafka-python's clients."""
+    client = KafkaNetClient(**config)
+    prepare_connections(client._manager)
+    return client
+
+
+def prepare_connections(manager: KafkaConnectionManager) -> None:
+    """Have the connections that this manager opens from now on name refusals and read fast."""
+    _name_refusals(manager)
+    read_in_large_pieces(manager)
+
+
+def _name_refusals(manager: KafkaConnectionManager) -> None:
+    """Have the connections that this manager opens from now on fail as said above.
+
+    Requests on a connection whose login is refused end in `LoginRefusedError`, which names broker
+    and mechanism, and so does the bootstrap. One that times out says what its last attempt met.
+    Needs `read_in_large_pieces` beside it, which does not drop the broker's answer.
+    """
+    redact_log()
+    log_repeats_once()
+    connect, bootstrap = manager._connect, manager._do_bootstrap
+    is_bootstrap = manager.cluster.is_bootstrap
+    refused: list[LoginRefusedError] = []
+    failures: list[BaseException] = []
+
+    async def named_connect(node: Any, connection: Any, *arguments: Any, **named: Any) -> None:
+        lost = connection.connection_lost
+
+        def connection_lost(error: Exception | None) -> None:
+            if error is not None:
+                broker, new = f"{node.host}:{node.port}", not connection.init_future.is_done
+                error = _refusal(error, manager.config, broker, new) or error
+                failures[:] = [error]
+                # The library only logs that of a bootstrap's attempt: raised below.
+                if isinstance(error, LoginRefusedError) and is_bootstrap(node.node_id):
+                    refused[:] = [error]
+            lost(error)
+
+        connection.connection_lost = connection_lost
+        await connect(node, connection, *arguments, **named)
+
+    async def named_bootstrap(deadline: float | None) -> Any:
+        failures.clear()
+        refused.clear()
+        try:
+            return await bootstrap(deadline)
+        except kafka_errors.KafkaTimeoutError as error:
+            met = f": {failures[0]}" if failures else ""
+            raise kafka_errors.KafkaTimeoutError(
+                f"{error.args[0]} with security_protocol={manager.config['security_protocol']}{met}"
+            ) from error
+
+    def raise_refusal(node_id: Any) -> None:
+        if refused and is_bootstrap(node_id):
+            raise refused.pop()
+
+    manager._connect = named_connect
+    manager._do_bootstrap = named_bootstrap
+    # Asked before each attempt: the bootstrap lets this error out, where it goes on after others.
+    manager.maybe_raise_auth_failure = raise_refusal
+
+
+def _refusal(
+    error: Exception, config: Mapping[str, Any], broker: str, new: bool
+) -> LoginRefusedError | None:
+    """The error to end a connection with that was refused for good; None for any other failure.
+
+    SASL may refuse one that is in use as well, which logs in again (KIP-368).
+    """
+    if isinstance(error, LoginRefusedError):
+        return error
+    if isinstance(error, KafkaRebalanceError):  # of ours, on the way to an answer for the broker
+        return LoginRefusedError(f"{error} (for broker {broker})")
+    if isinstance(error, _SASL_REFUSALS):
+        reason = str(error.args[0]) if error.args else type(error).__name__
+        return LoginRefusedError(
+            f"broker {broker} refuses the login by {config['sasl_mechanism']}: {reason}"
+        )
+    for cause in (error, *error.args, error.__context__):
+        if new and isinstance(cause, ssl.SSLError) and not isinstance(cause, _TLS_INTERRUPTIONS):
+            return LoginRefusedError(
+                f"no TLS with broker {broker} ({config['security_protocol']}): {_tls_reason(cause)}"
+            )
+    return None
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    reason = f"{error.reason or error}"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return f"it does not accept this client's certificate, or misses one: {reason}"
+    return reason

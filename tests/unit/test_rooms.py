@@ -1,0 +1,196 @@
+"""The rooms of docs/architecture.md: who may import whom, and where kafka-python's insides are."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer
+
+import pyspark_kafka_rebalance
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
+
+NAME = "pyspark_kafka_rebalance"
+PACKAGE = Path(inspect.getfile(pyspark_kafka_rebalance)).parent
+
+#: From the ground up: a room imports from those before it alone.
+ROOMS = [
+    "errors",
+    "transport",
+    "settings",
+    "fetch",
+    "consumer",
+    "source",
+    "testing",
+    "demo",
+]
+
+#: In ``source/``, what lies below each of its own rooms: they import nothing else of it.
+SHARED = {
+    "cluster_query",
+    "driver_sources",
+    "offsets",
+    "options",
+    "partition_json",
+    "spark_versions",
+    "starting_offsets",
+}
+SOURCE_ROOMS = {
+    "checkpoint": SHARED,
+    "plan": SHARED,
+    "group": SHARED | {"checkpoint", "plan"},
+}
+
+#: Where private names of kafka-python are used. What is used is named there to `require_names`.
+SEAMS = ["consumer/kafka_python/", "transport/", "fetch/connections.py"]
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """The full names of the modules, or of what is in them, that the file imports anywhere."""
+    package = module_of(path).split(".")
+    if path.name != "__init__.py":
+        package.pop()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = [*base, *(node.module.split(".") if node.module else [])]
+            yield from (".".join([*module, alias.name]) for alias in node.names)
+
+
+def room_of(name: str) -> str | None:
+    """The room that a full name is in; None outside of them."""
+    package, _, rest = name.partition(".")
+    room = rest.partition(".")[0]
+    return room if package == NAME and room in ROOMS else None
+
+
+def test_every_folder_and_module_of_the_package_is_a_room() -> None:
+    found = {
+        path.stem
+        for path in PACKAGE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert found - {"__init__"} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_from_those_below_it(room: str) -> None:
+    files = [PACKAGE / f"{room}.py"] if room == "errors" else [*(PACKAGE / room).rglob("*.py")]
+    below = ROOMS[: ROOMS.index(room) + 1]
+    upwards = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in files
+        for name in imported_by(path)
+        if (into := room_of(name)) is not None and into not in below
+    ]
+    assert files
+    assert upwards == []
+
+
+@pytest.mark.parametrize("room", SOURCE_ROOMS)
+def test_a_room_of_the_source_knows_nothing_of_those_above_it(room: str) -> None:
+    allowed = SOURCE_ROOMS[room] | {room}
+    paths = [*(PACKAGE / "source" / room).glob("*.py")]
+    upwards = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in paths
+        for name in imported_by(path)
+        if name.startswith(f"{NAME}.source.") and name.split(".")[2] not in allowed
+    ]
+    assert len(paths) > 1
+    assert upwards == []
+
+
+@pytest.mark.parametrize("room", ["fetch", "source", "consumer"])
+def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
+    for path in (PACKAGE / room).rglob("*.py"):
+        assert "pytest" not in {name.partition(".")[0] for name in imported_by(path)}, path
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names_of(path: Path) -> Iterator[tuple[str, bool]]:
+    """Each private attribute that the file reads or sets, and whether it is one of ``self``'s."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and private(node.attr):
+            of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            yield node.attr, of_self
+
+
+def defined_in(path: Path) -> Iterator[str]:
+    """Names that the file gives to functions, class attributes, and attributes of ``self``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+        ):
+            yield node.attr
+
+
+def outside_the_seams() -> list[Path]:
+    return [
+        path
+        for path in PACKAGE.rglob("*.py")
+        if not path.relative_to(PACKAGE).as_posix().startswith(tuple(SEAMS))
+    ]
+
+
+def test_private_names_of_others_are_used_in_the_seams_alone() -> None:
+    paths = outside_the_seams()
+    ours = {name for path in paths for name in defined_in(path)}
+    ours |= {"_make", "_replace", "_asdict", "_fields"}  # a NamedTuple's, which are public
+    ours |= {"_exit"}  # os._exit is documented
+    foreign = [
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in paths
+        for name, of_self in private_names_of(path)
+        if not of_self and name not in ours
+    ]
+    assert foreign == []
+
+
+def test_the_consumer_leaves_private_names_of_the_one_that_it_extends_to_the_seams() -> None:
+    theirs = {
+        name for name in [*vars(KafkaConsumer), *defined_in(Path(inspect.getfile(KafkaConsumer)))]
+        if private(name)
+    }  # fmt: skip
+    assert "_coordinator" in theirs
+    files = {
+        Path(inspect.getfile(each))
+        for each in DeferredRevokeConsumer.__mro__
+        if each.__module__.startswith(NAME)
+    }
+    assert len(files) > 1
+    used = [
+        f"{path.name}: self.{name}"
+        for path in files
+        for name, of_self in private_names_of(path)
+        if of_self and name in theirs
+    ]
+    assert used == []
+
+
+def test_every_module_that_the_architecture_names_is_there() -> None:
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    (table,) = re.findall(r"\| you look for .*?\n\n", text, re.DOTALL)
+    named = re.findall(r"`([a-z_]+/[a-z_/]*[a-z_]+\.(?:py|c))`", table)
+    assert len(named) > 20
+    assert [name for name in named if not (PACKAGE / name).exists()] == []
