@@ -12,7 +12,7 @@ from .messages import ConsumerGroupHeartbeatRequest
 from .topic_patterns import broker_pattern, matches_internal_topics
 
 if TYPE_CHECKING:
-    from ._kafka_python import GroupCoordinator
+    from .kafka_python.coordinator import GroupCoordinator
 
 #: ConsumerGroupHeartbeat v1 has the regular expression.
 _PATTERN_VERSION = 1
