@@ -507,7 +507,12 @@ def test_an_heir_that_commits_before_its_first_record_keeps_what_was_finished(
 ):
     partition = killed(1, 2, 3, 7)
     second = consumers(topic_name)
-    poll_until(owns(second, 1), second)
+
+    def is_assigned() -> bool:
+        second.poll_membership()  # fetches nothing
+        return second.assignment() == {partition}
+
+    wait_until(is_assigned, "it is assigned")
     second.pause(partition)
     poll_until(lambda: second._io.position(partition) == 0, second)
     second.commit()
