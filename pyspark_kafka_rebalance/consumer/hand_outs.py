@@ -70,7 +70,9 @@ class HandOuts:
         """
         with self.lock:
             self._refuse_lost(offsets)
-            self._completion.refuse_truncated(offsets)
+            self._completion.refuse_truncated(
+                {p: offset for p, offset in offsets.items() if not self._starts_at(p, offset)}
+            )
             self._membership.commit(self._entries(self._completion.complete_below(offsets)))
 
     def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
@@ -253,6 +255,11 @@ class HandOuts:
             self._completion.inherit(partition, told)
         described = bool(start.metadata) and not is_ours(start.metadata)
         self._membership.commits.begin(partition, start.offset, described)
+
+    def _starts_at(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether nothing was handed out yet, and the group is there or further already."""
+        start = self._io.start_of(partition)
+        return start is not None and offset <= start.offset
 
     def _bound(self, partition: TopicPartition) -> str:
         """What a commit's metadata are bound to: the same offsets elsewhere are other records."""

@@ -558,3 +558,17 @@ def test_what_is_finished_behind_a_seek_forward_is_told(reader, kafka, topic_nam
     member.processed(partition, *range(5, 10), *range(21, 30))
     member.close()
     assert read_to_end(consumers(topic_name), 20) == [20]
+
+
+def test_where_a_partition_comes_back_it_may_be_committed_again(reader):
+    """As an application may that commits its positions with each poll."""
+    member, partition = reader
+    member.commit_processed({partition: 10})
+    assert member.drain(10_000)
+    member.leave_until_polled("lost")
+    wait_until(lambda: bool(member.poll_with_rebalance(timeout_ms=20).lost), "it is lost")
+    poll_until(owns(member, 1), member)
+    poll_until(lambda: member._io.position(partition) == 10, member)
+    member.commit_processed({partition: 10})
+    assert member.drain(10_000)
+    assert member.committed(partition) == 10
