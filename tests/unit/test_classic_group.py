@@ -370,6 +370,8 @@ class Group(RuleBasedStateMachine):
             application.leave()
         self.the_group_settles()
         application.come_back()
+        if any(self.held(flight) for flight in application.loop.flights):
+            return  # it has lost its membership in mid-join, and its answer is still to come
         assert application.arrive(JOIN_NODE)
         application.leave()
         self.go_through([application])
