@@ -302,6 +302,8 @@ class CommitLoop:
     ) -> bool:
         """Send one commit and record each partition's answer; whether all answers were final."""
         sent_at = self._clock()
+        by_hand = commits.sent_by_hand
+        assert by_hand is None or isinstance(by_hand, EnteredCommit)
         unanswered: Exception | None = None
         too_large: list[TopicPartition] = []
         try:
@@ -310,11 +312,12 @@ class CommitLoop:
                 with self._lock:  # what was lost while the coordinator was looked up is not sent
                     same = commits is self._commits and member == self._member()
                     offsets = commits.recall() if same else {}
-            by_hand_too = commits.sent_by_hand is not None
-            described = self._described(offsets, by_hand_too)
+            described = self._described(offsets, by_hand is not None)
             errors = await self._lane.commit(member, described) if offsets else {}
             too_large = self._too_large(offsets, described, errors)
-            if too_large and by_hand_too:  # that is no answer to what the application has asked for
+            if (
+                too_large and by_hand is not None
+            ):  # that is no answer to what the application has asked for
                 bare = {p: offsets[p] for p in too_large}
                 errors, too_large = {**errors, **await self._lane.commit(member, bare)}, []
         except kafka_errors.KafkaError as failure:
@@ -324,8 +327,6 @@ class CommitLoop:
         for p in too_large:
             verdicts[p] = Verdict.BUSY
         accepted = [p for p, verdict in verdicts.items() if verdict is Verdict.ACCEPTED]
-        by_hand = commits.sent_by_hand
-        assert by_hand is None or isinstance(by_hand, EnteredCommit)
         refused: list[TopicPartition] = []
         failure_by_hand: Exception | None = None
         with self._lock:

@@ -104,15 +104,18 @@ class Completion:
 
         Everything from there on between a seek and the next hand-out: nobody knows where that is.
         """
-        found = self._partitions.get(partition) or self._leaving.get(partition)
+        found = self._still_committed(partition)
         if found is None or partition in self._sought:
             return Remaining(offset), -1
         return found.remaining(offset)
 
     def is_complete(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the record at this offset is processed, as far as it was handed out here."""
-        found = self._partitions.get(partition) or self._leaving.get(partition)
+        found = self._still_committed(partition)
         return found is not None and found.is_complete(offset)
+
+    def _still_committed(self, partition: TopicPartition) -> PartitionCompletion | None:
+        return self._partitions.get(partition) or self._leaving.get(partition)
 
     def has_begun(self, partition: TopicPartition) -> bool:
         """Whether polls brought something since it is assigned, or the application has sought."""

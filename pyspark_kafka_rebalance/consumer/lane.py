@@ -26,9 +26,8 @@ from kafka.protocol.consumer import (
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from .member_record import Member as Member
+from .member_record import Member
 from .messages import ConsumerGroupHeartbeatRequest
-from .verdicts import Verdict as Verdict
 
 if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator

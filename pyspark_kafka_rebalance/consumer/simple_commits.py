@@ -17,7 +17,9 @@ from ..errors import KafkaRebalanceError
 from ..fetch.connections import explain_final
 from .cluster_queries import ClusterQueries
 from .commit_loop import CommitLoop
-from .lane import Lane, Member, Verdict
+from .lane import Lane
+from .member_record import Member
+from .verdicts import Verdict
 
 log = logging.getLogger(__name__)
 

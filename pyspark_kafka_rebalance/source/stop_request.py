@@ -181,11 +181,10 @@ def _rename(path: Path, suffix: str) -> None:
 
 def _remove_old_answers() -> None:
     oldest = time.time() - _ANSWER_KEPT_S
-    for suffix in (_COMMITTED, _UNCOMMITTED):
-        for answer in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{suffix}"):
-            with suppress(OSError):  # another user's, or another planner was faster
-                if answer.stat().st_mtime < oldest:
-                    answer.unlink()
+    for answer in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*committed"):  # or uncommitted
+        with suppress(OSError):  # another user's, or another planner was faster
+            if answer.stat().st_mtime < oldest:
+                answer.unlink()
 
 
 def _path(run: str) -> Path:

@@ -52,7 +52,6 @@ _POSTPONED_AT_MOST_S = 60.0
 #: the first batch, which may be the only one.
 _SETTLED_FOR_S = 1.0
 
-
 #: A run with an end waits so long in one trigger for what others own, if another source of this
 #: driver is in the group: it may be another ``load()`` of this query, whose members release nothing
 #: of this batch before Spark has committed it. AvailableNow looks again in its next batch; Once has

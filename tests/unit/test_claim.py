@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from settable_clock import Clock
 
 from pyspark_kafka_rebalance.consumer.claim import Claim
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def test_a_dynamic_member_that_is_known_may_always_claim(clock: Clock) -> None:

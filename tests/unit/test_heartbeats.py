@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from settable_clock import Clock
 
 from pyspark_kafka_rebalance.consumer.heartbeats import (
     HURRIED_HEARTBEAT_S,
@@ -10,18 +11,6 @@ from pyspark_kafka_rebalance.consumer.heartbeats import (
     HeartbeatSchedule,
     Liveness,
 )
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def test_the_first_heartbeat_is_due_at_once_and_the_next_after_the_interval(clock: Clock) -> None:

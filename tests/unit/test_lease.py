@@ -1,20 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from settable_clock import Clock
 
 from pyspark_kafka_rebalance.consumer.lease import Lease, suspend_aware_clock
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def test_nothing_is_certain_before_the_first_renewal(clock: Clock) -> None:
