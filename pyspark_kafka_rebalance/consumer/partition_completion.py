@@ -116,7 +116,8 @@ class PartitionCompletion:
         remaining = remaining.trim(offset)
         if offset not in remaining:  # committed lower than it might be; the rest is on its way
             between = remaining.between(offset, remaining.live)
-            if not between:
+            in_order = not between or between == (Gap(between[0].start, remaining.live),)
+            if in_order:
                 return Remaining(offset), -1
             remaining = Remaining.of([(offset, offset + 1), *between], remaining.live)
         return remaining, epoch

@@ -8,6 +8,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance import PartitionsLostError
 from pyspark_kafka_rebalance.consumer.completion import Completion
 from pyspark_kafka_rebalance.consumer.partition_completion import PartitionCompletion
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
 
 P = TopicPartition("orders", 0)
 
@@ -224,6 +225,22 @@ def test_what_is_complete_is_told_until_the_last_commit_is_answered() -> None:
     assert completion.position(P) == 3, "assigned anew, it begins anew"
     completion.forget([P])
     assert completion.remaining(P, 0)[0].count(10) == 10
+
+
+@pytest.mark.parametrize("processed", [5, 9, 10])
+def test_a_commit_that_workers_overtake_in_order_tells_nothing(processed: int) -> None:
+    completion = handed(*range(10))
+    for offset in range(processed):
+        completion.complete(offset)
+    assert completion.remaining(3) == (Remaining(3), -1), "the next commit is on its way"
+
+
+def test_a_commit_that_workers_overtake_out_of_order_tells_of_it() -> None:
+    completion = handed(*range(10))
+    for offset in (0, 1, 2, 3, 4, 7):
+        completion.complete(offset)
+    remaining, _ = completion.remaining(3)
+    assert [offset for offset in range(10) if offset in remaining] == [3, 5, 6, 8, 9]
 
 
 @pytest.mark.parametrize(
