@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafka.structs import TopicPartition
 
-from ..errors import PartitionsLostError
+from .handed_out_before import HandedOutBefore
 from .inherited import Inherited
 from .leader_epochs import LeaderEpochs
 from .partition_completion import PartitionCompletion
@@ -35,10 +35,7 @@ class Completion:
         self._sought: set[TopicPartition] = set()  # and nothing handed out since
         self._inherited: dict[TopicPartition, Inherited] = {}
         self._epochs: dict[TopicPartition, LeaderEpochs] = {}
-        # The offset after the highest that was handed out under an assignment that is over.
-        self._over: dict[TopicPartition, int] = {}
-        # The same, or of a log that was truncated since; until the application seeks.
-        self._reached_before: dict[TopicPartition, int] = {}
+        self._before = HandedOutBefore()
 
     def hand_out(
         self, partition: TopicPartition, offsets: Sequence[int], leader_epoch: int = -1
@@ -141,7 +138,7 @@ class Completion:
         for partition in partitions:
             self._sought.add(partition)
             self.disinherit(partition)
-            self._reached_before.pop(partition, None)
+            self._before.seek(partition)
 
     def skip(self, partition: TopicPartition, end: int) -> None:
         """The application gave up the records before this offset, where polls stopped; they go on.
@@ -162,7 +159,7 @@ class Completion:
         """The records from this offset on are gone, and others may be there by now."""
         found = self._partitions[partition]
         self.disinherit(partition)
-        self._note_over(partition, found)
+        self._before.note(partition, found.next_offset)
         found.truncate(offset)
 
     def complete(self, partition: TopicPartition, offsets: Iterable[int]) -> int | None:
@@ -185,7 +182,7 @@ class Completion:
         found = self._partitions.get(partition, PartitionCompletion())
         for offset in offsets:
             if not found.reached(offset):
-                raise self._not_handed_out(partition, offset)
+                raise self._before.why_not(partition, offset)
         before = found.position
         for offset in offsets:
             found.complete(offset)
@@ -194,21 +191,10 @@ class Completion:
         return after if moved else None
 
     def refuse_truncated(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raise PartitionsLostError when next offsets are those of records that are gone.
-
-        Whoever still processes the records of before a truncation does not know of it, nor of an
-        assignment that is over. What they reached lies beyond what was handed out since; committed,
-        it would hide every record that is written there.
-        """
+        """Raise PartitionsLostError when next offsets are those of records that are gone."""
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)
-            handed_out = 0 if found is None else found.next_offset or 0
-            if handed_out < offset <= self._reached_before.get(partition, -1):
-                raise PartitionsLostError(
-                    f"nothing committed: {partition.topic}-{partition.partition} at {offset} is "
-                    f"past {handed_out}, where its log was truncated or read anew since, or where "
-                    "it is handed out since it is assigned anew"
-                )
+            self._before.refuse(partition, offset, 0 if found is None else found.next_offset or 0)
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Everything below these next offsets is processed; what to commit therefore."""
@@ -247,23 +233,9 @@ class Completion:
             self._epochs.pop(partition, None)
             found = self._partitions.pop(partition, None)
             if found is not None:
-                self._note_over(partition, found)
-
-    def _note_over(self, partition: TopicPartition, found: PartitionCompletion) -> None:
-        if found.next_offset is not None:
-            for reached in (self._over, self._reached_before):
-                reached[partition] = max(found.next_offset, reached.get(partition, 0))
+                self._before.note(partition, found.next_offset)
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
         known = (self._partitions, self._leaving, self._sought, self._inherited, self._epochs)
         self.forget([partition for partitions in known for partition in partitions])
-
-    def _not_handed_out(self, partition: TopicPartition, offset: int) -> Exception:
-        name = f"{partition.topic}-{partition.partition}"
-        if partition in self._over and offset < self._over[partition]:
-            return PartitionsLostError(
-                f"nothing committed: {name} was lost or revoked after offset {offset} was handed "
-                "out, and is assigned anew, or its log was truncated"
-            )
-        return ValueError(f"{name}: offset {offset} was not handed out")

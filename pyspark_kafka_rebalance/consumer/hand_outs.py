@@ -20,7 +20,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import PartitionsLostError, UnreadableRecordError
-from .commit_loop import EnteredCommit
+from .commit_by_hand import EnteredCommit
 from .completion import Completion
 from .gaps import Gap
 from .group_membership import GroupMembership
