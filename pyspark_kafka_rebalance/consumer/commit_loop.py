@@ -16,7 +16,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import names_of
-from .commit_by_hand import CommitByHand, Committable, EnteredCommit, final_error
+from .commit_by_hand import CommitByHand, Committable, EnteredCommit, as_entry, final_error
 from .lane import Lane
 from .member_record import Member, not_owned
 from .offset_commits import OffsetCommits
@@ -158,7 +158,9 @@ class CommitLoop:
     def move_back(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset, which may be lower: so may be what is committed next."""
         with self._lock:
-            self._changed.pop(partition, None)
+            changed = self._changed.get(partition)
+            if changed is not None and as_entry(changed).offset > offset:
+                del self._changed[partition]  # the group would pass what is to come again
             self._commits.move_back(partition, offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:

@@ -18,17 +18,11 @@ class HandedOutBefore:
 
     def __init__(self) -> None:
         self._over: dict[TopicPartition, int] = {}
-        self._since_seek: dict[TopicPartition, int] = {}
 
     def note(self, partition: TopicPartition, next_offset: int | None) -> None:
         """The partition begins anew; it was handed out up to here (exclusive), or not at all."""
         if next_offset is not None:
-            for reached in (self._over, self._since_seek):
-                reached[partition] = max(next_offset, reached.get(partition, 0))
-
-    def seek(self, partition: TopicPartition) -> None:
-        """The application said where polls go on, and may commit what lies beyond."""
-        self._since_seek.pop(partition, None)
+            self._over[partition] = max(next_offset, self._over.get(partition, 0))
 
     def refuse(self, partition: TopicPartition, offset: int, handed_out: int) -> None:
         """Raise PartitionsLostError when this next offset is that of a record that is gone.
@@ -42,9 +36,10 @@ class HandedOutBefore:
         offset : int
             To be committed, exclusive.
         handed_out : int
-            The offset after the highest that was handed out since; 0 before the first.
+            Up to where (exclusive) it was handed out since, left out, or sought past; 0 before the
+            first.
         """
-        if handed_out < offset <= self._since_seek.get(partition, -1):
+        if handed_out < offset <= self._over.get(partition, -1):
             raise PartitionsLostError(
                 f"nothing committed: {partition.topic}-{partition.partition} at {offset} is "
                 f"past {handed_out}, where its log was truncated or read anew since, or where "

@@ -76,10 +76,12 @@ class OffsetCommits:
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
         """The partition is read from this offset, which a former owner has committed.
 
-        With metadata of the application's own, if it is described by them.
+        With metadata of the application's own, if it is described by them. What is lower is not
+        committed in the background, unless the position moves back.
         """
         line = self._line(partition)
         line.began_at, line.described = offset, described
+        line.stretches[0].floor = max(line.stretches[0].floor, offset - 1)
 
     def enter(self, by_hand: CommitByHand) -> None:
         """Commit this by hand, after what was entered before it (invariant 5)."""
