@@ -338,13 +338,14 @@ class HandOuts:
 
     def _accepted(self, by_hand: EnteredCommit) -> None:
         """On the I/O loop, when the broker has accepted it, or some of its partitions."""
-        committed = {p: entry.offset for p, entry in by_hand.accepted.items()}
+        processed = by_hand.processed()
         with self.lock:
-            reached = self._completion.complete_below(by_hand.processed())
+            reached = self._completion.complete_below(processed)
+            # Beyond what was committed; or, handed out again since, beyond what it still counts for.
             beyond = {
                 p: offset
                 for p, offset in reached.items()
-                if offset > committed[p] and p not in by_hand.moved_back
+                if offset > processed[p] and p not in by_hand.moved_back
             }
             if beyond:
                 # Lost since: then there is nothing to commit, and the next poll says so.
