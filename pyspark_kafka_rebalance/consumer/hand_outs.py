@@ -341,7 +341,7 @@ class HandOuts:
         processed = by_hand.processed()
         with self.lock:
             reached = self._completion.complete_below(processed)
-            # Beyond what was committed; or, handed out again since, beyond what it still counts for.
+            # Beyond what was committed, or what that counts for where it is handed out again since.
             beyond = {
                 p: offset
                 for p, offset in reached.items()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -110,7 +110,7 @@ def stop_gracefully(
     """
     deadline = time.monotonic() + timeout_s
     planners = _Planners(spark or SparkSession.active(), timeout_s + _STOPPED_AFTER_S, deadline)
-    asked = _ask(query, planners, deadline)
+    asked, gone = _ask(query, planners, deadline)
     if asked:
         log.info("query %s: the source plans nothing more", query.id)
     drained = asked and _wait_until_idle(query, deadline)
@@ -128,21 +128,33 @@ def stop_gracefully(
     failed = query.exception() is not None
     # What was drained is worth waiting for; of the rest nothing more is to come.
     waits_until = deadline if drained and not failed else 0.0
-    committed = _wait_until_left(planners, last, max(waits_until, time.monotonic()))
+    # Of a source that has read nothing in this run the progress names one that has ended before.
+    of_this_run = [run for run in last if not (asked and run in gone)]
+    committed = _wait_until_left(planners, of_this_run, max(waits_until, time.monotonic()))
     return complete and bool(last) and committed and not failed
 
 
-def _ask(query: StreamingQuery, planners: _Planners, deadline: float) -> bool:
-    """Have every planner of the query plan nothing more; whether all know it in time."""
+def _ask(
+    query: StreamingQuery, planners: _Planners, deadline: float
+) -> tuple[bool, frozenset[str]]:
+    """Have every planner of the query plan nothing more.
+
+    Returns
+    -------
+    bool, frozenset of str
+        Whether those know it in time that have planned something, and which runs had left before.
+    """
     while query.isActive:
         runs = _ends(query)
-        # After a restart the first progress may be of a replayed batch, whose run is gone.
-        if runs and all(planners.tell(run, None) for run in runs):
-            return True
+        gone = frozenset(run for run in runs if not planners.tell(run, None))
+        # After a restart the first progress may be of a replayed batch, all of whose runs are gone.
+        # Of some: their sources have planned nothing since.
+        if len(gone) < len(runs):
+            return True, gone
         if time.monotonic() >= deadline:
-            return False
+            break
         time.sleep(_MESSAGE_POLL_S)
-    return False
+    return False, frozenset()
 
 
 def _wait_until_idle(query: StreamingQuery, deadline: float) -> bool:
@@ -186,7 +198,7 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
     return ends
 
 
-def _wait_until_left(planners: _Planners, runs: Mapping[str, Any], commit_by: float) -> bool:
+def _wait_until_left(planners: _Planners, runs: Iterable[str], commit_by: float) -> bool:
     """Wait for the answers of the planners, which still commit and leave the group.
 
     Spark does not wait for them.

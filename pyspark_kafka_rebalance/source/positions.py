@@ -1,12 +1,13 @@
 """Print where the queries of some checkpoints stand, as ``startingOffsets`` of Spark's own source.
 
-    python -m pyspark_kafka_rebalance.source.positions [--source N] CHECKPOINT [CHECKPOINT ...]
+    python -m pyspark_kafka_rebalance.source.positions [--source N | --one-group] CHECKPOINT ...
 
 The way back to ``format("kafka")``: a new checkpoint, and these offsets to start it from. A
 checkpoint is a path or a URI, as in the option ``checkpointLocation``. Of several, which are those
-of the queries of a group, each partition's furthest position counts. Two sources of one query have
-groups of their own: where they differ, ``--source`` says which is meant, by its number in the plan
-or its name. Stop the queries first, best with ``stop_gracefully``.
+of the queries of a group, each partition's furthest position counts. So it does for two sources of
+one query that share a group, with ``--one-group``. Where they have groups of their own and differ,
+``--source`` says which is meant, by its number in the plan or its name. Stop the queries first,
+best with ``stop_gracefully``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .offsets import StreamOffset, is_own
 
 
 def positions_in(
-    files: CheckpointFiles, source: str | None = None
+    files: CheckpointFiles, source: str | None = None, one_group: bool = False
 ) -> tuple[dict[TopicPartition, int], list[int]]:
     """Find where a query stands: at the end of the last batch that it has committed.
 
@@ -35,6 +36,8 @@ def positions_in(
         Of the query's checkpoint.
     source : str, optional
         The one that is meant, by its number in the plan or its name; all of them by default.
+    one_group : bool
+        Whether they share a group, so that a partition's furthest position is where it stands.
 
     Returns
     -------
@@ -66,11 +69,11 @@ def positions_in(
     furthest = _furthest(list(own.values()))
     for partition in sorted(furthest):
         at = {name: found[partition] for name, found in own.items() if partition in found}
-        if len(set(at.values())) > 1:
+        if len(set(at.values())) > 1 and not one_group:
             raise KafkaRebalanceError(
                 f"its sources are at different positions of {partition.topic}-"
                 f"{partition.partition} ({', '.join(f'{n}: {o}' for n, o in at.items())}): name "
-                "the one that is meant with --source"
+                "the one that is meant with --source, or say --one-group if they share one"
             )
     return furthest, sorted(number for number in planned if number > newest)
 
@@ -91,13 +94,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("checkpoint", nargs="+")
-    parser.add_argument("--source", help="of a query with several: its number in the plan, or name")
+    several = parser.add_mutually_exclusive_group()
+    several.add_argument(
+        "--source", help="of a query with several: its number in the plan, or name"
+    )
+    several.add_argument(
+        "--one-group", action="store_true", help="the sources of a query share a group"
+    )
     given = parser.parse_args(arguments)
     found = []
     for text in given.checkpoint:
         try:
             location = parse_location(text)
-            positions, open_batches = positions_in(open_checkpoint(location), given.source)
+            files = open_checkpoint(location)
+            positions, open_batches = positions_in(files, given.source, given.one_group)
         except (KafkaRebalanceError, OSError, ValueError) as error:
             print(f"{redacted(text)}: {error}", file=sys.stderr)
             return 1

@@ -12,11 +12,14 @@ whoever asked is gone, and the query is to go on.
 The planner answers when it has left the group, whether or not anybody asked: a query that ended by
 itself, or was stopped by somebody else, may be asked about as well. It renames the file, and the
 answer stays as it is, for all who ask, for an hour; then a planner that starts removes it. Of a
-planner that is dead, or does not answer in time, whoever asked gives the answer.
+planner that does not answer in time whoever asked gives the answer. While the planner lives it
+holds a lock on the file, which ends with it however it dies; the file that it leaves is an answer
+too, and removed like one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -35,7 +38,7 @@ log = logging.getLogger(__name__)
 Answer: TypeAlias = Literal["reached", "committed", "uncommitted", "absent"]
 
 _PREFIX = "pyspark-kafka-rebalance-"
-_COMMITTED, _UNCOMMITTED = ".committed", ".uncommitted"
+_REQUEST, _COMMITTED, _UNCOMMITTED = ".stop", ".committed", ".uncommitted"
 
 #: For how long an answer is kept for those who have not asked before.
 _ANSWER_KEPT_S = 3600.0
@@ -58,7 +61,8 @@ class StopRequest:
         self._size = 0  # of what is known of the file
         self._stop_by = 0.0
         self._failed = False
-        _remove_old_answers()
+        self._file = -1  # open, and locked, until the answer
+        _remove_old_files()
         self._create()
 
     def is_made(self) -> bool:
@@ -105,16 +109,27 @@ class StopRequest:
         asked = bool(self._lines())
         if self._size > 0 and self._clock() >= self._stop_by:
             self._path.unlink(missing_ok=True)  # they are gone, and the query goes on
+            self._release()
             return False
         try:
             _rename(self._path, _COMMITTED if committed else _UNCOMMITTED)
         except FileNotFoundError:
             return False  # answered, or they did not wait any longer
+        finally:
+            self._release()  # not before it is renamed: nobody may take this planner for dead
         return asked and not committed
+
+    def _release(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _create(self) -> None:
         try:
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._release()
+            self._file = file
         except OSError as error:
             if not self._failed:
                 log.warning("stop_gracefully() will not find this query: %s", error)
@@ -142,6 +157,8 @@ def ask_to_stop(
     bool
         False when there is no such planner: it has not begun, has left, or was killed.
     """
+    if answer_of(run) != "reached":
+        return False
     try:
         # Neither made here, nor through a link that another user of the host laid.
         file = os.open(_path(run), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
@@ -159,12 +176,14 @@ def ask_to_stop(
 def answer_of(run: str) -> Answer:
     """What has become of the planner of this run, on this host; the same however often asked."""
     path = _path(run)
-    if path.exists():
+    if path.exists() and not _is_left_behind(path):
         return "reached"
     # In this order: the planner may rename it meanwhile.
     if path.with_suffix(_UNCOMMITTED).exists():
         return "uncommitted"
-    return "committed" if path.with_suffix(_COMMITTED).exists() else "absent"
+    if path.with_suffix(_COMMITTED).exists():
+        return "committed"
+    return "uncommitted" if path.exists() else "absent"
 
 
 def give_up(run: str) -> None:
@@ -179,15 +198,34 @@ def _rename(path: Path, suffix: str) -> None:
     os.utime(answer)  # from now on it is kept
 
 
-def _remove_old_answers() -> None:
+def _is_left_behind(path: Path) -> bool:
+    """Whether the planner that made the file is dead; False where it has renamed it."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def _remove_old_files() -> None:
+    """Answers that were kept for long enough, and what planners have left that were killed."""
     oldest = time.time() - _ANSWER_KEPT_S
-    for answer in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*committed"):  # or uncommitted
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another user's, or another planner was faster
-            if answer.stat().st_mtime < oldest:
-                answer.unlink()
+            if path.stat().st_mtime < oldest and (
+                path.suffix in (_COMMITTED, _UNCOMMITTED)
+                or (path.suffix == _REQUEST and _is_left_behind(path))
+            ):
+                path.unlink()
 
 
 def _path(run: str) -> Path:
     # Hashed: the user's client id is a part of it, and may be no file name.
     name = hashlib.sha256(run.encode()).hexdigest()[:32]
-    return Path(tempfile.gettempdir(), f"{_PREFIX}{name}.stop")
+    return Path(tempfile.gettempdir(), f"{_PREFIX}{name}{_REQUEST}")

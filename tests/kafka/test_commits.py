@@ -362,7 +362,7 @@ def test_a_late_answer_does_not_complete_what_a_seek_handed_out_again(
 def test_what_is_processed_again_before_a_late_answer_is_committed_after_it(
     with_records, kafka, group_id
 ):
-    """The group stayed where the commit by hand had left it, and the rest of the replay was lost."""
+    """The group stayed where the commit by hand had left it: the rest of a replay was lost."""
     member, partition = with_records
     with held(member, OffsetCommitRequest, answer=True) as committing:
         wait_for_answer = commit_by_hand(member, "commit_async", {partition: at(300)})

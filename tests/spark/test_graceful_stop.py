@@ -19,6 +19,7 @@ from pyspark_kafka_rebalance.source.stop_request import answer_of
 
 from . import waiting
 from .conftest import SteadyProducer
+from .dying_source import BEFORE_COMMIT_LOG, Death, DyingDataSource
 
 PATIENCE_S = 120.0
 
@@ -280,3 +281,77 @@ def test_a_query_of_another_source(spark, tmp_path):
         assert query.isActive
     finally:
         query.stop()
+
+
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="AvailableNow has one batch")
+def test_a_run_with_an_end_of_which_one_load_has_read_nothing_yet(
+    kafka, topic_name, group_id, stream, asked
+):
+    """The progress names the run before of that load; the other one was not asked at all."""
+    topics = [topic_name, f"{topic_name}-idle"]
+    for topic in topics:
+        kafka.create_topic(topic, partitions=1)
+        kafka.produce(topic, [b"x"] * 10)
+    query = stream(maxOffsetsPerTrigger="10")
+
+    def load(topic):
+        query.options |= {"subscribe": topic, "kafka.group.id": f"{group_id}-{topic}"}
+        return query.load()
+
+    query.frame = lambda: load(topics[1]).union(load(topics[0]))
+    assert query.run().num_rows == 20
+    kafka.produce(topic_name, [b"x"] * 40)
+    before = set(query.batches)
+    reached = threading.Event()
+
+    def on_batch(batch_id, rows):
+        if batch_id > len(before):  # the first has told of the run
+            reached.set()
+            assert asked.wait(PATIENCE_S)
+
+    query.on_batch = on_batch
+    query.start(availableNow=True)
+    assert reached.wait(PATIENCE_S)
+    assert stop_gracefully(query.query, timeout_s=PATIENCE_S)
+    assert query.rows(before).num_rows == 20, "the batch under way, and no other"
+
+
+def test_after_a_kill_the_planner_is_asked_that_is_there(
+    spark, kafka, topic_name, stream, committed, monkeypatch
+):
+    """While the first batch after the replay runs, the progress names the planner that is dead."""
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"x"] * 60)
+    spark.dataSource.register(DyingDataSource)
+    query = stream(maxOffsetsPerTrigger="10")
+    query.source = DyingDataSource.name()
+    death = Death(query.options["checkpointLocation"])
+    replayed, reached, asked = (threading.Event() for _ in range(3))
+
+    def on_batch(batch_id, rows):
+        if not rows.num_rows:
+            return
+        if death.come(BEFORE_COMMIT_LOG):
+            raise RuntimeError(BEFORE_COMMIT_LOG)
+        if replayed.is_set():
+            reached.set()
+            assert asked.wait(PATIENCE_S)
+        replayed.set()
+
+    query.on_batch = on_batch
+    death.arm(BEFORE_COMMIT_LOG)
+    query.start(processingTime="0 seconds")
+    wait_until(lambda: not query.query.isActive, "the planner dies, and the query with it")
+    tell = graceful_stop._Planners.tell
+
+    def told(planners, run, proven):
+        there = tell(planners, run, proven)
+        asked.set()
+        return there
+
+    monkeypatch.setattr(graceful_stop._Planners, "tell", told)
+    query.start(processingTime="0 seconds")
+    assert reached.wait(PATIENCE_S)
+    assert stop_gracefully(query.query, timeout_s=PATIENCE_S)
+    (end,) = committed().values()
+    assert end in (20, 30), "the batch under way, and the one that Spark plans at its end"

@@ -67,6 +67,43 @@ def test_only_planners_that_left_with_everything_committed_are_a_success(
     assert planners.given_up == given_up
 
 
+class Query:
+    """One that goes on."""
+
+    isActive = True
+
+
+@pytest.mark.parametrize(
+    ("before", "gone"),
+    [
+        (["dead"], set()),  # the first progress after a restart is of a replay
+        (["idle", "living"], {"idle"}),  # the one has read nothing, in this run
+        (["living", "idle"], {"idle"}),
+    ],
+)
+def test_every_planner_that_is_there_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+    clock: list[Planners],
+    before: list[str],
+    gone: set[str],
+) -> None:
+    planners = Planners(living=["reached"], dead=["uncommitted"], idle=["committed"])
+    told = []
+
+    def tell(run: str, proven: object) -> bool:
+        told.append(run)
+        return planners.answer_of(run) == "reached"
+
+    monkeypatch.setattr(planners, "tell", tell, raising=False)
+    monkeypatch.setattr(
+        graceful_stop, "_ends", lambda query: before if planners.now < 5 else ["living"]
+    )
+    clock.append(planners)
+    found = graceful_stop._ask(Query(), planners, deadline=60.0)  # type: ignore[arg-type]
+    assert found == (True, frozenset(gone))
+    assert set(told) == {*before, "living"}
+
+
 def test_a_message_says_what_has_become_of_the_planner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

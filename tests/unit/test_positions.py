@@ -79,6 +79,8 @@ def test_of_two_sources_that_differ_one_is_named(
     assert json.loads(capsys.readouterr().out) == {"t": {"0": 120, "2": 4}}
     assert main(["--source", "2", str(tmp_path)]) == 1
     assert "no batch of source 2 kafka_deferred" in capsys.readouterr().err
+    assert main(["--one-group", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"t": {"0": 600, "1": 3, "2": 4}}
 
 
 def test_two_sources_at_the_same_positions_are_one(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -78,6 +80,30 @@ def test_answers_are_kept_for_an_hour(folder: Path) -> None:
     os.utime(running._path, (time.time() - 100 * hour,) * 2)
     StopRequest("another")
     assert answer_of("running") == "reached"
+
+
+def test_a_planner_that_was_killed_cannot_be_asked(folder: Path) -> None:
+    """Who asked it waited for its answer, and did not look for the one that is there instead."""
+    code = (
+        "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from pyspark_kafka_rebalance.source.stop_request import StopRequest\n"
+        "request = StopRequest('run'); print('there', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as planner:
+        assert planner.stdout is not None
+        assert planner.stdout.readline() == b"there\n"
+        assert ask_to_stop("run", None, 60)
+        assert answer_of("run") == "reached"
+        planner.kill()
+        planner.wait()
+        assert answer_of("run") == "uncommitted"
+        assert not ask_to_stop("run", None, 60)
+        (file,) = folder.iterdir()
+        os.utime(file, (time.time() - 3601,) * 2)
+        StopRequest("another").answer(committed=True)
+        assert answer_of("run") == "absent", "nothing else would ever remove it"
 
 
 def test_nothing_is_left_behind_when_who_asked_is_gone(folder: Path) -> None:
