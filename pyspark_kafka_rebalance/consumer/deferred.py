@@ -123,15 +123,16 @@ class DeferredRevokeConsumer(CommittingConsumer):
         )
         io.membership = self._membership
         if topics:
-            io.refresh_metadata_now()
+            io.metadata.refresh_now()
         else:
-            io.forget_backoff()
+            io.metadata.forget_backoff()
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         self._hand_outs = HandOuts(io, self._membership, self._ownership)
-        self._listener = ListenerCalls(io)
+        self._listener = ListenerCalls(io.loop, io.subscription, self._group_id)
         self._rebalancing = Rebalancing(
-            io,
+            self._group_id,
+            io.subscription,
             self._membership,
             self._ownership,
             self._hand_outs,
@@ -328,7 +329,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         return str(self.config["group_id"])
 
     def _grouped(self) -> bool:
-        return bool(self._io.subscribed)
+        return self._io.subscription.subscribed
 
     def _poll_as(
         self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
@@ -371,7 +372,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         if (untold := self._take_untold()) is not None:
             return untold
         self._io.poll()
-        self._ends.collect(self._io.owned())  # before this poll changes it
+        self._ends.collect(self._io.subscription.owned())  # before this poll changes it
         self._rebalancing.begin_turn()
         self._untold = True
         while True:
@@ -435,7 +436,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self, records: Collection[TopicPartition]
     ) -> dict[TopicPartition, FetchMetadata]:
         """What the fetches answered since the last poll say, seen from where this poll ends."""
-        self._ends.collect(self._io.owned())
+        self._ends.collect(self._io.subscription.owned())
         told = self._ends.take_fresh().union(records) - self._ownership.gated
         found = ((partition, self._metadata_of(partition)) for partition in told)
         return {partition: metadata for partition, metadata in found if metadata is not None}

@@ -259,14 +259,14 @@ def held(
 
     Yields the event that one is being held.
     """
-    io = member._io
-    send = io.send
+    loop = member._io.loop
+    send = loop.send
     holding, go_on = threading.Event(), threading.Event()
 
     async def hold() -> None:
         holding.set()
         while not go_on.is_set():
-            await io.sleep(0.01)
+            await loop.sleep(0.01)
 
     async def holding_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
         if not isinstance(request, request_type):
@@ -278,19 +278,19 @@ def held(
             await hold()
         return response
 
-    io.send = holding_send
+    loop.send = holding_send
     try:
         yield holding
     finally:
-        io.send = send
+        loop.send = send
         go_on.set()
 
 
 @contextmanager
 def counted(member: DeferredRevokeConsumer, request_type: type) -> Iterator[list[Any]]:
     """The requests of a kind that the member sends in the block."""
-    io = member._io
-    send = io.send
+    loop = member._io.loop
+    send = loop.send
     requests: list[Any] = []
 
     async def counting_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
@@ -298,8 +298,8 @@ def counted(member: DeferredRevokeConsumer, request_type: type) -> Iterator[list
             requests.append(request)
         return await send(request, node_id, timeout_ms)
 
-    io.send = counting_send
+    loop.send = counting_send
     try:
         yield requests
     finally:
-        io.send = send
+        loop.send = send

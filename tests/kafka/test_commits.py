@@ -284,7 +284,7 @@ def test_after_a_topic_is_created_anew_what_is_processed_is_committed(
 
     def went_back() -> bool:
         poll()
-        return member._io.position(partition) == 40  # having read those before, or not
+        return member._io.subscription.position(partition) == 40  # having read those before, or not
 
     def all_new_ones() -> bool:
         poll()
@@ -371,7 +371,9 @@ def test_a_late_answer_says_nothing_of_a_topic_that_was_created_anew(with_record
 
         def went_back() -> bool:
             member.poll(timeout_ms=20)
-            return member._io.position(partition) == 10  # having read those before, or not
+            return (
+                member._io.subscription.position(partition) == 10
+            )  # having read those before, or not
 
         wait_until(went_back, "the position in the new topic")
         kafka.produce(partition.topic, [b"new"])
@@ -414,16 +416,18 @@ def test_a_new_owner_goes_on_with_the_committed_leader_epoch(
     first.commit({partition: at(5, "mine", 0)})
     first.close()
     second = consumers(topic_name)
-    poll_until(lambda: partition in second._io.consumed(), second)
-    poll_until(lambda: second._io.consumed()[partition] == at(300, "", 0), second)
+    poll_until(lambda: partition in second._io.subscription.consumed(), second)
+    poll_until(lambda: second._io.subscription.consumed()[partition] == at(300, "", 0), second)
     second.unsubscribe()
     third = consumers(topic_name)
     third.poll_membership()
     wait_until(lambda: bool(third.poll_membership().assigned), "the assignment")
     third.pause(partition)
     third.poll(timeout_ms=200)
-    wait_until(lambda: partition in third._io.consumed() or bool(third.poll()), "the position")
-    assert third._io.consumed()[partition] == at(5, "", 0)
+    wait_until(
+        lambda: partition in third._io.subscription.consumed() or bool(third.poll()), "the position"
+    )
+    assert third._io.subscription.consumed()[partition] == at(5, "", 0)
 
 
 def test_background_commits_do_not_go_back_after_a_seek_while_the_partition_is_paused(
