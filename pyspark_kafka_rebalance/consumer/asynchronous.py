@@ -240,7 +240,7 @@ class AsyncDeferredRevokeConsumer:
                 raise
             # From here to the caller nothing waits, so that nothing can be cancelled.
             self._polling = None
-            consumer._woken.clear()  # a wakeup that came when the poll had just ended
+            consumer._polls.woken.clear()  # a wakeup that came when the poll had just ended
             return polling.result()
 
     def _without_sought(self, polled: _Polled) -> PollResult:
