@@ -17,6 +17,7 @@ from group_members import (
     poll_until,
     request_revoke,
     wait_until,
+    waits_for_loop,
 )
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest
@@ -55,9 +56,9 @@ def commit_by_hand(member: DeferredRevokeConsumer, how: str, offsets: Any) -> Ca
     """Commit in one of the two ways; what is returned waits for the answer."""
     if how == "commit":
         thread = threading.Thread(target=member.commit, args=(offsets,))
-        thread.start()
-        entered = member._membership.commits._commits.all_by_hand
-        wait_until(lambda: bool(entered()), "the commit by hand in its place")
+        with waits_for_loop(member) as in_its_place:
+            thread.start()
+            assert in_its_place.wait(PATIENCE_S)
         return lambda: thread.join(PATIENCE_S)
     future = member.commit_async(offsets)
     return lambda: wait_until(lambda: future.succeeded(), "the answer")
@@ -447,15 +448,12 @@ def test_background_commits_do_not_go_back_after_a_seek_while_the_partition_is_p
 
 def test_what_is_processed_is_committed_before_an_unsubscribe(with_records, kafka, group_id):
     member, partition = with_records
-    kafka.suspend()
-    try:
+    with held(member, OffsetCommitRequest, answer=True) as under_way:
         member.processed(partition, *range(10))
-        wait_until(lambda: member._membership.commits._commits._in_flight, "one is under way")
+        assert under_way.wait(PATIENCE_S)
         member.processed(partition, *range(10, 300))
         thread = threading.Thread(target=member.unsubscribe)
         thread.start()
-    finally:
-        kafka.resume()
     thread.join(PATIENCE_S)
     assert kafka.committed(group_id) == {partition: 300}
 
