@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
-from kafka.future import Future
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import names_of
+from .commit_by_hand import CommitByHand, Committable, EnteredCommit, as_entry, final_error
 from .lane import Lane
 from .member_record import Member, not_owned
-from .offset_commits import CommitByHand, Committable, OffsetCommits
+from .offset_commits import OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
 from .verdicts import Verdict, verdict_of
 
@@ -30,45 +30,11 @@ log = logging.getLogger(__name__)
 
 _FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 
-#: After these the same commit may be accepted a little later.
-_PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
-
 #: Without anything to send the loop still looks again this often.
 _IDLE_S = 5.0
 
 #: What is processed behind a slow record is told this often, while no offset is to be committed.
 _TELL_GAPS_S = 1.0
-
-
-class EnteredCommit(CommitByHand):
-    """A commit by hand on its way.
-
-    Parameters
-    ----------
-    offsets : mapping
-        What to commit.
-    retried : bool
-        Whether it is sent again after an error that may pass, until ``CommitLoop.give_up``.
-    on_accepted : callable
-        Told on the I/O loop what the broker has accepted, before the future is done.
-
-    Attributes
-    ----------
-    future : Future
-        Of kafka-python: done when the answer is final. Its error is the broker's, that of the
-        connection, or PartitionsLostError.
-    """
-
-    def __init__(
-        self,
-        offsets: Mapping[TopicPartition, Committable],
-        retried: bool,
-        on_accepted: Callable[[EnteredCommit], None],
-    ) -> None:
-        super().__init__(offsets)
-        self.retried = retried
-        self.on_accepted = on_accepted
-        self.future = Future()
 
 
 class CommitLoop:
@@ -192,7 +158,9 @@ class CommitLoop:
     def move_back(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset, which may be lower: so may be what is committed next."""
         with self._lock:
-            self._changed.pop(partition, None)
+            changed = self._changed.get(partition)
+            if changed is not None and as_entry(changed).offset > offset:
+                del self._changed[partition]  # the group would pass what is to come again
             self._commits.move_back(partition, offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
@@ -344,7 +312,7 @@ class CommitLoop:
                 if by_hand.lost or commits is not self._commits:
                     failure_by_hand = not_owned(by_hand.offsets)
                 else:
-                    failure_by_hand = _final(by_hand, errors, unanswered)
+                    failure_by_hand = final_error(by_hand, errors, unanswered)
                 if failure_by_hand is not None:
                     commits.withdraw(by_hand)
             commits.retry()
@@ -392,24 +360,3 @@ class CommitLoop:
         for p in refused:
             self._metadata_bytes = min(self._metadata_bytes, len(described[p].metadata) // 2)
         return refused
-
-
-def _final(
-    by_hand: EnteredCommit,
-    errors: Mapping[TopicPartition, type[Exception]],
-    unanswered: Exception | None,
-) -> Exception | None:
-    """The error of a commit by hand that was not accepted; None when it is to be sent again."""
-    wrong = {p: errors[p] for p in by_hand.offsets if p in errors}
-    fatal = {p: error for p, error in wrong.items() if not _passes(error)}
-    if not fatal and by_hand.retried:
-        return None
-    if unanswered is not None:
-        return unanswered
-    error = next(iter((fatal or wrong).values()), kafka_errors.RebalanceInProgressError)  # not sent
-    told: Exception = error(names_of(p for p in by_hand.offsets if wrong.get(p, error) is error))
-    return told
-
-
-def _passes(error: type[Exception]) -> bool:
-    return verdict_of(error) in _PASSING or issubclass(error, kafka_errors.RetriableError)

@@ -15,7 +15,7 @@ from kafka.future import Future
 from kafka.structs import TopicPartition
 
 from ..errors import PartitionsLostError
-from .hand_outs import HandOuts
+from .hand_outs import LOG_END, HandOuts
 from .member_status import MemberStatus
 
 
@@ -135,7 +135,7 @@ class CommittingConsumer(MemberStatus):
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_end``."""
         super().seek_to_end(*partitions)
-        self._hand_outs.sought(partitions or self._io.subscription.owned())
+        self._hand_outs.sought(partitions or self._io.subscription.owned(), LOG_END)
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next.

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafka.structs import TopicPartition
 
-from ..errors import PartitionsLostError
+from .handed_out_before import HandedOutBefore
 from .inherited import Inherited
-from .leader_epochs import LeaderEpochs
+from .leader_epochs import UNKNOWN, LeaderEpochs
 from .partition_completion import PartitionCompletion
 from .remaining import Remaining
 
@@ -32,20 +32,18 @@ class Completion:
         self._partitions: dict[TopicPartition, PartitionCompletion] = {}
         # Of revokes that are completed, and whose last commits are on their way.
         self._leaving: dict[TopicPartition, PartitionCompletion] = {}
-        self._sought: set[TopicPartition] = set()  # and nothing handed out since
+        # Where polls go on, and nothing handed out since; None is the beginning, wherever that is.
+        self._sought: dict[TopicPartition, int | None] = {}
         self._inherited: dict[TopicPartition, Inherited] = {}
         self._epochs: dict[TopicPartition, LeaderEpochs] = {}
-        # The offset after the highest that was handed out under an assignment that is over.
-        self._over: dict[TopicPartition, int] = {}
-        # The same, or of a log that was truncated since; until the application seeks.
-        self._reached_before: dict[TopicPartition, int] = {}
+        self._before = HandedOutBefore()
 
     def hand_out(
         self, partition: TopicPartition, offsets: Sequence[int], leader_epoch: int = -1
     ) -> None:
         """A poll returned the records at these offsets, ascending, all of one leader epoch."""
         sought = partition in self._sought
-        self._sought.discard(partition)
+        self._sought.pop(partition, None)
         found = self._found(partition)
         if sought and offsets:
             found.seek(offsets[0])
@@ -95,19 +93,29 @@ class Completion:
             self._partitions[partition].inherited = None
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset to commit, exclusive; None before the first hand-out."""
+        """The offset to commit, exclusive; None before the first hand-out.
+
+        After a seek back it is where polls go on; none while that is not known.
+        """
         found = self._partitions.get(partition)
-        return None if found is None else found.position
+        position = None if found is None else found.position
+        if position is None or partition not in self._sought:
+            return position
+        offset = self._sought[partition]
+        return None if offset is None else min(position, offset)
 
     def remaining(self, partition: TopicPartition, offset: int) -> tuple[Remaining, int]:
         """What is left to process when this offset is committed, and the highest leader epoch.
 
-        Everything from there on between a seek and the next hand-out: nobody knows where that is.
+        After a seek everything from where polls go on, although nothing is handed out there yet.
         """
         found = self._still_committed(partition)
-        if found is None or partition in self._sought:
+        if found is None:
             return Remaining(offset), -1
-        return found.remaining(offset)
+        remaining, leader_epoch = found.remaining(offset)
+        if partition in self._sought:
+            remaining = remaining.start_over(max(offset, self._sought[partition] or 0))
+        return remaining, leader_epoch
 
     def is_complete(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the record at this offset is processed, as far as it was handed out here."""
@@ -136,15 +144,14 @@ class Completion:
         found = self._epochs.get(partition)
         return -1 if found is None else found.of(next_offset)
 
-    def sought(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application said where polls go on."""
+    def sought(self, partitions: Iterable[TopicPartition], offset: int | None = None) -> None:
+        """The application said where polls go on; None is the beginning, wherever that is."""
         for partition in partitions:
-            self._sought.add(partition)
+            self._sought[partition] = offset
             self.disinherit(partition)
-            self._reached_before.pop(partition, None)
 
-    def skip(self, partition: TopicPartition, end: int) -> None:
-        """The application gave up the records before this offset, where polls stopped; they go on.
+    def skip(self, partition: TopicPartition, start: int, end: int) -> None:
+        """The application gave up the records in [start, end), where polls stopped; they go on.
 
         What the owner before had completed behind them is left out as before. Whoever is next may
         be able to read them.
@@ -153,6 +160,8 @@ class Completion:
             return
         if partition in self._partitions:
             self._partitions[partition].skip(end)
+        else:
+            self.learn_epoch(partition, start, end, UNKNOWN)
 
     def was_sought(self, partition: TopicPartition) -> bool:
         """Whether nothing was handed out since the application said where polls go on."""
@@ -162,7 +171,7 @@ class Completion:
         """The records from this offset on are gone, and others may be there by now."""
         found = self._partitions[partition]
         self.disinherit(partition)
-        self._note_over(partition, found)
+        self._before.note(partition, found.next_offset)
         found.truncate(offset)
 
     def complete(self, partition: TopicPartition, offsets: Iterable[int]) -> int | None:
@@ -185,41 +194,37 @@ class Completion:
         found = self._partitions.get(partition, PartitionCompletion())
         for offset in offsets:
             if not found.reached(offset):
-                raise self._not_handed_out(partition, offset)
-        before = found.position
+                raise self._before.why_not(partition, offset)
+        before = self.position(partition)
         for offset in offsets:
             found.complete(offset)
-        after = found.position
+        after = self.position(partition)
+        if after is None:
+            found.moved_back = True
+            return None
         moved, found.moved_back = found.moved_back or after != before, False
         return after if moved else None
 
     def refuse_truncated(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raise PartitionsLostError when next offsets are those of records that are gone.
-
-        Whoever still processes the records of before a truncation does not know of it, nor of an
-        assignment that is over. What they reached lies beyond what was handed out since; committed,
-        it would hide every record that is written there.
-        """
+        """Raise PartitionsLostError when next offsets are those of records that are gone."""
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)
-            handed_out = 0 if found is None else found.next_offset or 0
-            if handed_out < offset <= self._reached_before.get(partition, -1):
-                raise PartitionsLostError(
-                    f"nothing committed: {partition.topic}-{partition.partition} at {offset} is "
-                    f"past {handed_out}, where its log was truncated or read anew since, or where "
-                    "it is handed out since it is assigned anew"
-                )
+            reached = [self._sought.get(partition)]
+            if found is not None:
+                reached += found.next_offset, found.continues_at
+            self._before.refuse(partition, offset, max(at or 0 for at in reached))
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Everything below these next offsets is processed; what to commit therefore."""
-        return {
-            partition: (
-                self._partitions[partition].complete_below(offset)
-                if partition in self._partitions
-                else offset
-            )
-            for partition, offset in offsets.items()
-        }
+        reached = {}
+        for partition, offset in offsets.items():
+            found = self._partitions.get(partition)
+            # Without workers no more than was asked for, although nothing may lie in between.
+            if found is not None and found.complete_below(offset):
+                reached[partition] = max(offset, self.position(partition) or 0)
+            else:
+                reached[partition] = offset
+        return reached
 
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions of which polls brought something under the present assignment."""
@@ -242,28 +247,14 @@ class Completion:
         """The partitions are not owned any more; assigned again, they begin anew."""
         for partition in partitions:
             self._leaving.pop(partition, None)
-            self._sought.discard(partition)
+            self._sought.pop(partition, None)
             self._inherited.pop(partition, None)
             self._epochs.pop(partition, None)
             found = self._partitions.pop(partition, None)
             if found is not None:
-                self._note_over(partition, found)
-
-    def _note_over(self, partition: TopicPartition, found: PartitionCompletion) -> None:
-        if found.next_offset is not None:
-            for reached in (self._over, self._reached_before):
-                reached[partition] = max(found.next_offset, reached.get(partition, 0))
+                self._before.note(partition, found.next_offset)
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
         known = (self._partitions, self._leaving, self._sought, self._inherited, self._epochs)
         self.forget([partition for partitions in known for partition in partitions])
-
-    def _not_handed_out(self, partition: TopicPartition, offset: int) -> Exception:
-        name = f"{partition.topic}-{partition.partition}"
-        if partition in self._over and offset < self._over[partition]:
-            return PartitionsLostError(
-                f"nothing committed: {name} was lost or revoked after offset {offset} was handed "
-                "out, and is assigned anew, or its log was truncated"
-            )
-        return ValueError(f"{name}: offset {offset} was not handed out")

@@ -16,11 +16,10 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from .commit_loop import EnteredCommit
+from .commit_by_hand import Committable, EnteredCommit
 from .group_protocol import GroupProtocol
 from .member_parts import MemberParts
 from .member_record import AssignmentReceived, Lost, refuse_strangers
-from .offset_commits import Committable
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,12 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import PartitionsLostError, UnreadableRecordError
-from .commit_loop import EnteredCommit
+from .commit_by_hand import EnteredCommit
 from .completion import Completion
 from .gaps import Gap
 from .group_membership import GroupMembership
 from .inherited import inherit
+from .leader_epochs import UNKNOWN
 from .member_record import refuse_strangers
 from .ownership import Ownership
 from .remaining import is_ours
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
+
+#: A seek to the end goes beyond every record; offsets are signed and of 64 bits.
+LOG_END = 2**63 - 1
 
 
 class HandOuts:
@@ -70,10 +74,10 @@ class HandOuts:
         """
         with self.lock:
             self._refuse_lost(offsets)
-            self._completion.refuse_truncated(
-                {p: offset for p, offset in offsets.items() if not self._starts_at(p, offset)}
-            )
-            self._membership.commit(self._entries(self._completion.complete_below(offsets)))
+            begun = {p: offset for p, offset in offsets.items() if not self._stands_at(p, offset)}
+            self._completion.refuse_truncated(begun)
+            news = {p: offset for p, offset in offsets.items() if not self._is_past(p, offset)}
+            self._membership.commit(self._entries(self._completion.complete_below(news)))
 
     def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
         """The records at these offsets are processed: commit how far all of them are.
@@ -113,6 +117,8 @@ class HandOuts:
         with self.lock:
             self._membership.commits.drop(partitions)
             self._completion.forget(partitions)
+            for partition in partitions:
+                self._io.take_start(partition)  # the group is to go back from there
 
     # -- the thread that polls --------------------------------------------------------------------
 
@@ -127,17 +133,20 @@ class HandOuts:
         with self.lock:
             for partition, found in records.items():
                 bound = self._bound(partition)
-                if (start := self._io.take_start(partition)) is not None:
-                    self._begin(partition, start, bound)
                 brought = list(_offsets(found))
                 first, after = brought[0][0][0], brought[-1][0][-1] + 1
+                if (start := self._io.take_start(partition)) is not None:
+                    self._begin(partition, start, first, bound)
                 unreadable = self._unreadable.get(partition)
                 if unreadable is not None and after > unreadable.start:  # it could be read now
                     del self._unreadable[partition]
+                same = self._bounds.setdefault(partition, bound) == bound
                 if self._completion.was_sought(partition):
                     self._handed_out_again(partition, first)
+                    if not same:
+                        self._begin_anew(partition, first, bound)
                 self._goes_on(partition, first)
-                if self._bounds.setdefault(partition, bound) != bound:
+                if not same:
                     self._completion.disinherit(partition)
                 if (inherited := self._completion.inherited(partition, first)) is not None:
                     for offsets, epoch in brought:
@@ -172,14 +181,17 @@ class HandOuts:
                 self._unreadable[partition] = Gap(error.offset, error.next_offset)
 
     def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
-        """The application said where polls go on; at which offset, as far as that is known."""
+        """The application said where polls go on; at which offset, as far as that is known.
+
+        `LOG_END` is beyond every record.
+        """
         with self.lock:
             for partition in partitions:
                 unreadable = self._unreadable.pop(partition, None)
                 if unreadable is not None and unreadable.end == offset:
-                    self._completion.skip(partition, offset)
+                    self._completion.skip(partition, *unreadable)
                     return  # an offset is given for one partition alone, whose polls go on
-            self._completion.sought(partitions)
+            self._completion.sought(partitions, offset)
             if offset is not None and self._io.subscribed:
                 for partition in partitions:
                     self._membership.commits.move_back(partition, offset)
@@ -245,21 +257,34 @@ class HandOuts:
 
     # -- locked -----------------------------------------------------------------------------------
 
-    def _begin(self, partition: TopicPartition, start: OffsetAndMetadata, bound: str) -> None:
-        """The first records since the partition was assigned, from this commit on."""
+    def _begin(
+        self, partition: TopicPartition, start: OffsetAndMetadata, first: int, bound: str
+    ) -> None:
+        """The first records since the partition was assigned, which begin with this commit."""
         if start.offset > 0:
             self._completion.learn_epoch(
                 partition, start.offset - 1, start.offset, start.leader_epoch
             )
         if told := inherit(partition, start, bound):
             self._completion.inherit(partition, told)
+        if self._completion.was_sought(partition) and first > start.offset:
+            self._completion.learn_epoch(partition, start.offset, first, UNKNOWN)
         described = bool(start.metadata) and not is_ours(start.metadata)
         self._membership.commits.begin(partition, start.offset, described)
+        if first < start.offset:  # sought, or found to be truncated
+            self._membership.commits.move_back(partition, first)
 
-    def _starts_at(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether nothing was handed out yet, and the group is there or further already."""
+    def _stands_at(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether nothing was handed out yet, and the group is there."""
         start = self._io.start_of(partition)
-        return start is not None and offset <= start.offset
+        return start is not None and offset == start.offset
+
+    def _is_past(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether polls begin where the group is, and that is further already."""
+        start = self._io.start_of(partition)
+        if start is None or self._completion.has_begun(partition):
+            return False
+        return bool(offset < start.offset)
 
     def _bound(self, partition: TopicPartition) -> str:
         """What a commit's metadata are bound to: the same offsets elsewhere are other records."""
@@ -295,6 +320,17 @@ class HandOuts:
             self._bounds.pop(partition, None)
             self._handed_out_again(partition, offset)
 
+    def _begin_anew(self, partition: TopicPartition, offset: int, bound: str) -> None:
+        """After a seek the records from this offset on are those of a topic created anew.
+
+        What was handed out there before is another log's. Below, the same may hold; it is kept all
+        the same, since the metadata may tell of the new topic later than polls.
+        """
+        self._bounds[partition] = bound
+        if partition in self._completion.partitions():
+            self._membership.commits.truncate(partition, offset)
+            self._completion.truncate(partition, offset)
+
     def _handed_out_again(self, partition: TopicPartition, offset: int) -> None:
         """What is answered from now on does not say that the records from here on are processed."""
         for by_hand in self._entered:
@@ -302,13 +338,14 @@ class HandOuts:
 
     def _accepted(self, by_hand: EnteredCommit) -> None:
         """On the I/O loop, when the broker has accepted it, or some of its partitions."""
-        committed = {p: entry.offset for p, entry in by_hand.accepted.items()}
+        processed = by_hand.processed()
         with self.lock:
-            reached = self._completion.complete_below(by_hand.processed())
+            reached = self._completion.complete_below(processed)
+            # Beyond what was committed; or, handed out again since, beyond what it still counts for.
             beyond = {
                 p: offset
                 for p, offset in reached.items()
-                if offset > committed[p] and p not in by_hand.moved_back
+                if offset > processed[p] and p not in by_hand.moved_back
             }
             if beyond:
                 # Lost since: then there is nothing to commit, and the next poll says so.

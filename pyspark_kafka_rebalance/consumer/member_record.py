@@ -23,7 +23,7 @@ from kafka.protocol.consumer import DEFAULT_GENERATION_ID, UNKNOWN_MEMBER_ID
 from kafka.structs import TopicPartition
 
 from ..errors import PartitionsLostError
-from .offset_commits import Committable
+from .commit_by_hand import Committable
 
 log = logging.getLogger(__name__)
 

@@ -21,178 +21,18 @@ Pure: the lane sends, this class decides what. Not thread-safe; the owner holds 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-#: What may be given to be committed: a next offset, with the metadata and the leader epoch of the
-#: last record before it, or without.
-Committable: TypeAlias = "int | OffsetAndMetadata"
-
-
-def as_entry(value: Committable) -> OffsetAndMetadata:
-    """The next offset as it is sent, with its metadata and leader epoch (-1: unknown)."""
-    if isinstance(value, OffsetAndMetadata):
-        return value
-    return OffsetAndMetadata(int(value), "", -1)
-
-
-class CommitByHand:
-    """One commit that the application made itself; compared by identity.
-
-    Attributes
-    ----------
-    offsets : dict of TopicPartition to OffsetAndMetadata
-        What is not answered yet.
-    accepted : dict of TopicPartition to OffsetAndMetadata
-        What the broker has accepted of it.
-    moved_back : set of TopicPartition
-        Where that was lower than what was acknowledged before, or than where reading began.
-    lost : set of TopicPartition
-        What of it was dropped after it was sent.
-    truncated : set of TopicPartition
-        What of it names a record that is gone since it was entered.
-    processed_below : dict of TopicPartition to int
-        Where what it names was handed out again since it was entered: only what is lower counts
-        as processed by it.
-    """
-
-    def __init__(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        self.offsets = {partition: as_entry(value) for partition, value in offsets.items()}
-        self.accepted: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.moved_back: set[TopicPartition] = set()
-        self.lost: set[TopicPartition] = set()
-        self.truncated: set[TopicPartition] = set()
-        self.processed_below: dict[TopicPartition, int] = {}
-
-    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """The position moved back to here, so that later records are to be processed again."""
-        self.processed_below[partition] = min(offset, self.processed_below.get(partition, offset))
-
-    def processed(self) -> dict[TopicPartition, int]:
-        """The next offsets below which all records are processed, as of what was accepted."""
-        return {
-            p: min(entry.offset, self.processed_below.get(p, entry.offset))
-            for p, entry in self.accepted.items()
-        }
-
-
-@dataclass
-class _Stretch:
-    """What is added of one partition between two commits by hand."""
-
-    waiting: OffsetAndMetadata | None = None
-    floor: int = -1  # only what is higher is news
-    back_to: int | None = None  # the position moved back to here
-    added_after: int | None = None  # that, when what waits was added
-
-    def add(self, entry: OffsetAndMetadata) -> None:
-        if entry.offset > self.floor:
-            self.waiting, self.floor, self.added_after = entry, entry.offset, self.back_to
-
-    def move_back(self, offset: int) -> None:
-        self.floor = min(self.floor, offset - 1)
-        self.back_to = _lower(self.back_to, offset)
-
-    def passes(self, floor: int) -> bool:
-        """Whether what waits here is news after such a position."""
-        return self.waiting is not None and self.waiting.offset > _lowered(floor, self.added_after)
-
-
-def _lower(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
-
-
-def _lowered(floor: int, back_to: int | None) -> int:
-    """Such a position as it counts after a move back to there."""
-    return floor if back_to is None else min(floor, back_to - 1)
-
-
-@dataclass
-class _Line:
-    """One partition: stretches, and between each two a commit by hand that is not answered."""
-
-    stretches: list[_Stretch] = field(default_factory=lambda: [_Stretch()])
-    by_hand: list[CommitByHand] = field(default_factory=list)
-    acknowledged: int | None = None
-    began_at: int | None = None  # the group's offset from which the partition is read
-    sought_to: int | None = None  # the lowest to which the position moved back since a commit
-    left: int | None = None  # the highest position that a lower commit by hand has left
-    described: bool = False  # by whoever committed last, with metadata of their own
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.by_hand) or self.stretches[0].waiting is not None
-
-    def enter(self, by_hand: CommitByHand) -> None:
-        self.by_hand.append(by_hand)
-        self.stretches.append(_Stretch())
-
-    def accepted(self, by_hand: CommitByHand, offset: int) -> None:
-        """The first commit by hand: what was before it is over (invariant 5)."""
-        assert self.by_hand[0] is by_hand
-        del self.by_hand[0], self.stretches[0]
-        first = self.stretches[0]
-        if not first.passes(offset):
-            first.waiting = None
-        first.floor = max(first.floor, _lowered(offset, first.back_to))
-        self.acknowledged = offset
-
-    def repeat(self, entry: OffsetAndMetadata, in_flight: bool) -> None:
-        if self.waits or self.described or self.left is not None:
-            return
-        if in_flight or self.acknowledged == entry.offset:
-            self.stretches[0].waiting = entry
-        elif self.acknowledged is None or entry.offset > self.acknowledged:
-            self.stretches[0].add(entry)
-
-    def goes_back(self, offset: int) -> bool:
-        """Note that a commit by hand of this offset is accepted; whether it moves the group back.
-
-        One that does leaves a position behind, and so do those after it until they have reached it,
-        or until the background goes on.
-        """
-        before = self.began_at if self.acknowledged is None else self.acknowledged
-        if before is not None and self.sought_to is not None:
-            before = min(before, self.sought_to)
-        if self.left is not None:
-            before = self.left if before is None else max(before, self.left)
-        self.left = before if before is not None and offset < before else None
-        self.sought_to = None
-        return self.left is not None
-
-    def withdraw(self, by_hand: CommitByHand) -> None:
-        """One commit by hand, as if it had never been (invariant 6)."""
-        at = self.by_hand.index(by_hand)
-        del self.by_hand[at]
-        before, after = self.stretches[at], self.stretches.pop(at + 1)
-        if after.passes(before.floor):
-            before.waiting = after.waiting
-            before.added_after = _lower(before.back_to, after.added_after)
-        if after.back_to is not None:
-            before.move_back(after.back_to)
-        before.floor = max(before.floor, after.floor)
-
-    def truncate(self, offset: int) -> None:
-        for stretch in self.stretches:
-            if stretch.waiting is not None and stretch.waiting.offset > offset:
-                stretch.waiting = None
-        if self.acknowledged is not None and self.acknowledged > offset:
-            self.acknowledged = None
-        self.move_back(offset)
-
-    def move_back(self, offset: int) -> None:
-        """Polls go on from this offset."""
-        self.stretches[-1].move_back(offset)
-        self.sought_to, self.left = _lower(self.sought_to, offset), None
+from .commit_by_hand import CommitByHand, Committable, as_entry
+from .commit_line import CommitLine
 
 
 class OffsetCommits:
     """In-order, aggregated commits with one in flight (KIP-983, problems 4 and 5)."""
 
     def __init__(self) -> None:
-        self._lines: dict[TopicPartition, _Line] = {}
+        self._lines: dict[TopicPartition, CommitLine] = {}
         self._open: set[TopicPartition] = set()  # those with something that is not sent
         self._by_hand: list[CommitByHand] = []  # in order, the one in flight included
         self._in_flight: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -236,10 +76,12 @@ class OffsetCommits:
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
         """The partition is read from this offset, which a former owner has committed.
 
-        With metadata of the application's own, if it is described by them.
+        With metadata of the application's own, if it is described by them. What is lower is not
+        committed in the background, unless the position moves back.
         """
         line = self._line(partition)
         line.began_at, line.described = offset, described
+        line.stretches[0].floor = max(line.stretches[0].floor, offset - 1)
 
     def enter(self, by_hand: CommitByHand) -> None:
         """Commit this by hand, after what was entered before it (invariant 5)."""
@@ -420,13 +262,13 @@ class OffsetCommits:
         """The commits by hand that are not answered, in order."""
         return list(self._by_hand)
 
-    def _line(self, partition: TopicPartition) -> _Line:
+    def _line(self, partition: TopicPartition) -> CommitLine:
         line = self._lines.get(partition)
         if line is None:
-            line = self._lines[partition] = _Line()
+            line = self._lines[partition] = CommitLine()
         return line
 
-    def _note(self, partition: TopicPartition, line: _Line) -> None:
+    def _note(self, partition: TopicPartition, line: CommitLine) -> None:
         if line.waits:
             self._open.add(partition)
         else:

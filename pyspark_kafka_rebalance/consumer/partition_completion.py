@@ -18,7 +18,7 @@ Pure. Not thread-safe; the owner holds a lock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .gaps import Gap, runs, without
 from .inherited import Inherited
@@ -108,15 +108,19 @@ class PartitionCompletion:
             return Remaining(offset), -1
         pending = [*zip(self._starts, self._ends, strict=True), *self._left_out]
         remaining = Remaining.of(pending, max(offset, self._continues_at))
-        epoch = self._epochs.of(self._continues_at)
+        complete_to = _last_complete(pending, self._continues_at)
+        epoch = self._epochs.of(complete_to)
         if inherited is not None:
             remaining = remaining.merge(inherited.remaining)
+            if self._lowest is not None and complete_to <= self._lowest:
+                epoch = inherited.leader_epoch  # none of ours is complete
             known = epoch >= 0 and inherited.leader_epoch >= 0
             epoch = max(epoch, inherited.leader_epoch) if known else -1
         remaining = remaining.trim(offset)
         if offset not in remaining:  # committed lower than it might be; the rest is on its way
             between = remaining.between(offset, remaining.live)
-            if not between:
+            in_order = not between or between == (Gap(between[0].start, remaining.live),)
+            if in_order:
                 return Remaining(offset), -1
             remaining = Remaining.of([(offset, offset + 1), *between], remaining.live)
         return remaining, epoch
@@ -188,20 +192,19 @@ class PartitionCompletion:
             self._starts.insert(at + 1, offset + 1)
             self._ends.insert(at + 1, end)
 
-    def complete_below(self, offset: int) -> int:
+    def complete_below(self, offset: int) -> bool:
         """Everything below this next offset is processed.
 
         Returns
         -------
-        int
-            The position to commit: what was given, or more if workers have completed more.
+        bool
+            Whether workers complete records one by one, and may have completed more.
         """
         at = bisect_right(self._ends, offset)
         del self._starts[:at], self._ends[:at]
         if self._starts and self._starts[0] < offset:
             self._starts[0] = offset
-        # Without workers no more than was asked for, although nothing may lie in between.
-        return max(offset, self.position or 0) if self._singly or self.inherited else offset
+        return self._singly or self.inherited is not None
 
     def _add(self, start: int, end: int) -> None:
         """Add a range, merged with what it touches."""
@@ -214,3 +217,15 @@ class PartitionCompletion:
             end = max(end, self._ends[last - 1])
         self._starts[first:last] = [start]
         self._ends[first:last] = [end]
+
+
+def _last_complete(pending: Iterable[tuple[int, int]], end: int) -> int:
+    """The offset after the last one below this end that is in none of these ranges.
+
+    What was skipped behind it is of an unknown leader epoch, which says nothing of it.
+    """
+    for start, after in sorted(pending, reverse=True):
+        if after < end:
+            break
+        end = min(end, start)
+    return end

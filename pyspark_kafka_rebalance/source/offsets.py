@@ -18,6 +18,21 @@ Spark compares offsets as text and runs a batch when it differs: there is one or
 one above, with topics by name, partitions by number, and without ``pending`` and the parts of
 ``state`` that are empty.
 
+Of a partition that reads its newest records while older ones are left to be caught up (KIP-333),
+the above is the live part. Such an offset has version 3, and two fields more, with any number of
+ranges for a partition, in order and apart::
+
+    {"version": 3,
+     "ranges": {"orders": {"0": [4000, 4100]}},
+     "catch_up": {"orders": {"0": [[70, 120], [300, 305]]}},
+     "positions": {},
+     "gaps": {"orders": {"0": [[305, 310]]}},
+     "state": {}}
+
+``catch_up`` is what the batch reads of them, ``gaps`` what is left after it. What batches have
+caught up that are not proven is what the gaps of an offset before had and these have not.
+Nothing writes it yet.
+
 Spark's own Kafka source logs positions alone, ``{"orders": {"3": 17}}``. Such an offset is read as
 well, and stands for what it says: a checkpoint of that source is gone on from.
 
@@ -29,18 +44,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from kafka.structs import TopicPartition
 
+from ..consumer.gaps import Gap
 from ..errors import OffsetFormatError
 from ..fetch.offset_range import OffsetRange
 from ..settings.values import INT_MAX, LONG_MAX
 
-VERSION = 2
+#: What is written; with gaps, or what is read of them, the higher one: releases that know of none
+#: refuse it, by its number, and would otherwise leave those records out.
+VERSION, VERSION_WITH_GAPS = 2, 3
 
-#: What the positions were called, and some of them, in the versions that are still read.
-_POSITIONS = {1: "unacknowledged", 2: "positions"}
+#: What the positions were called, and some of them, in the versions that are read.
+_POSITIONS = {1: "unacknowledged", 2: "positions", 3: "positions"}
 
 
 _STATE = ("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported")
@@ -96,6 +115,10 @@ class StreamOffset:
     imported : frozenset of TopicPartition
         Whose positions are still those of Spark's own source, which knows of no group: what this
         group has committed for them does not count.
+    catch_up : Mapping[TopicPartition, tuple of OffsetRange]
+        What the batch reads below the live positions (KIP-333), in order.
+    gaps : Mapping[TopicPartition, tuple of Gap]
+        What is left there after it.
     built_in : bool
         Whether the offset itself is one of Spark's own source.
     """
@@ -111,10 +134,14 @@ class StreamOffset:
     warm_up: int | None = None
     initial: frozenset[TopicPartition] | None = None
     imported: frozenset[TopicPartition] = frozenset()
+    catch_up: Mapping[TopicPartition, tuple[OffsetRange, ...]] = field(
+        default_factory=dict, hash=False
+    )
+    gaps: Mapping[TopicPartition, tuple[Gap, ...]] = field(default_factory=dict, hash=False)
     built_in: bool = False
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset of every partition that this offset knows of."""
+        """Return the next offset of every partition that this offset knows of; the live one."""
         return {
             **self.others,
             **{p: r.end for p, r in self.pending.items()},
@@ -173,10 +200,12 @@ class StreamOffset:
         if self.imported:
             state["imported"] = _numbers(self.imported)
         return {
-            "version": VERSION,
+            "version": VERSION_WITH_GAPS if self.catch_up or self.gaps else VERSION,
             "ranges": _bounds(self.ranges),
+            **({"catch_up": _pieces(self.catch_up)} if self.catch_up else {}),
             **({"pending": _bounds(self.pending)} if self.pending else {}),
             "positions": _by_topic(self.others),
+            **({"gaps": _pieces(self.gaps)} if self.gaps else {}),
             "state": state,
         }
 
@@ -196,11 +225,12 @@ class StreamOffset:
         _require(_is_number(version) and version >= 1, "version", version)
         if version not in _POSITIONS:
             raise OffsetFormatError(
-                f"the checkpoint's offset has version {version}; this release of "
-                f"pyspark-kafka-rebalance reads versions up to {VERSION}, a newer one wrote it"
+                f"the checkpoint's offset has version {version}; this release of pyspark-kafka-"
+                f"rebalance reads versions up to {VERSION_WITH_GAPS}, a newer one wrote it"
             )
         positions = _POSITIONS[version]
-        _known(value, ("version", "ranges", "pending", positions, "state"), "offset")
+        of_gaps = ("catch_up", "gaps") if version >= VERSION_WITH_GAPS else ()
+        _known(value, ("version", "ranges", "pending", positions, "state", *of_gaps), "offset")
         state = value.get("state")
         _require(isinstance(state, dict), "state", state)
         _known(state, _STATE, "state")
@@ -225,6 +255,11 @@ class StreamOffset:
             warm_up=warm_up,
             initial=None if initial is None else _partitions(initial, "state.initial"),
             imported=_partitions(state.get("imported", {}), "state.imported"),
+            catch_up={
+                p: tuple(OffsetRange(p.topic, p.partition, *bounds) for bounds in pieces)
+                for p, pieces in _gaps(value, "catch_up")
+            },
+            gaps={p: tuple(pieces) for p, pieces in _gaps(value, "gaps")},
         )
         both = (offset.ranges.keys() | offset.pending.keys()) & offset.others.keys()
         _require(not both, positions, sorted(both))
@@ -234,6 +269,19 @@ class StreamOffset:
     def _check(self) -> None:
         _require(self.warm_up is None or not self.ranges, "state.warm_up", self.warm_up)
         _require(self.initial is None or not self.ranges, "state.initial", self.initial)
+        if self.catch_up or self.gaps:
+            self._check_gaps()
+
+    def _check_gaps(self) -> None:
+        """What is to be caught up is apart, and below the live positions."""
+        live = {**self.positions(), **{p: handed.start for p, handed in self.ranges.items()}}
+        for partition in self.catch_up.keys() | self.gaps.keys():
+            read = [Gap(one.start, one.end) for one in self.catch_up.get(partition, ())]
+            pieces = sorted([*read, *self.gaps.get(partition, ())])
+            apart = all(before.end <= after.start for before, after in pairwise(pieces))
+            full = all(piece.start < piece.end for piece in pieces)
+            below = pieces[-1].end <= live.get(partition, -1)
+            _require(apart and full and below, f"gaps.{partition.topic}", pieces)
 
 
 #: What a query without a checkpoint starts from. Constant: Spark does not log it, and asks a new
@@ -267,6 +315,12 @@ def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str,
     return by_topic
 
 
+def _pieces(
+    pieces: Mapping[TopicPartition, Iterable[Gap | OffsetRange]],
+) -> dict[str, dict[str, list[list[int]]]]:
+    return _by_topic({p: [[one.start, one.end] for one in found] for p, found in pieces.items()})
+
+
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
     by_topic: dict[str, dict[str, Any]] = {}
     for partition in sorted(values):
@@ -295,6 +349,11 @@ def _is_number(value: Any, highest: int = LONG_MAX) -> bool:
     return type(value) is int and 0 <= value <= highest
 
 
+def _are_bounds(value: Any) -> bool:
+    pair = isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+    return pair and value[0] <= value[1]
+
+
 def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, Any]]:
     by_topic: Any = value.get(name)
     _require(isinstance(by_topic, dict), name, by_topic)
@@ -310,10 +369,17 @@ def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPa
 def _ranges(value: Mapping[str, Any], name: str) -> dict[TopicPartition, OffsetRange]:
     ranges = {}
     for partition, bounds in _by_partition(value, name):
-        valid = isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_number, bounds))
-        _require(valid and bounds[0] <= bounds[1], f"{name}.{partition.topic}", bounds)
+        _require(_are_bounds(bounds), f"{name}.{partition.topic}", bounds)
         ranges[partition] = OffsetRange(partition.topic, partition.partition, *bounds)
     return ranges
+
+
+def _gaps(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, list[Gap]]]:
+    for partition, pieces in _by_partition({name: {}, **value}, name):
+        where = f"{name}.{partition.topic}"
+        _require(isinstance(pieces, list) and bool(pieces), where, pieces)
+        _require(all(map(_are_bounds, pieces)) and pieces == sorted(pieces), where, pieces)
+        yield partition, [Gap(*bounds) for bounds in pieces]
 
 
 def _positions(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, int]]:

@@ -360,6 +360,24 @@ def test_a_late_answer_does_not_complete_what_a_seek_handed_out_again(
 
 
 @only_classic
+def test_what_is_processed_again_before_a_late_answer_is_committed_after_it(
+    with_records, kafka, group_id
+):
+    """The group stayed where the commit by hand had left it, and the rest of the replay was lost."""
+    member, partition = with_records
+    with held(member, OffsetCommitRequest, answer=True) as committing:
+        wait_for_answer = commit_by_hand(member, "commit_async", {partition: at(300)})
+        assert committing.wait(PATIENCE_S)
+        member.seek(partition, 100)
+        poll_for(member, partition, 299)
+        member.processed(partition, 100)
+    wait_for_answer()
+    assert member.drain(10_000)
+    assert kafka.committed(group_id) == {partition: 101}
+    assert member.unprocessed() == {partition}
+
+
+@only_classic
 def test_a_late_answer_says_nothing_of_a_topic_that_was_created_anew(with_records, kafka, group_id):
     """The new records counted as processed, and the old position as acknowledged."""
     member, partition = with_records

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from group_members import PATIENCE_S, counted, owns, poll_until, wait_until
+from handed_out_records import Picky, read_to_end, skipping, told
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest
-from kafka.serializer import Deserializer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, PollResult, UnreadableRecordError
@@ -50,50 +50,6 @@ def own_kafka() -> Iterator[LocalKafka]:
     """A broker to restart."""
     with LocalKafka() as local:
         yield local
-
-
-class Picky(Deserializer):
-    """Cannot read one of the records, for as long as that lasts."""
-
-    unreadable: bytes | None = b"4"
-
-    def deserialize(self, topic: str, headers: Any, data: bytes | None) -> bytes | None:
-        if data == self.unreadable:
-            raise ValueError("unreadable")
-        return data
-
-
-def skipping(member: DeferredRevokeConsumer) -> Any:
-    """Poll, and seek past what cannot be read."""
-    try:
-        return member.poll(timeout_ms=50)
-    except UnreadableRecordError as error:
-        member.seek(TopicPartition(error.topic, error.partition), error.next_offset)
-        return {}
-
-
-def told(member: KafkaConsumer, partition: TopicPartition) -> str:
-    found = member.committed(partition, metadata=True)
-    return "" if found is None else str(found.metadata)
-
-
-def read_to_end(
-    member: DeferredRevokeConsumer, last: int, poll: Callable[[], Any] | None = None
-) -> list[int]:
-    """The offsets that polls hand out until this last one; nothing is processed."""
-    seen: list[int] = []
-
-    def polled() -> bool:
-        records = (poll or (lambda: member.poll(timeout_ms=50)))()
-        for found in records.values():
-            for batch in found:
-                seen.extend(
-                    [batch.offset] if hasattr(batch, "offset") else batch["offset"].to_pylist()
-                )
-        return last in seen
-
-    wait_until(polled, f"offset {last}")
-    return seen
 
 
 def test_the_next_owner_gets_only_what_nobody_had_finished(killed, topic_name, consumers):

@@ -8,6 +8,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance import PartitionsLostError
 from pyspark_kafka_rebalance.consumer.completion import Completion
 from pyspark_kafka_rebalance.consumer.partition_completion import PartitionCompletion
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
 
 P = TopicPartition("orders", 0)
 
@@ -160,6 +161,9 @@ def test_a_commit_of_records_that_a_truncation_took_does_not_hide_those_written_
     completion.refuse_truncated({P: 17})
     completion.truncate(P, 0)
     completion.sought([P])
+    with pytest.raises(PartitionsLostError, match="at 17 is past 0"):
+        completion.refuse_truncated({P: 17})
+    completion.sought([P], 17)  # the application's own word
     completion.refuse_truncated({P: 17})
 
 
@@ -198,8 +202,68 @@ def test_a_late_commit_of_the_assignment_before_does_not_pass_what_is_handed_out
     completion.refuse_truncated({P: 3})
     with pytest.raises(PartitionsLostError, match="at 8 is past 3"):
         completion.refuse_truncated({P: 8})
-    completion.sought([P])
+    completion.sought([P], 1)
+    with pytest.raises(PartitionsLostError, match="at 8 is past 3"):
+        completion.refuse_truncated({P: 8})
+    completion.sought([P], 8)
     completion.refuse_truncated({P: 8})
+
+
+def test_between_a_seek_back_and_the_next_record_no_position_is_beyond_the_seek() -> None:
+    """A worker that ends then may be one of a log that is no more."""
+    completion = Completion()
+    completion.hand_out(P, range(0, 10))
+    completion.complete(P, range(0, 9))
+    completion.sought([P])
+    assert completion.complete(P, [9]) is None, "where the log begins is to be found out"
+    completion.sought([P], 4)
+    assert completion.complete(P, [9]) == 4
+    completion.sought([P], 40)
+    assert completion.position(P) == 10
+    completion.sought([P])
+    completion.hand_out(P, range(2, 5))
+    assert completion.complete(P, [2]) == 3
+
+
+def test_what_is_finished_behind_a_slow_record_is_told_after_a_seek_too() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 10))
+    completion.complete(P, range(1, 8))
+    completion.sought([P], 2**63 - 1)
+    told, _ = completion.remaining(P, 0)
+    assert [offset for offset in range(12) if offset in told] == [0, 8, 9, 10, 11]
+    completion.sought([P], 5)
+    told, _ = completion.remaining(P, 0)
+    assert [offset for offset in range(8) if offset in told] == [0, 5, 6, 7]
+    completion.sought([P])
+    assert completion.remaining(P, 0) == (Remaining(0), -1)
+
+
+def test_where_polls_left_records_out_may_be_committed() -> None:
+    """By the same member too, which gets back what it had finished behind a slow record."""
+    completion = Completion()
+    completion.hand_out(P, range(0, 10))
+    completion.forget([P])
+    completion.hand_out(P, [5])
+    completion.go_on(P, 10)
+    completion.refuse_truncated({P: 10})
+
+
+def test_the_epoch_of_what_was_skipped_does_not_hide_that_of_what_is_finished() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 99), leader_epoch=3)
+    completion.complete(P, range(1, 99))
+    completion.skip(P, 99, 100)
+    assert completion.remaining(P, 0)[1] == 3
+    assert completion.leader_epoch(P, 100) == -1
+
+
+def test_the_epoch_of_what_was_skipped_first_is_not_known() -> None:
+    completion = Completion()
+    completion.skip(P, 10, 11)
+    completion.learn_epoch(P, 9, 10, 0)  # that of the commit at which the partition starts
+    completion.hand_out(P, range(11, 20), leader_epoch=2)
+    assert [completion.leader_epoch(P, at) for at in (10, 11, 12)] == [0, -1, 2]
 
 
 def test_the_epoch_of_what_a_forward_seek_left_out_is_not_known() -> None:
@@ -224,6 +288,22 @@ def test_what_is_complete_is_told_until_the_last_commit_is_answered() -> None:
     assert completion.position(P) == 3, "assigned anew, it begins anew"
     completion.forget([P])
     assert completion.remaining(P, 0)[0].count(10) == 10
+
+
+@pytest.mark.parametrize("processed", [5, 9, 10])
+def test_a_commit_that_workers_overtake_in_order_tells_nothing(processed: int) -> None:
+    completion = handed(*range(10))
+    for offset in range(processed):
+        completion.complete(offset)
+    assert completion.remaining(3) == (Remaining(3), -1), "the next commit is on its way"
+
+
+def test_a_commit_that_workers_overtake_out_of_order_tells_of_it() -> None:
+    completion = handed(*range(10))
+    for offset in (0, 1, 2, 3, 4, 7):
+        completion.complete(offset)
+    remaining, _ = completion.remaining(3)
+    assert [offset for offset in range(10) if offset in remaining] == [3, 5, 6, 8, 9]
 
 
 @pytest.mark.parametrize(

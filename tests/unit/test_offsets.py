@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.offsets import (
@@ -59,7 +60,24 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
         warm_up=warm_up,
         initial=None if ranges else draw(st.none() | st.frozensets(PARTITIONS, max_size=3)),
         imported=frozenset(p for p in partitions if draw(st.booleans())),
+        **draw(gaps_below({p: r.start for p, r in ranges.items()})),
     )
+
+
+@st.composite
+def gaps_below(draw: st.DrawFn, live: dict[TopicPartition, int]) -> dict[str, Any]:
+    catch_up, gaps = {}, {}
+    for p, end in live.items():
+        bounds = sorted(draw(st.lists(st.integers(0, end), unique=True, max_size=6)))
+        pieces = list(zip(bounds[::2], bounds[1::2], strict=False))
+        read = draw(st.integers(0, len(pieces)))
+        if read:
+            catch_up[p] = tuple(
+                OffsetRange(p.topic, p.partition, *piece) for piece in pieces[:read]
+            )
+        if pieces[read:]:
+            gaps[p] = tuple(Gap(*piece) for piece in pieces[read:])
+    return {"catch_up": catch_up, "gaps": gaps}
 
 
 @given(offsets())
@@ -100,6 +118,8 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
         warm_up=offset.warm_up,
         initial=offset.initial,
         imported=offset.imported,
+        catch_up=shuffled(offset.catch_up),
+        gaps=shuffled(offset.gaps),
     )
     assert json.dumps(again.to_json_dict()) == text
     assert json.dumps(StreamOffset.parse(reordered(json.loads(text))).to_json_dict()) == text
@@ -136,8 +156,43 @@ def test_the_initial_offset_is_a_constant() -> None:
 
 
 def test_a_newer_version_is_refused_by_number() -> None:
-    with pytest.raises(OffsetFormatError, match=r"version 3.*reads versions up to 2"):
-        StreamOffset.parse({"version": 3, "chapters": []})
+    with pytest.raises(OffsetFormatError, match=r"version 4.*reads versions up to 3"):
+        StreamOffset.parse({"version": 4, "chapters": []})
+
+
+def test_what_is_to_be_caught_up_makes_version_3() -> None:
+    offset = StreamOffset(
+        ranges={P: a_range(P, 4000, 4100)},
+        others={Q: 17},
+        catch_up={P: (a_range(P, 70, 120), a_range(P, 300, 305))},
+        gaps={P: (Gap(305, 310),), Q: (Gap(2, 17),)},
+    )
+    text = (
+        '{"version":3,"ranges":{"t":{"0":[4000,4100]}},"catch_up":{"t":{"0":[[70,120],[300,305]]}},'
+        '"positions":{"t":{"1":17}},"gaps":{"t":{"0":[[305,310]],"1":[[2,17]]}},"state":{}}'
+    )
+    assert json.dumps(offset.to_json_dict(), separators=(",", ":")) == text
+    assert StreamOffset.parse(json.loads(text)) == offset
+    assert offset.positions() == {P: 4100, Q: 17}
+    with pytest.raises(OffsetFormatError, match="gaps"):  # an older release would leave them out
+        StreamOffset.parse({**json.loads(text), "version": 2})
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "gaps"),
+    [
+        ([[0, 5]], [[4, 6]]),
+        ([[0, 5]], [[5, 5]]),
+        ([[0, 5], [3, 6]], []),
+        ([], [[5, 6], [0, 1]]),
+        ([], [[90, 101]]),
+    ],
+)
+def test_gaps_are_apart_and_below_the_live_position(catch_up: Any, gaps: Any) -> None:
+    value = INITIAL_OFFSET.to_json_dict() | {"version": 3, "ranges": {"t": {"0": [100, 200]}}}
+    value |= {name: {"t": {"0": v}} for name, v in (("catch_up", catch_up), ("gaps", gaps)) if v}
+    with pytest.raises(OffsetFormatError, match=r"(gaps|catch_up)\.t"):
+        StreamOffset.parse(value)
 
 
 def test_what_version_1_says_of_positions_is_still_read() -> None:
@@ -173,6 +228,9 @@ def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
         malformed("ranges.t", {"": [0, 1]}),
         malformed("pending", []),
         malformed("pending.t", {"0": [2, 1]}),
+        ("gaps", {**malformed("gaps.t", {"0": []})[1], "version": 3}),
+        ("gaps", {**malformed("gaps.t", {"0": [[1]]})[1], "version": 3}),
+        ("catch_up", {**malformed("catch_up.t", {"0": [1, 2]})[1], "version": 3}),
         malformed("positions", 1),
         malformed("positions.t", {"0": None}),
         malformed("positions.t", {"0": 2**63}),

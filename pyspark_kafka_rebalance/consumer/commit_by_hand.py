@@ -1,0 +1,119 @@
+"""What the application commits itself, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from kafka import errors as kafka_errors
+from kafka.future import Future
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ..errors import names_of
+from .verdicts import Verdict, verdict_of
+
+#: After these the same commit may be accepted a little later.
+_PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
+
+#: What may be given to be committed: a next offset, with the metadata and the leader epoch of the
+#: last record before it, or without.
+Committable: TypeAlias = "int | OffsetAndMetadata"
+
+
+def as_entry(value: Committable) -> OffsetAndMetadata:
+    """The next offset as it is sent, with its metadata and leader epoch (-1: unknown)."""
+    if isinstance(value, OffsetAndMetadata):
+        return value
+    return OffsetAndMetadata(int(value), "", -1)
+
+
+class CommitByHand:
+    """One commit that the application made itself; compared by identity.
+
+    Attributes
+    ----------
+    offsets : dict of TopicPartition to OffsetAndMetadata
+        What is not answered yet.
+    accepted : dict of TopicPartition to OffsetAndMetadata
+        What the broker has accepted of it.
+    moved_back : set of TopicPartition
+        Where that was lower than what was acknowledged before, or than where reading began.
+    lost : set of TopicPartition
+        What of it was dropped after it was sent.
+    truncated : set of TopicPartition
+        What of it names a record that is gone since it was entered.
+    processed_below : dict of TopicPartition to int
+        Where what it names was handed out again since it was entered: only what is lower counts
+        as processed by it.
+    """
+
+    def __init__(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        self.offsets = {partition: as_entry(value) for partition, value in offsets.items()}
+        self.accepted: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.moved_back: set[TopicPartition] = set()
+        self.lost: set[TopicPartition] = set()
+        self.truncated: set[TopicPartition] = set()
+        self.processed_below: dict[TopicPartition, int] = {}
+
+    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """The position moved back to here, so that later records are to be processed again."""
+        self.processed_below[partition] = min(offset, self.processed_below.get(partition, offset))
+
+    def processed(self) -> dict[TopicPartition, int]:
+        """The next offsets below which all records are processed, as of what was accepted."""
+        return {
+            p: min(entry.offset, self.processed_below.get(p, entry.offset))
+            for p, entry in self.accepted.items()
+        }
+
+
+class EnteredCommit(CommitByHand):
+    """A commit by hand on its way.
+
+    Parameters
+    ----------
+    offsets : mapping
+        What to commit.
+    retried : bool
+        Whether it is sent again after an error that may pass, until ``CommitLoop.give_up``.
+    on_accepted : callable
+        Told on the I/O loop what the broker has accepted, before the future is done.
+
+    Attributes
+    ----------
+    future : Future
+        Of kafka-python: done when the answer is final. Its error is the broker's, that of the
+        connection, or PartitionsLostError.
+    """
+
+    def __init__(
+        self,
+        offsets: Mapping[TopicPartition, Committable],
+        retried: bool,
+        on_accepted: Callable[[EnteredCommit], None],
+    ) -> None:
+        super().__init__(offsets)
+        self.retried = retried
+        self.on_accepted = on_accepted
+        self.future = Future()
+
+
+def final_error(
+    by_hand: EnteredCommit,
+    errors: Mapping[TopicPartition, type[Exception]],
+    unanswered: Exception | None,
+) -> Exception | None:
+    """The error of a commit by hand that was not accepted; None when it is to be sent again."""
+    wrong = {p: errors[p] for p in by_hand.offsets if p in errors}
+    fatal = {p: error for p, error in wrong.items() if not _passes(error)}
+    if not fatal and by_hand.retried:
+        return None
+    if unanswered is not None:
+        return unanswered
+    error = next(iter((fatal or wrong).values()), kafka_errors.RebalanceInProgressError)  # not sent
+    told: Exception = error(names_of(p for p in by_hand.offsets if wrong.get(p, error) is error))
+    return told
+
+
+def _passes(error: type[Exception]) -> bool:
+    return verdict_of(error) in _PASSING or issubclass(error, kafka_errors.RetriableError)

@@ -1,0 +1,130 @@
+"""CommitLine: the commits of one partition, by hand and in the background, in their order.
+
+The rules that both kinds follow are ``OffsetCommits``'s, which this is a part of.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kafka.structs import OffsetAndMetadata
+
+from .commit_by_hand import CommitByHand
+
+
+@dataclass
+class Stretch:
+    """What is added of one partition between two commits by hand."""
+
+    waiting: OffsetAndMetadata | None = None
+    floor: int = -1  # only what is higher is news
+    back_to: int | None = None  # the position moved back to here
+    added_after: int | None = None  # that, when what waits was added
+
+    def add(self, entry: OffsetAndMetadata) -> None:
+        """Records up to here are processed; what is not news is ignored."""
+        if entry.offset > self.floor:
+            self.waiting, self.floor, self.added_after = entry, entry.offset, self.back_to
+
+    def move_back(self, offset: int) -> None:
+        """Polls go on from this offset, which may be lower."""
+        self.floor = min(self.floor, offset - 1)
+        self.back_to = _lower(self.back_to, offset)
+
+    def passes(self, floor: int) -> bool:
+        """Whether what waits here is news after such a position."""
+        return self.waiting is not None and self.waiting.offset > _lowered(floor, self.added_after)
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _lowered(floor: int, back_to: int | None) -> int:
+    """Such a position as it counts after a move back to there."""
+    return floor if back_to is None else min(floor, back_to - 1)
+
+
+@dataclass
+class CommitLine:
+    """One partition: stretches, and between each two a commit by hand that is not answered."""
+
+    stretches: list[Stretch] = field(default_factory=lambda: [Stretch()])
+    by_hand: list[CommitByHand] = field(default_factory=list)
+    acknowledged: int | None = None
+    began_at: int | None = None  # the group's offset from which the partition is read
+    sought_to: int | None = None  # the lowest to which the position moved back since a commit
+    left: int | None = None  # the highest position that a lower commit by hand has left
+    described: bool = False  # by whoever committed last, with metadata of their own
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be sent."""
+        return bool(self.by_hand) or self.stretches[0].waiting is not None
+
+    def enter(self, by_hand: CommitByHand) -> None:
+        """A commit by hand, after what was entered before it."""
+        self.by_hand.append(by_hand)
+        self.stretches.append(Stretch())
+
+    def accepted(self, by_hand: CommitByHand, offset: int) -> None:
+        """The first commit by hand: what was before it is over (invariant 5)."""
+        assert self.by_hand[0] is by_hand
+        del self.by_hand[0], self.stretches[0]
+        first = self.stretches[0]
+        if not first.passes(offset):
+            first.waiting = None
+        first.floor = max(first.floor, _lowered(offset, first.back_to))
+        self.acknowledged = offset
+
+    def repeat(self, entry: OffsetAndMetadata, in_flight: bool) -> None:
+        """Send this once more, unless more waits, or what stands there is the application's own."""
+        if self.waits or self.described or self.left is not None:
+            return
+        if in_flight or self.acknowledged == entry.offset:
+            self.stretches[0].waiting = entry
+        elif self.acknowledged is None or entry.offset > self.acknowledged:
+            self.stretches[0].add(entry)
+
+    def goes_back(self, offset: int) -> bool:
+        """Note that a commit by hand of this offset is accepted; whether it moves the group back.
+
+        One that does leaves a position behind, and so do those after it until they have reached it,
+        or until the background goes on.
+        """
+        before = self.began_at if self.acknowledged is None else self.acknowledged
+        if before is not None and self.sought_to is not None:
+            before = min(before, self.sought_to)
+        if self.left is not None:
+            before = self.left if before is None else max(before, self.left)
+        self.left = before if before is not None and offset < before else None
+        self.sought_to = None
+        return self.left is not None
+
+    def withdraw(self, by_hand: CommitByHand) -> None:
+        """One commit by hand, as if it had never been (invariant 6)."""
+        at = self.by_hand.index(by_hand)
+        del self.by_hand[at]
+        before, after = self.stretches[at], self.stretches.pop(at + 1)
+        if after.passes(before.floor):
+            before.waiting = after.waiting
+            before.added_after = _lower(before.back_to, after.added_after)
+        if after.back_to is not None:
+            before.move_back(after.back_to)
+        before.floor = max(before.floor, after.floor)
+
+    def truncate(self, offset: int) -> None:
+        """The records from this offset on are gone: forget what is said about them."""
+        for stretch in self.stretches:
+            if stretch.waiting is not None and stretch.waiting.offset > offset:
+                stretch.waiting = None
+        if self.acknowledged is not None and self.acknowledged > offset:
+            self.acknowledged = None
+        self.move_back(offset)
+
+    def move_back(self, offset: int) -> None:
+        """Polls go on from this offset."""
+        self.stretches[-1].move_back(offset)
+        self.sought_to, self.left = _lower(self.sought_to, offset), None
