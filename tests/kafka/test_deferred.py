@@ -18,6 +18,7 @@ from group_members import (
     committing,
     joining,
     lose,
+    membership_of,
     owns,
     parts_of,
     poll_until,
@@ -261,7 +262,7 @@ def test_a_commit_racing_the_completion_of_a_revoke_counts_or_is_refused(
     poll_until(owns(member, 2), member)
     moving = TopicPartition(topic_name, 0)
     request_revoke(member, moving)
-    membership = member._membership
+    membership = membership_of(member)
     commit, poll = interrupted(membership.commit, by=member)
     monkeypatch.setattr(membership, "commit", commit)
     member.commit_processed({moving: 5})
@@ -281,7 +282,7 @@ def test_a_commit_racing_a_loss_is_not_sent_by_the_next_generation(
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
     partition = TopicPartition(topic_name, 0)
-    membership = member._membership
+    membership = membership_of(member)
     refused = []
 
     def commit_on_another_thread() -> None:
