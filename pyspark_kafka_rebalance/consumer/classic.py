@@ -51,6 +51,9 @@ class ClassicProtocol:
     ) -> None:
         self._parts = parts
         self._io = parts.io
+        self._loop = parts.loop
+        self._metadata = parts.metadata
+        self._subscription = parts.subscription
         self._record = parts.record
         self._revoking = revoking
         self._joins = JoinProtocol(parts.io, parts.config)
@@ -62,11 +65,11 @@ class ClassicProtocol:
         self._released_at: float | None = None
         self._joining = False
         self._nameless = False  # the answer to a JoinGroup under way brings the member id
-        self._named = parts.io.alarm()
+        self._named = parts.loop.alarm()
         self._unapplied = False
         self._joined_topics: frozenset[str] = frozenset()
         self._led_counts: dict[str, int] | None = None  # partitions per topic, while leader
-        self._join_alarm = parts.io.alarm()
+        self._join_alarm = parts.loop.alarm()
 
     @property
     def joining(self) -> bool:
@@ -128,7 +131,7 @@ class ClassicProtocol:
         self._leaving.leave(member, reason, timeout_ms)
         if self._nameless:
             request_timeout_ms: float = self._parts.config["request_timeout_ms"]
-            self._io.run(self._until_named, timeout_ms or request_timeout_ms)
+            self._loop.run(self._until_named, timeout_ms or request_timeout_ms)
 
     async def leave_async(self, member: Member, reason: str) -> None:
         """Leave; what is on its way leaves when it comes."""
@@ -150,11 +153,11 @@ class ClassicProtocol:
             finally:
                 self._joining = False
             if retry_after > 0 and self._parts.active():
-                await self._io.sleep(retry_after)
+                await self._loop.sleep(retry_after)
 
     def _until_join(self) -> float:
         """Seconds until the next join is due; 0 now."""
-        if self._unapplied or self._parts.liveness.out or not self._io.subscribed:
+        if self._unapplied or self._parts.liveness.out or not self._subscription.subscribed:
             return IDLE_S
         if self._must_rejoin or self._metadata_changed():
             return 0
@@ -167,17 +170,17 @@ class ClassicProtocol:
         return max(0.0, released_at + self._parts.schedule.interval_s - self._parts.clock())
 
     def _metadata_changed(self) -> bool:
-        if self._io.topics != self._joined_topics:
+        if self._subscription.topics != self._joined_topics:
             return True
         led = self._led_counts
-        return led is not None and self._io.partition_counts(led) != led
+        return led is not None and self._metadata.partition_counts(led) != led
 
     async def _join(self) -> float:
         """One JoinGroup and SyncGroup; seconds to wait before the next attempt is made."""
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
-            await self._joins.know_topics(self._io.topics)
+            await self._joins.know_topics(self._subscription.topics)
             if self._record.closed:
                 return 0
             return await self._join_and_sync()
@@ -188,7 +191,7 @@ class ClassicProtocol:
         record, lease = self._record, self._parts.lease
         if self._synced.joined and not self._claim.stands():
             record.lose("the group may have gone on without it", keep_member_id=True)
-        topics = self._io.topics
+        topics = self._subscription.topics
         with record.lock:  # before the claim is taken: a later release asks again (invariant 2)
             if record.closed:
                 return 0
@@ -198,7 +201,7 @@ class ClassicProtocol:
             mine = self._synced.joined
             self._nameless = self._joins.names_at_once and not attempt.member.member_id
         # Without a generation synced, what no poll has given up since a loss is somebody else's.
-        claim = self._io.owned() if mine else frozenset()
+        claim = self._subscription.owned() if mine else frozenset()
         log.info("group %s: joining, claims %d partitions", self._parts.group_id, len(claim))
         try:
             joined = await self._joins.join(attempt.member, topics, claim)

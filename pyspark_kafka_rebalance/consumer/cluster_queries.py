@@ -24,20 +24,20 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
 
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
         """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
-        return self._io.existing_topics(timeout_ms)
+        return self._io.metadata.existing_topics(timeout_ms)
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
         """Those of these topics that this client may not describe, asked now."""
-        return self._io.hidden_topics(topics, timeout_ms)
+        return self._io.metadata.hidden_topics(topics, timeout_ms)
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Those that the metadata has now."""
-        counts = self._io.partition_counts({p.topic for p in partitions})
+        counts = self._io.metadata.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
 
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
-        self._io.refresh_metadata()
+        self._io.metadata.refresh()
 
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
@@ -83,7 +83,8 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The node id of each leader that the metadata knows."""
-        leaders = {p: self._io.cluster.leader_for_partition(p) for p in partitions}
+        cluster = self._io.metadata.cluster
+        leaders = {p: cluster.leader_for_partition(p) for p in partitions}
         return {p: node for p, node in leaders.items() if node is not None and node >= 0}
 
     def partitions_with_leader(

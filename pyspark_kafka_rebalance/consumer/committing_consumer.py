@@ -92,7 +92,7 @@ class CommittingConsumer(MemberStatus):
         KafkaError
             What the broker refuses.
         """
-        if not self._io.subscribed:
+        if not self._io.subscription.subscribed:
             super().commit(offsets, timeout_ms)
             return
         offsets = self._positions() if offsets is None else offsets
@@ -100,7 +100,7 @@ class CommittingConsumer(MemberStatus):
         if timeout_ms is None:
             timeout_ms = self.config["request_timeout_ms"]
         try:
-            self._io.run(self._io.wait_for, by_hand.future, timeout_ms)
+            self._io.loop.run(self._io.loop.wait_for, by_hand.future, timeout_ms)
         except KafkaTimeoutError:
             self._membership.commits.give_up(by_hand)
             raise
@@ -112,7 +112,7 @@ class CommittingConsumer(MemberStatus):
         future and the callback only; then the records are still ``unprocessed``, so that their
         revoke can be delayed until another commit.
         """
-        if not self._io.subscribed:
+        if not self._io.subscription.subscribed:
             return super().commit_async(offsets, callback)
         if offsets is None:
             offsets = self._positions()
@@ -130,12 +130,12 @@ class CommittingConsumer(MemberStatus):
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_beginning``; lower offsets may be committed from there on."""
         super().seek_to_beginning(*partitions)
-        self._hand_outs.sought(partitions or self._io.owned())
+        self._hand_outs.sought(partitions or self._io.subscription.owned())
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_end``."""
         super().seek_to_end(*partitions)
-        self._hand_outs.sought(partitions or self._io.owned(), LOG_END)
+        self._hand_outs.sought(partitions or self._io.subscription.owned(), LOG_END)
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next.
@@ -164,7 +164,7 @@ class CommittingConsumer(MemberStatus):
         """The next record; the library's iterator, which may drop records that a poll brought."""
         while True:
             record = super().__next__()
-            if not self._io.subscribed:
+            if not self._io.subscription.subscribed:
                 return record
             partition = TopicPartition(record.topic, record.partition)
             if self._hand_outs.hand_out({partition: [record]}):
@@ -172,5 +172,5 @@ class CommittingConsumer(MemberStatus):
 
     def _positions(self) -> dict[TopicPartition, Any]:
         """What a commit by hand without offsets commits; nothing of a completed revoke."""
-        consumed = self._io.consumed()
+        consumed = self._io.subscription.consumed()
         return {p: consumed[p] for p in self.assignment() & consumed.keys()}

@@ -12,31 +12,32 @@ revoked is processed and committed first, outside any callback::
         abort_processing(result.lost)
 
 What is owned, to be revoked and lost is decided in ``ownership.py`` and executed by
-``rebalancing.py``; what may be committed is known to ``hand_outs.py``.
+``rebalancing.py``, in the turns of ``polls.py``; what may be committed is known to
+``hand_outs.py``.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError, UnreadableRecordError
+from ..errors import OptionError
 from ..transport.secured_clients import net_client
 from .committing_consumer import CommittingConsumer
 from .configuration import checked_config
-from .fetch_metadata import EndOffsets, FetchMetadata
+from .fetch_metadata import EndOffsets
 from .hand_outs import HandOuts
 from .kafka_python.coordinator import replace_coordinator
-from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed, watch_fetches
+from .kafka_python.polling import is_closed, watch_fetches
 from .kafka_python.records import ReadableRecords, name_what_is_unreadable
 from .ownership import Ownership
 from .poll_result import PollResult as PollResult
+from .polls import Polls
 from .protocol_choice import chosen_protocol, membership_in
 from .rebalance_listener import ListenerCalls
 from .rebalancing import Rebalancing
@@ -45,9 +46,6 @@ log = logging.getLogger(__name__)
 
 #: A poll_arrow: some ten megabytes of records of a hundred bytes, a few milliseconds of decoding.
 _ARROW_POLL_RECORDS = 100_000
-
-#: How long poll waits for records at a stretch before it looks for rebalance events again.
-_SLICE_MS = 50
 
 
 class DeferredRevokeConsumer(CommittingConsumer):
@@ -109,8 +107,6 @@ class DeferredRevokeConsumer(CommittingConsumer):
             raise
         revoke_timeout_ms = revoke_timeout_ms or int(self.config["max_poll_interval_ms"])
         self._ownership = Ownership(revoke_timeout_ms / 1000, defer_revoke)
-        self._woken = threading.Event()
-        self._untold = False  # while a poll runs, and after it if it raised
         io = replace_coordinator(self)
         self._io = io
         self._membership = membership_in(
@@ -123,21 +119,34 @@ class DeferredRevokeConsumer(CommittingConsumer):
         )
         io.membership = self._membership
         if topics:
-            io.refresh_metadata_now()
+            io.metadata.refresh_now()
         else:
-            io.forget_backoff()
+            io.metadata.forget_backoff()
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         self._hand_outs = HandOuts(io, self._membership, self._ownership)
-        self._listener = ListenerCalls(io)
-        self._rebalancing = Rebalancing(
-            io,
+        self._listener = ListenerCalls(io.loop, io.subscription, self._group_id)
+        rebalancing = Rebalancing(
+            self._group_id,
+            io.subscription,
             self._membership,
             self._ownership,
             self._hand_outs,
             self._ends,
             self._listener,
             revoke_timeout_ms,
+        )
+        self._polls = Polls(
+            self,
+            super().poll,
+            io,
+            self._membership,
+            self._ownership,
+            rebalancing,
+            self._listener,
+            self._hand_outs,
+            self._ends,
+            self._metadata_of,
         )
         watch_fetches(self, self._ends.answered)
         name_what_is_unreadable(self)
@@ -162,18 +171,13 @@ class DeferredRevokeConsumer(CommittingConsumer):
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        hand_out_as(self, ReadableRecords)
-        if is_closed(self) or timeout_ms < 0 or not self._grouped():
-            return self._poll_by_hand(timeout_ms, max_records, update_offsets)
-        if max_records is None:
-            max_records = self.config["max_poll_records"]
-        return self._poll(timeout_ms, max_records, update_offsets).records
+        return self._polls.poll_records(ReadableRecords, timeout_ms, max_records, update_offsets)
 
     def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
         """Poll and say in one answer what the rebalance wants (KIP-983, variant 1)."""
-        return self._poll_as(ReadableRecords, timeout_ms, max_records)
+        return self._polls.poll(ReadableRecords, timeout_ms, max_records)
 
     def poll_arrow(
         self,
@@ -215,30 +219,21 @@ class DeferredRevokeConsumer(CommittingConsumer):
                 )
         from .arrow_records import arrow_form  # not at the top: who polls records needs no Arrow
 
-        return self._poll_as(arrow_form(include_headers), timeout_ms, max_records)
+        return self._polls.poll(arrow_form(include_headers), timeout_ms, max_records)
 
     def poll_membership(self) -> PollResult:
         """A poll without records: takes part in the rebalance, never waits and never fetches.
 
         For users whose records come another way, such as executors that read offset ranges.
         """
-        self._membership.pumped()
-        if (untold := self._take_untold()) is not None:
-            return untold
-        self._io.poll()
-        self._rebalancing.begin_turn()
-        self._untold = True
-        self._rebalancing.apply_events()
-        self._listener.raise_failure()
-        self._untold = False
-        return self._result({}, {})
+        return self._polls.poll_membership()
 
     def wakeup(self) -> None:
         """End the poll under way early, or else the next one; from any thread.
 
         As Java's, but the poll does not raise: it returns what it has, maybe no records.
         """
-        self._woken.set()
+        self._polls.woken.set()
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
         """Delay the revoke of these partitions to the poll after the next.
@@ -318,124 +313,11 @@ class DeferredRevokeConsumer(CommittingConsumer):
         with self._hand_outs.lock:
             self._hand_outs.forget_all()
             self._ownership.forget_all()
-        self._untold = False
-        self._ends.collect(())
-
-    # -- one turn of the rebalance ----------------------------------------------------------------
+        self._polls.forget_all()
 
     @property
     def _group_id(self) -> str:
         return str(self.config["group_id"])
 
     def _grouped(self) -> bool:
-        return bool(self._io.subscribed)
-
-    def _poll_as(
-        self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
-    ) -> PollResult:
-        """Poll, and have the records handed out in this form; see `hand_out_as`."""
-        hand_out_as(self, form)
-        if is_closed(self) or timeout_ms < 0 or not self._grouped():
-            records = self._poll_by_hand(timeout_ms, max_records, True)
-            return PollResult(records, metadata=self._fetch_metadata(records))
-        if max_records is None:
-            max_records = self.config["max_poll_records"]
-        return self._poll(timeout_ms, max_records, True)
-
-    def _poll_by_hand(
-        self, timeout_ms: float, max_records: int | None, update_offsets: bool
-    ) -> dict[TopicPartition, list[Any]]:
-        """The library's own poll: its checks, and what is assigned by hand.
-
-        It knows no wakeup, so it waits a slice at a time, as ``_poll`` does.
-        """
-        deadline = time.monotonic() + timeout_ms / 1000
-        self._end_iteration(update_offsets)
-        wait_ms = timeout_ms
-        while True:
-            records: dict[TopicPartition, list[Any]] = super().poll(
-                min(wait_ms, _SLICE_MS), max_records, update_offsets
-            )
-            wait_ms = max(0.0, (deadline - time.monotonic()) * 1000)
-            if records or wait_ms == 0 or self._woken.is_set() or is_closed(self):
-                self._woken.clear()
-                self._ends.collect(self.assignment())
-                return records
-
-    def _poll(self, timeout_ms: float, max_records: int, update_offsets: bool) -> PollResult:
-        # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In
-        # between, kafka-python's fetcher waits for data a slice at a time.
-        deadline = time.monotonic() + timeout_ms / 1000
-        self._end_iteration(update_offsets)
-        self._membership.polled()
-        if (untold := self._take_untold()) is not None:
-            return untold
-        self._io.poll()
-        self._ends.collect(self._io.owned())  # before this poll changes it
-        self._rebalancing.begin_turn()
-        self._untold = True
-        while True:
-            self._membership.polled()  # waiting in a poll is being alive, however long it takes
-            return_early = self._rebalancing.apply_events()
-            self._listener.raise_failure()
-            left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
-            try:
-                records = fetch_step(self, min(left_ms, _SLICE_MS), max_records, update_offsets)
-            except UnreadableRecordError as error:
-                if not return_early:
-                    self._hand_outs.stopped(error)
-                    raise
-                records = {}  # first what this poll has to tell; a later one meets them again
-            looked_at = records.keys()
-            if update_offsets:
-                records = self._hand_outs.hand_out(records)
-            self._hand_outs.look_for_truncations(looked_at)
-            woken = self._woken.is_set()
-            if records or return_early or woken or time.monotonic() >= deadline:
-                self._woken.clear()
-                self._untold = False
-                return self._result(records, self._fetch_metadata(records))
-
-    def _end_iteration(self, update_offsets: bool) -> None:
-        """What ``__next__`` has fetched ahead is polled again by whoever polls in between.
-
-        It polls without updating the offsets.
-        """
-        if update_offsets:
-            end_iteration(self)
-
-    def _take_untold(self) -> PollResult | None:
-        """What the last poll learned and did not return, because it raised; None if nothing.
-
-        No other turn begins before that is told: it would complete revokes that nobody could delay.
-        """
-        if not self._untold:
-            return None
-        self._untold = False
-        result = self._result({}, {})
-        tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
-        return result if tells else None
-
-    def _result(
-        self,
-        records: dict[TopicPartition, list[Any]],
-        metadata: dict[TopicPartition, FetchMetadata],
-    ) -> PollResult:
-        ownership = self._ownership
-        return PollResult(
-            records,
-            ownership.to_be_revoked,
-            ownership.lost,
-            ownership.added,
-            ownership.revoked,
-            metadata,
-        )
-
-    def _fetch_metadata(
-        self, records: Collection[TopicPartition]
-    ) -> dict[TopicPartition, FetchMetadata]:
-        """What the fetches answered since the last poll say, seen from where this poll ends."""
-        self._ends.collect(self._io.owned())
-        told = self._ends.take_fresh().union(records) - self._ownership.gated
-        found = ((partition, self._metadata_of(partition)) for partition in told)
-        return {partition: metadata for partition, metadata in found if metadata is not None}
+        return self._io.subscription.subscribed

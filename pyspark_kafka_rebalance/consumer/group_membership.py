@@ -89,7 +89,7 @@ class GroupMembership:
             self._started = True
             self.parts.liveness.alive()
             for loop in (self.protocol.run, self._heartbeat_loop, self._commit_loop):
-                self.parts.io.spawn(self._guarded, loop)
+                self.parts.loop.spawn(self._guarded, loop)
 
     def polled(self) -> None:
         """The application is alive (``max_poll_interval_ms`` counts from here)."""
@@ -164,7 +164,7 @@ class GroupMembership:
 
     def leave_until_polled(self, reason: str) -> None:
         """Leave the group now, as an application that does not poll; the next poll joins again."""
-        self.parts.io.spawn(self._leave_idle, reason)
+        self.parts.loop.spawn(self._leave_idle, reason)
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Leave the group and end the loops."""
@@ -196,7 +196,7 @@ class GroupMembership:
         try:
             await loop()
         except Exception as error:
-            if self.record.closed or self.parts.io.loop_closed:
+            if self.record.closed or self.parts.loop.closed:
                 # Whatever the loop waited for went away with the connections.
                 log.debug("group %s: a loop ended as the client was closed: %r", group_id, error)
                 return

@@ -88,6 +88,9 @@ class JoinProtocol:
 
     def __init__(self, io: GroupCoordinator, config: Mapping[str, Any]) -> None:
         self._io = io
+        self._loop = io.loop
+        self._metadata = io.metadata
+        self._subscription = io.subscription
         self._config = config
         self._assignor = OwnedPartitionsAssignor()
 
@@ -95,19 +98,22 @@ class JoinProtocol:
     def names_at_once(self) -> bool:
         """Whether a dynamic newcomer gets its member id at once (KIP-394), not with the join."""
         return self._config["group_instance_id"] is None and bool(
-            self._io.api_version(JoinGroupRequest) >= _NAMING_VERSION
+            self._loop.api_version(JoinGroupRequest) >= _NAMING_VERSION
         )
 
     async def know_topics(self, topics: Collection[str]) -> None:
         """See to it that the metadata knows the topics: a leader assigns nothing of others."""
-        if self._io.pattern is not None or 0 in self._io.partition_counts(topics).values():
+        if (
+            self._subscription.pattern is not None
+            or 0 in self._metadata.partition_counts(topics).values()
+        ):
             await self._refresh_metadata()
 
     async def join(
         self, member: Member, topics: frozenset[str], claim: frozenset[TopicPartition]
     ) -> Joined:
         """Send a JoinGroup that claims these partitions as owned; held until all have joined."""
-        response = await self._io.send(
+        response = await self._loop.send(
             JoinGroupRequest(
                 max_version=_JOIN_VERSION,
                 group_id=self._config["group_id"],
@@ -149,11 +155,11 @@ class JoinProtocol:
         for member in members:
             member.metadata = ConsumerProtocolSubscription.decode(member.metadata)
         topics = {topic for member in members for topic in member.metadata.topics}
-        self._io.watch_topics(topics)
-        if 0 in self._io.partition_counts(topics).values():
+        self._subscription.watch_topics(topics)
+        if 0 in self._metadata.partition_counts(topics).values():
             await self._refresh_metadata()
-        counts = self._io.partition_counts(topics)
-        by_member = self._assignor.assign(self._io.cluster, members)
+        counts = self._metadata.partition_counts(topics)
+        by_member = self._assignor.assign(self._metadata.cluster, members)
         log.info(
             "group %s: leader, assigned %d partitions to %d members",
             self._config["group_id"],
@@ -166,7 +172,7 @@ class JoinProtocol:
         self, joined: Joined, assignments: list[tuple[str, Any]]
     ) -> frozenset[TopicPartition]:
         """Send a SyncGroup, with the assignments if leading; this member's whole assignment."""
-        response = await self._io.send(
+        response = await self._loop.send(
             SyncGroupRequest(
                 max_version=5,
                 group_id=self._config["group_id"],
@@ -192,7 +198,7 @@ class JoinProtocol:
         the number of partitions. And if it led, brokers before JoinGroup v9 do not tell it; then
         the leader that they name is the id that it had before, which is nobody's any more.
         """
-        response = await self._io.send(
+        response = await self._loop.send(
             DescribeGroupsRequest(groups=[self._config["group_id"]]),
             self._io.coordinator(),
             self._config["request_timeout_ms"],
@@ -217,17 +223,18 @@ class JoinProtocol:
             members.append(SimpleNamespace(member_id=member.member_id, metadata=claims))
         leads = joined.leader == joined.member.member_id or joined.leader not in assigned
         topics = {topic for member in members for topic in member.metadata.topics}
-        self._io.watch_topics(topics)
-        if 0 in self._io.partition_counts(topics).values():
+        self._subscription.watch_topics(topics)
+        if 0 in self._metadata.partition_counts(topics).values():
             await self._refresh_metadata()
-        counts = self._io.partition_counts(topics)
+        counts = self._metadata.partition_counts(topics)
+        by_member = self._assignor.assign(self._metadata.cluster, members)
         decided = {
             member_id: frozenset(assignment.partitions())
-            for member_id, assignment in self._assignor.assign(self._io.cluster, members).items()
+            for member_id, assignment in by_member.items()
         }
         if not leads:
-            self._io.watch_topics(self._io.topics)
+            self._subscription.watch_topics(self._subscription.topics)
         return Review(decided != assigned, counts if leads else None)
 
     async def _refresh_metadata(self) -> None:
-        await self._io.wait_for(self._io.refresh_metadata_now(), self._config["request_timeout_ms"])
+        await self._loop.wait_for(self._metadata.refresh_now(), self._config["request_timeout_ms"])

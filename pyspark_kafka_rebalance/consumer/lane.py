@@ -54,6 +54,7 @@ class Lane:
         commit_version: int,
     ) -> None:
         self._io = io
+        self._loop = io.loop
         self._group_id = group_id
         self._group_instance_id = group_instance_id
         self._timeout_ms = timeout_ms
@@ -61,7 +62,7 @@ class Lane:
 
     async def heartbeat(self, member: Member) -> type[Exception]:
         """Send one heartbeat; the broker's error class, ``NoError`` included."""
-        response = await self._io.send(
+        response = await self._loop.send(
             HeartbeatRequest(
                 group_id=self._group_id,
                 generation_id=member.generation,
@@ -87,7 +88,7 @@ class Lane:
             by_topic[partition.topic][partition.partition] = entry
         topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
         partition_class = topic_class.OffsetCommitRequestPartition
-        response = await self._io.send(
+        response = await self._loop.send(
             OffsetCommitRequest(
                 max_version=self._commit_version,
                 group_id=self._group_id,
@@ -122,7 +123,7 @@ class Lane:
 
     async def leave(self, member: Member, reason: str) -> type[Exception]:
         """Leave the group; the other members learn of it with their next heartbeat."""
-        response = await self._io.send(
+        response = await self._loop.send(
             LeaveGroupRequest(
                 group_id=self._group_id,
                 member_id=member.member_id,
@@ -153,7 +154,7 @@ class Lane:
         fields : mapping, optional
             Further fields of ConsumerGroupHeartbeatRequest.
         """
-        return await self._io.send(
+        return await self._loop.send(
             ConsumerGroupHeartbeatRequest(
                 group_id=self._group_id,
                 member_id=member.member_id,
@@ -175,7 +176,7 @@ class Lane:
             resource_name=self._group_id,
             configuration_keys=[_SESSION_TIMEOUT],
         )
-        response = await self._io.send(
+        response = await self._loop.send(
             DescribeConfigsRequest(resources=[resource]), self._io.coordinator(), self._timeout_ms
         )
         for result in response.results:

@@ -41,13 +41,14 @@ class Leaving:
         send: Callable[[Member, str], Coroutine[Any, Any, type[Exception]]],
     ) -> None:
         self._io = io
+        self._loop = io.loop
         self._group_id = group_id
         self._send = send
 
     def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
         """Tell the coordinator, if it knows the member; not on the I/O loop."""
         if member.member_id:
-            self._io.run(self.leave_async, member, reason, timeout_ms)
+            self._loop.run(self.leave_async, member, reason, timeout_ms)
 
     async def leave_async(
         self, member: Member, reason: str, timeout_ms: float | None = None
@@ -60,8 +61,10 @@ class Leaving:
             return
         try:
             if self._io.coordinator_unknown():
-                await self._io.wait_for(self._io.lookup_coordinator(), timeout_ms)
-            error = await self._io.wait_for(self._io.spawn(self._send, member, reason), timeout_ms)
+                await self._loop.wait_for(self._io.lookup_coordinator(), timeout_ms)
+            error = await self._loop.wait_for(
+                self._loop.spawn(self._send, member, reason), timeout_ms
+            )
         except kafka_errors.KafkaError as failure:
             error = type(failure)
         if error is kafka_errors.NoError:

@@ -63,6 +63,9 @@ class MemberParts:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.io = io
+        self.loop = io.loop
+        self.metadata = io.metadata
+        self.subscription = io.subscription
         self.config = config
         self.group_id: str = config["group_id"]
         self.instance_id: str | None = config["group_instance_id"]
@@ -71,7 +74,7 @@ class MemberParts:
         self.lease = Lease(config["session_timeout_ms"], clock or suspend_aware_clock)
         self.schedule = HeartbeatSchedule(config["heartbeat_interval_ms"] / 1000, self.clock)
         self.liveness = Liveness(config["max_poll_interval_ms"], self.clock)
-        self.heartbeat_alarm = io.alarm()
+        self.heartbeat_alarm = self.loop.alarm()
         self.record = MemberRecord(self.group_id, id_survives=rules.member_id_survives)
         # A lost answer must be noticed while the session still leaves time to try again.
         timeout_ms = min(config["request_timeout_ms"], config["session_timeout_ms"] / 3)
@@ -90,7 +93,7 @@ class MemberParts:
     def active(self) -> bool:
         """Whether the member's loops go on."""
         record = self.record
-        return not record.closed and not self.io.loop_closed and record.failure is None
+        return not record.closed and not self.loop.closed and record.failure is None
 
     def hurry(self) -> None:
         """The assignment has changed: heartbeat often for a while."""
@@ -130,7 +133,7 @@ class MemberParts:
 
     def fail(self, error: Exception) -> None:
         """End the membership for good."""
-        failure = explained(error, self.group_id, self.io.topics)
+        failure = explained(error, self.group_id, self.subscription.topics)
         self.record.failure = failure
         log.error("%s", failure)
 

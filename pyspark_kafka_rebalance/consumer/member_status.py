@@ -24,7 +24,11 @@ class MemberStatus(ClusterQueries):
         A partition leaves it when its revoke is completed or it is lost, even while the answer
         to its last commit keeps it from being released to the group.
         """
-        return self._ownership.assignment if self._io.subscribed else self._io.owned()
+        return (
+            self._ownership.assignment
+            if self._io.subscription.subscribed
+            else self._io.subscription.owned()
+        )
 
     def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
         """Partitions whose revoke is completed in the next poll, unless it is delayed."""
@@ -84,5 +88,5 @@ class MemberStatus(ClusterQueries):
         return self._membership.commits.acknowledged(partition)
 
     def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        end, position = self._ends.latest(partition), self._io.position(partition)
+        end, position = self._ends.latest(partition), self._io.subscription.position(partition)
         return None if end is None or position is None else end.seen_from(position)

@@ -63,6 +63,8 @@ class NextGenerationProtocol:
     def __init__(self, parts: MemberParts, assignor: str | None = None) -> None:
         self._parts = parts
         self._io = parts.io
+        self._metadata = parts.metadata
+        self._subscription = parts.subscription
         self._record = parts.record
         self._assignor = assignor
         self._rebalance_timeout_ms: int = parts.config["max_poll_interval_ms"]
@@ -71,7 +73,12 @@ class NextGenerationProtocol:
         # As it came, by topic id: its topics may not be known by name yet.
         self._assignment: dict[uuid.UUID, list[int]] = {}
         self._decided_at = 0.0
-        self._wanted = WantedTopics(parts.io, parts.config["exclude_internal_topics"])
+        self._wanted = WantedTopics(
+            parts.loop,
+            parts.metadata,
+            parts.subscription,
+            parts.config["exclude_internal_topics"],
+        )
         self._session_known = False
         self._unreleased_since: float | None = None
 
@@ -147,7 +154,7 @@ class NextGenerationProtocol:
     def until_beat(self) -> float:
         """Seconds until the next heartbeat is due."""
         schedule = self._parts.schedule
-        if self._parts.liveness.out or not self._io.subscribed:
+        if self._parts.liveness.out or not self._subscription.subscribed:
             return IDLE_S
         if (held_for := schedule.held_for()) > 0:
             return held_for
@@ -168,7 +175,7 @@ class NextGenerationProtocol:
                 await self._io.lookup_coordinator()
             if not self._session_known:
                 await self._learn_session_timeout()
-            if record.overtaken(attempt) or record.closed or not self._io.subscribed:
+            if record.overtaken(attempt) or record.closed or not self._subscription.subscribed:
                 return
             await self._heartbeat(attempt)
         except kafka_errors.IncompatibleBrokerVersion as error:
@@ -181,7 +188,7 @@ class NextGenerationProtocol:
         record, parts = self._record, self._parts
         self._give_up_overdue()
         if not self._reconciliation.complete:
-            self._io.refresh_metadata()
+            self._metadata.refresh()
         with record.lock:
             if record.overtaken(attempt):
                 return
@@ -255,7 +262,7 @@ class NextGenerationProtocol:
         named: dict[TopicPartition, uuid.UUID] = {}
         complete = True
         for topic_id, numbers in self._assignment.items():
-            topic = known.get(topic_id) or self._io.topic_name(topic_id)
+            topic = known.get(topic_id) or self._metadata.topic_name(topic_id)
             if topic is None:
                 complete = False
                 continue

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from .kafka_python.coordinator import GroupCoordinator
+    from .kafka_python.io_loop import IoLoop
+    from .kafka_python.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +21,21 @@ class ListenerCalls:
 
     A turn of the rebalance waits for no listener's success: it is carried out to its end, and then
     the poll raises what was raised first, as Java's does.
+
+    Parameters
+    ----------
+    loop : IoLoop
+        For a listener's coroutines.
+    subscription : Subscription
+        Whose listener it is, at each call.
+    group_id : str
+        For the log.
     """
 
-    def __init__(self, io: GroupCoordinator) -> None:
-        self._io = io
+    def __init__(self, loop: IoLoop, subscription: Subscription, group_id: str) -> None:
+        self._loop = loop
+        self._subscription = subscription
+        self._group_id = group_id
         self._failure: BaseException | None = None
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -47,18 +59,17 @@ class ListenerCalls:
             raise failure
 
     def _call(self, method: str, partitions: Collection[TopicPartition]) -> None:
-        listener = self._io.rebalance_listener
+        listener = self._subscription.rebalance_listener
         if listener is None:
             return
         callback = getattr(listener, method)
         try:
             if inspect.iscoroutinefunction(callback):
-                self._io.run(callback, set(partitions))
+                self._loop.run(callback, set(partitions))
             else:
                 callback(set(partitions))
         except BaseException as error:
             if self._failure is None:
                 self._failure = error
             else:
-                group_id = self._io.group_id
-                log.exception("group %s: the rebalance listener failed again", group_id)
+                log.exception("group %s: the rebalance listener failed again", self._group_id)

@@ -23,7 +23,7 @@ from .ownership import Ownership, Step
 from .rebalance_listener import ListenerCalls
 
 if TYPE_CHECKING:
-    from .kafka_python.coordinator import GroupCoordinator
+    from .kafka_python.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,9 @@ class Rebalancing:
 
     Parameters
     ----------
-    io : GroupCoordinator
+    group_id : str
+        For the log.
+    subscription : Subscription
         The library's assignment.
     membership : GroupMembership
         Where events come from, and releases go to.
@@ -51,7 +53,8 @@ class Rebalancing:
 
     def __init__(
         self,
-        io: GroupCoordinator,
+        group_id: str,
+        subscription: Subscription,
         membership: GroupMembership,
         ownership: Ownership,
         hand_outs: HandOuts,
@@ -59,7 +62,8 @@ class Rebalancing:
         listener: ListenerCalls,
         revoke_timeout_ms: int,
     ) -> None:
-        self._io = io
+        self._group_id = group_id
+        self._subscription = subscription
         self._membership = membership
         self._ownership = ownership
         self._hand_outs = hand_outs
@@ -118,7 +122,7 @@ class Rebalancing:
 
     def _take_effect(self, step: Step) -> None:
         """What a step changes in this consumer; locked."""
-        self._io.set_assignment(step.owned, step.gated)
+        self._subscription.set_assignment(step.owned, step.gated)
         self._ends.collect(step.owned)
         self._hand_outs.forget(step.lost | step.released)
 
@@ -163,7 +167,7 @@ class Rebalancing:
             self._take_effect(step)
         log.warning(
             "group %s: lost, not drained within revoke_timeout_ms=%d: %s",
-            self._io.group_id,
+            self._group_id,
             self._revoke_timeout_ms,
             sorted(step.lost),
         )
@@ -172,4 +176,4 @@ class Rebalancing:
 
     def _describe(self, step: Step) -> str:
         standing = self._ownership.describe(time.monotonic(), len(step.added))
-        return f"rebalance g={self._io.group_id} {standing}"
+        return f"rebalance g={self._group_id} {standing}"

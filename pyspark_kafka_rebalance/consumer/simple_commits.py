@@ -64,7 +64,7 @@ class SimpleCommits:
 
     def start(self) -> None:
         """Begin to send; once."""
-        self._io.spawn(self._run)
+        self._io.loop.spawn(self._run)
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these next offsets, if they are higher than what was committed before."""
@@ -123,7 +123,7 @@ class SimpleCommits:
         try:
             await self._loop.run(self._active)
         except Exception as error:  # raised by the client's next call
-            if self._ended or self._io.loop_closed:
+            if self._ended or self._io.loop.closed:
                 log.debug("group %s: the commits ended with the client: %r", self._group_id, error)
                 return
             log.exception("group %s: the commits ended", self._group_id)
@@ -131,7 +131,7 @@ class SimpleCommits:
             self._failure.__cause__ = error
 
     def _active(self) -> bool:
-        return not self._ended and not self._io.loop_closed and self._failure is None
+        return not self._ended and not self._io.loop.closed and self._failure is None
 
     def _consider(self, verdict: Verdict, error: type[Exception], detail: str) -> None:
         """Draw the consequences of an answer that was not an acceptance."""

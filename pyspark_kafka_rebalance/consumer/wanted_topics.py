@@ -12,7 +12,9 @@ from .messages import ConsumerGroupHeartbeatRequest
 from .topic_patterns import broker_pattern, matches_internal_topics
 
 if TYPE_CHECKING:
-    from .kafka_python.coordinator import GroupCoordinator
+    from .kafka_python.io_loop import IoLoop
+    from .kafka_python.subscription import Subscription
+    from .kafka_python.topic_metadata import TopicMetadata
 
 #: ConsumerGroupHeartbeat v1 has the regular expression.
 _PATTERN_VERSION = 1
@@ -30,31 +32,43 @@ class WantedTopics:
 
     Parameters
     ----------
-    io : GroupCoordinator
-        The seam to kafka-python.
+    loop : IoLoop
+        Knows what the brokers understand.
+    metadata : TopicMetadata
+        Knows which topics are internal.
+    subscription : Subscription
+        What the application has subscribed to.
     exclude_internal_topics : bool
         Whether a pattern does not mean the brokers' internal topics.
     """
 
-    def __init__(self, io: GroupCoordinator, exclude_internal_topics: bool) -> None:
-        self._io = io
+    def __init__(
+        self,
+        loop: IoLoop,
+        metadata: TopicMetadata,
+        subscription: Subscription,
+        exclude_internal_topics: bool,
+    ) -> None:
+        self._loop = loop
+        self._metadata = metadata
+        self._subscription = subscription
         self._exclude_internal_topics = exclude_internal_topics
         self._told: Wanted | None = None
         self._unreadable: str | None = None
 
     def now(self) -> Wanted:
         """What to tell."""
-        pattern = self._io.pattern
+        pattern = self._subscription.pattern
         if (
             pattern is None
             or pattern == self._unreadable
             or not self._tells_patterns()
             or (
                 self._exclude_internal_topics
-                and matches_internal_topics(pattern, self._io.internal_topics)
+                and matches_internal_topics(pattern, self._metadata.internal_topics)
             )
         ):
-            return Wanted(self._io.topics, None)
+            return Wanted(self._subscription.topics, None)
         return Wanted(frozenset(), broker_pattern(pattern))
 
     def is_told(self, wanted: Wanted) -> bool:
@@ -67,7 +81,7 @@ class WantedTopics:
 
     def match_here(self) -> str | None:
         """The broker cannot read the pattern of now, which this returns."""
-        self._unreadable = self._io.pattern
+        self._unreadable = self._subscription.pattern
         return self._unreadable
 
     def fields(self, wanted: Wanted) -> dict[str, Any]:
@@ -78,4 +92,4 @@ class WantedTopics:
         return fields
 
     def _tells_patterns(self) -> bool:
-        return self._io.api_version(ConsumerGroupHeartbeatRequest) >= _PATTERN_VERSION
+        return self._loop.api_version(ConsumerGroupHeartbeatRequest) >= _PATTERN_VERSION

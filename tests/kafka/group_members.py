@@ -15,6 +15,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.classic import ClassicProtocol
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.group_membership import GroupMembership
 from pyspark_kafka_rebalance.consumer.member_parts import MemberParts
 from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationProtocol
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -100,9 +101,14 @@ def poll_until(
 # What the tests of membership see and do of a member's inside: here, and nowhere else.
 
 
+def membership_of(member: DeferredRevokeConsumer) -> GroupMembership:
+    """Its membership, which no test but those of membership looks into."""
+    return member._membership
+
+
 def parts_of(member: DeferredRevokeConsumer) -> MemberParts:
     """What it consists of: its lane, record, lease, schedule."""
-    return member._membership.parts
+    return membership_of(member).parts
 
 
 def lose(member: DeferredRevokeConsumer, *, keep_member_id: bool = False) -> None:
@@ -134,14 +140,14 @@ def is_closing(member: DeferredRevokeConsumer) -> bool:
 
 def classic(member: DeferredRevokeConsumer) -> ClassicProtocol:
     """What it does in the classic protocol."""
-    protocol = member._membership.protocol
+    protocol = membership_of(member).protocol
     assert isinstance(protocol, ClassicProtocol)
     return protocol
 
 
 def next_generation(member: DeferredRevokeConsumer) -> NextGenerationProtocol:
     """What it does in the consumer protocol."""
-    protocol = member._membership.protocol
+    protocol = membership_of(member).protocol
     assert isinstance(protocol, NextGenerationProtocol)
     return protocol
 
@@ -259,14 +265,14 @@ def held(
 
     Yields the event that one is being held.
     """
-    io = member._io
-    send = io.send
+    loop = member._io.loop
+    send = loop.send
     holding, go_on = threading.Event(), threading.Event()
 
     async def hold() -> None:
         holding.set()
         while not go_on.is_set():
-            await io.sleep(0.01)
+            await loop.sleep(0.01)
 
     async def holding_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
         if not isinstance(request, request_type):
@@ -278,19 +284,19 @@ def held(
             await hold()
         return response
 
-    io.send = holding_send
+    loop.send = holding_send
     try:
         yield holding
     finally:
-        io.send = send
+        loop.send = send
         go_on.set()
 
 
 @contextmanager
 def counted(member: DeferredRevokeConsumer, request_type: type) -> Iterator[list[Any]]:
     """The requests of a kind that the member sends in the block."""
-    io = member._io
-    send = io.send
+    loop = member._io.loop
+    send = loop.send
     requests: list[Any] = []
 
     async def counting_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
@@ -298,8 +304,26 @@ def counted(member: DeferredRevokeConsumer, request_type: type) -> Iterator[list
             requests.append(request)
         return await send(request, node_id, timeout_ms)
 
-    io.send = counting_send
+    loop.send = counting_send
     try:
         yield requests
     finally:
-        io.send = send
+        loop.send = send
+
+
+@contextmanager
+def waits_for_loop(member: DeferredRevokeConsumer) -> Iterator[threading.Event]:
+    """The event that one of the application's threads waits for the member's I/O loop."""
+    loop = member._io.loop
+    run = loop.run
+    waits = threading.Event()
+
+    def waited_for(coroutine: Callable[..., Any], *arguments: Any) -> Any:
+        waits.set()
+        return run(coroutine, *arguments)
+
+    loop.run = waited_for
+    try:
+        yield waits
+    finally:
+        loop.run = run

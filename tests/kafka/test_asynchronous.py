@@ -105,8 +105,8 @@ class HeldPoll:
         monkeypatch: pytest.MonkeyPatch,
         when: Callable[[PollResult], object] = lambda result: result.records,
     ) -> None:
-        assert member._consumer is not None
-        poll, loop = member._consumer.poll_with_rebalance, asyncio.get_running_loop()
+        assert member._thread.consumer is not None
+        poll, loop = member._thread.consumer.poll_with_rebalance, asyncio.get_running_loop()
         self.has_result, self._let_go = asyncio.Event(), threading.Event()
 
         def held(*arguments: Any) -> PollResult:
@@ -116,7 +116,7 @@ class HeldPoll:
                 assert self._let_go.wait(PATIENCE_S)
             return result
 
-        monkeypatch.setattr(member._consumer, "poll_with_rebalance", held)
+        monkeypatch.setattr(member._thread.consumer, "poll_with_rebalance", held)
 
     def let_go(self) -> None:
         self._let_go.set()
@@ -188,7 +188,7 @@ async def test_every_record_once_while_members_of_one_loop_join_and_leave(
     await processed(records // 6)
     tasks.append(asyncio.create_task(work(second)))  # joins while the first is at work
     await produce_third()
-    while second._consumer is None or not second.assignment():
+    while second._thread.consumer is None or not second.assignment():
         await asyncio.sleep(0.01)
     await second.close()  # its iteration ends
     await tasks[1]
@@ -240,7 +240,7 @@ async def test_what_changes_something_takes_its_turn_and_ends_the_poll(
 ):
     async with make(topic.topic) as member:
         await poll_until(owns(member, 1), member)
-        consumer, order = member._consumer, []
+        consumer, order = member._thread.consumer, []
 
         def noted(name: str) -> None:
             call = getattr(consumer, name)
@@ -370,7 +370,7 @@ async def test_the_failure_of_a_cancelled_poll_is_raised_by_the_next(topic, make
             assert go_on.wait(PATIENCE_S)
             raise ValueError("said the test")
 
-        monkeypatch.setattr(member._consumer, "poll_with_rebalance", fail)
+        monkeypatch.setattr(member._thread.consumer, "poll_with_rebalance", fail)
         polling = asyncio.create_task(member.poll())
         await began.wait()
         await cancelled(polling)
@@ -390,7 +390,7 @@ async def test_the_failure_of_a_cancelled_poll_is_not_forgotten_on_close(
         def fail(*_: Any) -> PollResult:
             raise ValueError("said the test")
 
-        monkeypatch.setattr(member._consumer, "poll_with_rebalance", fail)
+        monkeypatch.setattr(member._thread.consumer, "poll_with_rebalance", fail)
         polling = asyncio.create_task(member.poll())
         await asyncio.sleep(0)
         await cancelled(polling)
@@ -458,7 +458,7 @@ async def test_a_cancelled_start_closes_what_it_opened(topic, make):
     await asyncio.sleep(0)
     await cancelled(starting)
     await member.close()
-    assert member._consumer is None or member._consumer._closed
+    assert member._thread.consumer is None or member._thread.consumer._closed
 
 
 @in_an_event_loop
@@ -540,7 +540,7 @@ async def test_a_loss_of_what_a_seek_skipped_does_not_drop_the_records_of_others
             for partition in (sought, other):  # they did not come in one poll
                 await member.seek(partition, 0)
         await member.seek(sought, 3)
-        lose(member._consumer, keep_member_id=True)
+        lose(member._thread.consumer, keep_member_id=True)
         records = await member.poll()
         assert {(1, r.offset) for r in records[other]} == {one for one in rest if one[0] == 1}
 

@@ -17,6 +17,7 @@ from group_members import (
     poll_until,
     request_revoke,
     wait_until,
+    waits_for_loop,
 )
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest
@@ -55,9 +56,9 @@ def commit_by_hand(member: DeferredRevokeConsumer, how: str, offsets: Any) -> Ca
     """Commit in one of the two ways; what is returned waits for the answer."""
     if how == "commit":
         thread = threading.Thread(target=member.commit, args=(offsets,))
-        thread.start()
-        entered = member._membership.commits._commits.all_by_hand
-        wait_until(lambda: bool(entered()), "the commit by hand in its place")
+        with waits_for_loop(member) as in_its_place:
+            thread.start()
+            assert in_its_place.wait(PATIENCE_S)
         return lambda: thread.join(PATIENCE_S)
     future = member.commit_async(offsets)
     return lambda: wait_until(lambda: future.succeeded(), "the answer")
@@ -284,7 +285,7 @@ def test_after_a_topic_is_created_anew_what_is_processed_is_committed(
 
     def went_back() -> bool:
         poll()
-        return member._io.position(partition) == 40  # having read those before, or not
+        return member._io.subscription.position(partition) == 40  # having read those before, or not
 
     def all_new_ones() -> bool:
         poll()
@@ -389,7 +390,9 @@ def test_a_late_answer_says_nothing_of_a_topic_that_was_created_anew(with_record
 
         def went_back() -> bool:
             member.poll(timeout_ms=20)
-            return member._io.position(partition) == 10  # having read those before, or not
+            return (
+                member._io.subscription.position(partition) == 10
+            )  # having read those before, or not
 
         wait_until(went_back, "the position in the new topic")
         kafka.produce(partition.topic, [b"new"])
@@ -432,16 +435,18 @@ def test_a_new_owner_goes_on_with_the_committed_leader_epoch(
     first.commit({partition: at(5, "mine", 0)})
     first.close()
     second = consumers(topic_name)
-    poll_until(lambda: partition in second._io.consumed(), second)
-    poll_until(lambda: second._io.consumed()[partition] == at(300, "", 0), second)
+    poll_until(lambda: partition in second._io.subscription.consumed(), second)
+    poll_until(lambda: second._io.subscription.consumed()[partition] == at(300, "", 0), second)
     second.unsubscribe()
     third = consumers(topic_name)
     third.poll_membership()
     wait_until(lambda: bool(third.poll_membership().assigned), "the assignment")
     third.pause(partition)
     third.poll(timeout_ms=200)
-    wait_until(lambda: partition in third._io.consumed() or bool(third.poll()), "the position")
-    assert third._io.consumed()[partition] == at(5, "", 0)
+    wait_until(
+        lambda: partition in third._io.subscription.consumed() or bool(third.poll()), "the position"
+    )
+    assert third._io.subscription.consumed()[partition] == at(5, "", 0)
 
 
 def test_background_commits_do_not_go_back_after_a_seek_while_the_partition_is_paused(
@@ -461,15 +466,12 @@ def test_background_commits_do_not_go_back_after_a_seek_while_the_partition_is_p
 
 def test_what_is_processed_is_committed_before_an_unsubscribe(with_records, kafka, group_id):
     member, partition = with_records
-    kafka.suspend()
-    try:
+    with held(member, OffsetCommitRequest, answer=True) as under_way:
         member.processed(partition, *range(10))
-        wait_until(lambda: member._membership.commits._commits._in_flight, "one is under way")
+        assert under_way.wait(PATIENCE_S)
         member.processed(partition, *range(10, 300))
         thread = threading.Thread(target=member.unsubscribe)
         thread.start()
-    finally:
-        kafka.resume()
     thread.join(PATIENCE_S)
     assert kafka.committed(group_id) == {partition: 300}
 

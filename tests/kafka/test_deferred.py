@@ -18,6 +18,7 @@ from group_members import (
     committing,
     joining,
     lose,
+    membership_of,
     owns,
     parts_of,
     poll_until,
@@ -228,7 +229,7 @@ def test_a_revoke_waits_for_the_answer_to_its_commit(kafka, topic_name, group_id
         first.poll_with_rebalance(timeout_ms=20)
         # To the application the revoke is complete; to the group the partition is still owned.
         assert moving not in first.assignment()
-        assert moving in first._io.owned()
+        assert moving in first._io.subscription.owned()
     finally:
         kafka.resume()
     # Alone in its group it gets the partition back, once it has been released.
@@ -261,11 +262,11 @@ def test_a_commit_racing_the_completion_of_a_revoke_counts_or_is_refused(
     poll_until(owns(member, 2), member)
     moving = TopicPartition(topic_name, 0)
     request_revoke(member, moving)
-    membership = member._membership
+    membership = membership_of(member)
     commit, poll = interrupted(membership.commit, by=member)
     monkeypatch.setattr(membership, "commit", commit)
     member.commit_processed({moving: 5})
-    in_time = moving in member._io.owned()
+    in_time = moving in member._io.subscription.owned()
     poll.join()
     assert in_time, "accepted by us, and the partition was already given up"
     monkeypatch.undo()
@@ -281,7 +282,7 @@ def test_a_commit_racing_a_loss_is_not_sent_by_the_next_generation(
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
     partition = TopicPartition(topic_name, 0)
-    membership = member._membership
+    membership = membership_of(member)
     refused = []
 
     def commit_on_another_thread() -> None:
@@ -478,7 +479,7 @@ def test_what_a_poll_that_raised_had_learned_is_told_by_the_next(kafka, topic_na
     assert result.records == {}
     member.seek(kept, 2)
     kafka.produce(topic_name, [b"good"], partition=1)
-    found = poll_until(lambda: member._io.position(kept) == 3, member)[member]
+    found = poll_until(lambda: member._io.subscription.position(kept) == 3, member)[member]
     assert not any(result.revoked for result in found)
 
 
@@ -523,7 +524,8 @@ def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=3)
     member = consumers(topic_name)
     known = threading.Event()  # the topic's metadata are there only once they are asked for
-    cluster, refresh = member._cluster, member._io.refresh_metadata_now
+    cluster, metadata = member._cluster, member._io.metadata
+    refresh = metadata.refresh_now
     partitions_for_topic = cluster.partitions_for_topic
 
     def asked_for():
@@ -531,7 +533,7 @@ def test_the_first_assignment_is_the_whole_topic(kafka, topic_name, consumers):
         future.add_callback(lambda _: known.set())
         return future
 
-    member._io.refresh_metadata_now = asked_for
+    metadata.refresh_now = asked_for
     cluster.partitions_for_topic = lambda topic: (
         partitions_for_topic(topic) if known.is_set() else None
     )

@@ -159,8 +159,8 @@ def test_a_broker_without_room_for_the_gaps_gets_fewer(kafka, topic_name, consum
     member = consumers(topic_name)
     poll_until(lambda: bool(member.unprocessed()), member)
     (partition,) = member.assignment()
-    io, sent = member._io, []
-    send = io.send
+    loop, sent = member._io.loop, []
+    send = loop.send
 
     async def without_room(request: Any, node_id: str | None, timeout_ms: float) -> Any:
         response = await send(request, node_id, timeout_ms)
@@ -171,7 +171,7 @@ def test_a_broker_without_room_for_the_gaps_gets_fewer(kafka, topic_name, consum
                 response.topics[0].partitions[0].error_code = too_large
         return response
 
-    io.send = without_room
+    loop.send = without_room
     member.processed(partition, *range(0, 100, 3))
     assert member.drain(PATIENCE_S * 1000)
     assert member.acknowledged(partition) == 1
@@ -339,12 +339,12 @@ def test_what_was_finished_of_a_topic_is_not_told_of_the_one_created_anew(
     member = consumers(topic_name, metadata_max_age_ms=200)
     read_to_end(member, 9)
     (partition,) = member.assignment()
-    old = member._io.topic_id(topic_name)
+    old = member._io.metadata.topic_id(topic_name)
     member.pause(partition)
     kafka.delete_topic(topic_name)
     kafka.create_topic(topic_name)
     kafka.produce(topic_name, [b"new"] * 20)
-    poll_until(lambda: member._io.topic_id(topic_name) not in (None, old), member)
+    poll_until(lambda: member._io.metadata.topic_id(topic_name) not in (None, old), member)
     if partition in member.assignment() and member.position(partition) == 10:
         member.processed(partition, 0, 1, 4, 5, 6, 7)
         member.close()
@@ -470,7 +470,7 @@ def test_an_heir_that_commits_before_its_first_record_keeps_what_was_finished(
 
     wait_until(is_assigned, "it is assigned")
     second.pause(partition)
-    poll_until(lambda: second._io.position(partition) == 0, second)
+    poll_until(lambda: second._io.subscription.position(partition) == 0, second)
     second.commit()
     assert told(second, partition).startswith("unprocessed/")
     second.close()
@@ -524,7 +524,7 @@ def test_where_a_partition_comes_back_it_may_be_committed_again(reader):
     member.leave_until_polled("lost")
     wait_until(lambda: bool(member.poll_with_rebalance(timeout_ms=20).lost), "it is lost")
     poll_until(owns(member, 1), member)
-    poll_until(lambda: member._io.position(partition) == 10, member)
+    poll_until(lambda: member._io.subscription.position(partition) == 10, member)
     member.commit_processed({partition: 10})
     assert member.drain(10_000)
     assert member.committed(partition) == 10

@@ -15,6 +15,7 @@ from group_members import (
     held,
     losses,
     lost,
+    membership_of,
     next_generation,
     owns,
     parts_of,
@@ -410,7 +411,7 @@ def test_what_is_being_applied_counts_as_owned(kafka, topic_name, consumers):
     kafka.create_topic(topic_name, partitions=2)
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
-    membership, protocol = member._membership, next_generation(member)
+    membership, protocol = membership_of(member), next_generation(member)
     protocol.released(partitions(topic_name, 1))  # unasked, so it is offered again
     assert protocol.reconciliation.owned.keys() == partitions(topic_name, 0)
     event = membership.take_event()

@@ -338,9 +338,9 @@ def first_commit(
     member: DeferredRevokeConsumer, answered: Callable[[Any], Any]
 ) -> Iterator[list[Any]]:
     """Let ``answered`` make of the answer to the first commit what it likes. The requests."""
-    io = member._io
+    loop = member._io.loop
     with counted(member, OffsetCommitRequest) as sent:
-        send = io.send
+        send = loop.send
 
         async def altering_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
             response = await send(request, node_id, timeout_ms)
@@ -348,7 +348,7 @@ def first_commit(
                 return answered(response)
             return response
 
-        io.send = altering_send
+        loop.send = altering_send
         yield sent
 
 
@@ -417,15 +417,16 @@ def test_the_answer_to_a_former_membership_does_not_end_the_present_one(with_rec
         return response
 
     with first_commit(member, unknown_member) as sent:
-        send = member._io.send
+        loop = member._io.loop
+        send = loop.send
 
         async def late_send(request: Any, node_id: str | None, timeout_ms: float) -> Any:
             response = await send(request, node_id, timeout_ms)
             while isinstance(request, OffsetCommitRequest) and not go_on.is_set():
-                await member._io.sleep(0.01)
+                await loop.sleep(0.01)
             return response
 
-        member._io.send = late_send
+        loop.send = late_send
         if by_hand:
             future = member.commit_async()
         else:

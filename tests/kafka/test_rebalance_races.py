@@ -298,7 +298,7 @@ def test_a_topic_deleted_with_commits_outstanding(kafka, topic_name, consumers):
         assert committing.wait(PATIENCE_S)
         kafka.delete_topic(names[1])
         results = poll_until(lambda: len(first.assignment()) == 2, first)
-    poll_until(lambda: first._io.owned() == first.assignment(), first, results=results)
+    poll_until(lambda: first._io.subscription.owned() == first.assignment(), first, results=results)
     assert {p.topic for p in first.assignment()} == {names[0]}
     assert not lost(results[first])
     partition = TopicPartition(names[0], 0)

@@ -38,7 +38,9 @@ def test_a_topic_that_appears_during_a_join_is_joined_next(kafka, topic_name, co
         kafka.create_topic(f"{topic_name}.b", partitions=1)
         assert joining.wait(PATIENCE_S)
         kafka.create_topic(f"{topic_name}.c", partitions=1)
-        wait_until(lambda: f"{topic_name}.c" in member._io.topics, "the new topic's metadata")
+        wait_until(
+            lambda: f"{topic_name}.c" in member._io.subscription.topics, "the new topic's metadata"
+        )
     poll_until(owns(member, 3), member)
 
 

@@ -57,27 +57,35 @@ class Application:
         cluster = SimpleNamespace(
             topics=lambda: {"t"}, partitions_for_topic=lambda t: {p.partition for p in PARTITIONS}
         )
+        self.subscription = SimpleNamespace(
+            subscribed=True,
+            topics=frozenset(["t"]),
+            pattern=None,
+            watch_topics=lambda topics: None,
+            owned=lambda: frozenset(self.owned),
+        )
         self.io = SimpleNamespace(
+            loop=SimpleNamespace(
+                alarm=lambda: Alarm(clock),
+                spawn=self.loop.spawn,
+                run=self.loop.spawn,  # nobody waits for the goodbye
+                sleep=self.loop.sleep,
+                wait_for=self.loop.wait_for,
+                send=self._send,
+                closed=False,
+                api_version=lambda request: 9,
+            ),
+            metadata=SimpleNamespace(
+                partition_counts=lambda topics: dict.fromkeys(topics, len(PARTITIONS)),
+                cluster=cluster,
+            ),
+            subscription=self.subscription,
             alarm=lambda: Alarm(clock),
-            spawn=self.loop.spawn,
-            run=self.loop.spawn,  # nobody waits for the goodbye
-            sleep=self.loop.sleep,
-            wait_for=self.loop.wait_for,
-            send=self._send,
-            loop_closed=False,
             coordinator=lambda: LANE,
             join_node=JOIN_NODE,
             coordinator_unknown=lambda: not self.known,
             lookup_coordinator=self._look_up,
             coordinator_dead=self._coordinator_dead,
-            subscribed=True,
-            topics=frozenset(["t"]),
-            pattern=None,
-            api_version=lambda request: 9,
-            partition_counts=lambda topics: dict.fromkeys(topics, len(PARTITIONS)),
-            watch_topics=lambda topics: None,
-            cluster=cluster,
-            owned=lambda: frozenset(self.owned),
         )
         config = {
             "group_id": "g",
@@ -170,7 +178,7 @@ class Application:
 
     def poll(self) -> None:
         self.polled_at = self.clock.now
-        if not self.io.subscribed:
+        if not self.subscription.subscribed:
             return
         self.membership.raise_if_failed()
         self.membership.polled()
@@ -212,13 +220,13 @@ class Application:
             self.protocol.released(drained)
 
     def leave(self) -> None:
-        self.io.subscribed = False
+        self.subscription.subscribed = False
         self.membership.leave()
         self.forget()
         self.loop.run()
 
     def come_back(self) -> None:
-        self.io.subscribed = True
+        self.subscription.subscribed = True
         self.protocol.on_metadata_update()
         self.poll()
 
@@ -303,7 +311,7 @@ class Group(RuleBasedStateMachine):
     @rule(member=members)
     def a_member_leaves_or_comes_back(self, member: int) -> None:
         application = self.applications[member]
-        if application.io.subscribed:
+        if application.subscription.subscribed:
             application.leave()
         else:
             application.come_back()
@@ -319,7 +327,7 @@ class Group(RuleBasedStateMachine):
     def it_happens_in_mid_join(self, member: int, other: int, synced: bool, what: str) -> None:
         """While the answer to its JoinGroup, or to its SyncGroup, is on its way."""
         application = self.applications[member]
-        if member == other or not application.io.subscribed:
+        if member == other or not application.subscription.subscribed:
             return
         self.a_member_leaves_or_comes_back(other)
         for _ in range(20):
@@ -366,7 +374,7 @@ class Group(RuleBasedStateMachine):
     @rule(member=members)
     def a_newcomer_leaves_before_it_has_its_id(self, member: int) -> None:
         application = self.applications[member]
-        if application.io.subscribed:
+        if application.subscription.subscribed:
             application.leave()
         self.the_group_settles()
         application.come_back()
@@ -444,7 +452,7 @@ class Group(RuleBasedStateMachine):
             return
         try:
             for application in self.applications:
-                if not application.io.subscribed:
+                if not application.subscription.subscribed:
                     application.come_back()
             for _ in range(8):
                 self.the_group_settles()

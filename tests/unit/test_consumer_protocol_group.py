@@ -59,16 +59,15 @@ class Application:
         self.clock = clock
         alarm = SimpleNamespace(notify=lambda: None)
         io = SimpleNamespace(
+            loop=SimpleNamespace(
+                alarm=lambda: alarm, send=self._send, api_version=lambda request: 1
+            ),
+            metadata=SimpleNamespace(topic_name=lambda topic_id: "t"),
+            subscription=SimpleNamespace(subscribed=True, topics=frozenset(["t"]), pattern=None),
             alarm=lambda: alarm,
             coordinator_unknown=lambda: False,
             coordinator_dead=lambda reason: None,
-            subscribed=True,
-            topics=frozenset(["t"]),
-            pattern=None,
-            api_version=lambda request: 1,
-            topic_name=lambda topic_id: "t",
             coordinator=lambda: "broker",
-            send=self._send,
         )
         config = {
             "group_id": "g",

@@ -20,6 +20,8 @@ class Connection:
         self.answers = list(answers)
         self.sent: list[Any] = []
 
+        self.loop = self
+
     def coordinator(self) -> int:
         return 7
 

@@ -4,38 +4,34 @@ kafka-python has no place to put one's own coordinator. What works from 3.0.5 to
 KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass
 in its place before the first poll. The subclass below keeps what kafka-python does well (finding
 the coordinator, OffsetFetch, pattern subscription) and hands membership over to
-:class:`~pyspark_kafka_rebalance.consumer.group_membership.GroupMembership`.
+:class:`~pyspark_kafka_rebalance.consumer.group_membership.GroupMembership`, which is given parts of
+it: ``io_loop.py``, ``topic_metadata.py``, ``subscription.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
-from kafka.consumer.subscription_state import TopicPartitionState
 from kafka.coordinator.consumer import ConsumerCoordinator
-from kafka.net.wakeup_notifier import WakeupNotifier
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import MetadataResponse
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 from kafka.util import Timer, WeakMethod
 
 from ...transport.kafka_python_version import require_names
 from .assignor import OwnedPartitionsAssignor
-from .questions import first_answer
+from .io_loop import IoLoop
+from .starts import Starts
+from .subscription import Subscription
+from .topic_metadata import TopicMetadata
 
 if TYPE_CHECKING:
+    from kafka.consumer.subscription_state import SubscriptionState
     from kafka.future import Future
-
-#: What kafka-python ends a refresh of metadata with, whose other topics have been updated.
-_OF_A_TOPIC = (
-    kafka_errors.UnknownTopicOrPartitionError,
-    kafka_errors.TopicAuthorizationFailedError,
-    kafka_errors.InvalidTopicError,
-)
+    from kafka.net.wakeup_notifier import WakeupNotifier
 
 require_names(
     {
@@ -53,8 +49,6 @@ require_names(
             "coordinator_dead",
         ),
         KafkaConsumer: ("_refresh_committed_offsets",),
-        # mark_pending_revocation is what sets _pending_revocation.
-        TopicPartitionState: ("mark_pending_revocation", "position"),
     }
 )
 
@@ -81,199 +75,69 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     ``coordinator_id`` is the *lane*: a connection of its own to the coordinator's broker for
     whatever must not queue behind a held JoinGroup or a fetch that waits for data. The
     library's dedicated coordinator connection, ``join_node``, carries JoinGroup and SyncGroup only.
+
+    Attributes
+    ----------
+    loop : IoLoop
+        Where members run, and send.
+    metadata : TopicMetadata
+        What topics there are.
+    subscription : Subscription
+        What is subscribed to, and what is assigned.
+    starts : Starts
+        Where what is assigned begins.
+    membership : Membership
+        Put behind it once it is made.
     """
 
     membership: Membership
     join_node: str | None = None
-    # For which assignment starts are looked up, and the answer to come.
-    _starts_asked: tuple[dict[TopicPartition, TopicPartitionState], Future] | None = None
-    # What was committed where partitions start, until the consumer takes it.
-    _starts: dict[TopicPartition, OffsetAndMetadata]
 
-    # -- services for the membership, all to be used on the I/O loop ------------------------------
+    def __init__(self, client: Any, subscription: SubscriptionState, **config: Any) -> None:
+        super().__init__(client, subscription, **config)
+        self.loop = IoLoop(self._manager)
+        self.metadata = TopicMetadata(self._manager, self.loop)
+        self.subscription = Subscription(subscription, self._cluster)
+        self.starts = Starts(
+            subscription,
+            self.loop,
+            self.fetch_committed_offsets_async,
+            self.config["request_timeout_ms"],
+        )
 
-    def spawn(self, coroutine: Callable[..., Any], *arguments: Any) -> Future:
-        """Schedule a coroutine function on the I/O loop; thread-safe."""
-        return self._manager.call_soon(coroutine, *arguments)
-
-    def run(self, coroutine: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a coroutine function on the I/O loop and wait for it; not from the loop itself."""
-        return self._net.run(coroutine, *arguments)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait on the loop."""
-        await self._net.sleep(seconds)
+    # -- of the parts, what CommitLoop and HandOuts use together with the coordinator -------------
 
     def alarm(self) -> WakeupNotifier:
-        """A wait with a timeout (seconds) that ``notify()`` ends from any thread."""
-        return WakeupNotifier(self._net)
-
-    async def send(self, request: Any, node_id: str | None, timeout_ms: float) -> Any:
-        """Send one request and await its response."""
-        return await self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
-
-    async def wait_for(self, future: Future, timeout_ms: float | None) -> Any:
-        """Await, with a bound if there is one; raises KafkaTimeoutError."""
-        return await self._manager.wait_for(future, timeout_ms)
-
-    @property
-    def loop_closed(self) -> bool:
-        """Whether the consumer's connections are closed."""
-        return bool(self._manager.closed)
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics subscribed to now (for a pattern: those that match)."""
-        return frozenset(self._subscription.subscription or ())
-
-    @property
-    def pattern(self) -> str | None:
-        """The regular expression subscribed to, in Python's syntax, if there is one."""
-        compiled = self._subscription.subscribed_pattern
-        return None if compiled is None else str(compiled.pattern)
-
-    @property
-    def internal_topics(self) -> frozenset[str]:
-        """What brokers call internal among the topics that the metadata have."""
-        return frozenset(self._cluster.internal_topics)
+        """See IoLoop."""
+        return self.loop.alarm()
 
     @property
     def subscribed(self) -> bool:
-        """Whether this consumer is subscribed, as against assigned by hand or nothing yet."""
-        return bool(self._subscription.partitions_auto_assigned())
-
-    def owned(self) -> frozenset[TopicPartition]:
-        """The partitions of the applied assignment, those being revoked included."""
-        return frozenset(self._subscription.assigned_partitions())
-
-    def refresh_metadata(self) -> Future:
-        """Ask for new metadata; the future is done when it is there."""
-        return self._cluster.request_update()
-
-    def refresh_metadata_now(self) -> Future:
-        """As ``refresh_metadata``, for what is asked for the first time.
-
-        kafka-python waits ``retry_backoff_ms`` after each answer, also after that of its bootstrap,
-        which has no topics.
-        """
-        self.forget_backoff()
-        return self._cluster.request_update()
-
-    def forget_backoff(self) -> None:
-        """The next metadata that are asked for are no retry."""
-        self._cluster._last_refresh_ms = 0
-
-    def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
-        """Number of partitions of each topic; 0 of a topic that the metadata does not know."""
-        return {topic: len(self._cluster.partitions_for_topic(topic) or ()) for topic in topics}
-
-    def existing_topics(self, timeout_ms: float) -> frozenset[str]:
-        """All topics of the cluster that may be described, fetched now; not on the I/O loop.
-
-        Raises KafkaTimeoutError, which kafka-python's own ``topics()`` does not: it waits for ever.
-        """
-        cluster = self._cluster
-        if cluster.metadata_refresh_in_progress:  # it may not ask for all topics
-            with suppress(*_OF_A_TOPIC, kafka_errors.KafkaConnectionError):
-                self.run(self.wait_for, cluster.request_update(), timeout_ms)
-        before, cluster.need_all_topic_metadata = cluster.need_all_topic_metadata, True
-        try:
-            self.run(first_answer, self._manager, self.refresh_metadata_now, timeout_ms)
-        finally:
-            cluster.need_all_topic_metadata = before
-        return frozenset(cluster.topics())
-
-    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """Those of these topics that may not be described, asked now; not on the I/O loop.
-
-        Raises KafkaTimeoutError.
-        """
-        if not topics:
-            return frozenset()
-        request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=False,
-            min_version=4,
-        )
-        response = self.run(
-            first_answer, self._manager, lambda: self._manager.send(request), timeout_ms
-        )
-        refused = kafka_errors.TopicAuthorizationFailedError.errno
-        return frozenset(t.name for t in response.topics if t.error_code == refused)
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        """The name of a topic, if the metadata have it."""
-        name: str | None = self._cluster.topic_name_for_id(topic_id)
-        return name
-
-    def api_version(self, request: type) -> int:
-        """The version in which a request will be sent (IncompatibleBrokerVersion if in none)."""
-        return int(self._manager.broker_version_data.api_version(request))
-
-    def watch_topics(self, topics: Collection[str]) -> None:
-        """As the group's leader, also follow the metadata of the other members' topics."""
-        self._subscription.group_subscribe(topics)
-        self._cluster.set_topics(self._subscription.group_subscription())
-
-    @property
-    def cluster(self) -> Any:
-        """The cluster metadata, for the assignor."""
-        return self._cluster
-
-    # -- services for the consumer, on the thread that polls --------------------------------------
-
-    def set_assignment(
-        self, partitions: Collection[TopicPartition], gated: Collection[TopicPartition]
-    ) -> None:
-        """Own exactly ``partitions``; nothing of ``gated`` is fetched or returned any more.
-
-        The library clears the gate with every new assignment, so both are set together; 3.0.5
-        does not, and has no call that would. The public ``assign_from_subscribed`` refuses a
-        partition of a topic that just left the subscription (a deleted topic under a pattern),
-        which is still ours until it is released.
-        """
-        with self._subscription._lock:
-            self._subscription._apply_assignment(sorted(partitions), randomize=True)
-            for partition, state in self._subscription.assignment.items():
-                state._pending_revocation = partition in gated
+        """See Subscription."""
+        return self.subscription.subscribed
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that a poll will return, as far as it is known; asks nobody."""
-        state = self._subscription.assignment.get(partition)
-        position = None if state is None else state.position
-        return None if position is None else int(position.offset)
+        """See Subscription."""
+        return self.subscription.position(partition)
 
     def start_of(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """The commit at which the partition starts, until the consumer takes it."""
-        return self._starts.get(partition)
+        """See Starts."""
+        return self.starts.of(partition)
 
     def take_start(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """The commit at which the partition has started; once, with the first records of it."""
-        return self._starts.pop(partition, None)
+        """See Starts."""
+        return self.starts.take(partition)
 
     def topic_id(self, topic: str) -> UUID | None:
-        """The id of the topic, if the metadata have it."""
-        found: UUID | None = self._cluster.topic_id(topic)
-        return found
-
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where each partition stands that has a position: what ``commit()`` commits."""
-        consumed: dict[TopicPartition, OffsetAndMetadata] = (
-            self._subscription.all_consumed_offsets()
-        )
-        return consumed
-
-    @property
-    def rebalance_listener(self) -> Any:
-        """The listener given to ``subscribe``, or None."""
-        return self._subscription.rebalance_listener
+        """See TopicMetadata."""
+        return self.metadata.topic_id(topic)
 
     # -- what kafka-python calls ------------------------------------------------------------------
 
     def poll(self, timeout_ms: float | None = None) -> bool:
         """Never holds a poll up: joining runs on the I/O loop, its results wait to be applied."""
         self._invoke_completed_offset_commit_callbacks()
-        if self.group_id is not None and self.subscribed:
+        if self.group_id is not None and self.subscription.subscribed:
             self.membership.start()
             if not self.membership.loss_waits():  # first the poll that says what is lost
                 self.membership.raise_if_failed()
@@ -306,8 +170,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
         Without closing its connection a held join would wait for the rebalance timeout.
         """
-        if self.join_node is not None and self.coordinator_id is not None and not self.loop_closed:
-            self._manager.call_soon(self._manager.close, self.join_node)
+        if self.join_node is not None and self.coordinator_id is not None and not self.loop.closed:
+            self.loop.spawn(self._manager.close, self.join_node)
         super().coordinator_dead(error)
 
     async def ensure_coordinator_ready_async(self, timeout_ms: float | None = None) -> bool:
@@ -323,7 +187,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             except kafka_errors.RetriableError:
                 if timer.expired:
                     return False
-                await self.sleep(self.config["retry_backoff_ms"] / 1000)
+                await self.loop.sleep(self.config["retry_backoff_ms"] / 1000)
 
     def commit_offsets_async(
         self, offsets: Mapping[TopicPartition, Any], callback: Callable[..., Any] | None = None
@@ -334,7 +198,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         is committed, and its callbacks come last first.
         """
         return self.tell_in_polls(
-            self._manager.call_soon(self._find_and_commit, offsets), offsets, callback
+            self.loop.spawn(self._find_and_commit, offsets), offsets, callback
         )
 
     def tell_in_polls(
@@ -353,38 +217,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     async def refresh_committed_offsets_if_needed_async(
         self, timeout_ms: float | None = None
     ) -> bool:
-        """Start where the group stands, with the leader epoch that was committed (KIP-320).
-
-        The library forgets the epoch, so that a log that was truncated before the hand-over, and
-        has grown since, would be read on in the midst of other records.
-
-        One look-up goes on over short polls, but not beyond the assignment that it is for: whoever
-        owns a partition in between commits as well.
-        """
-        states = {
-            partition: self._subscription.assignment[partition]
-            for partition in self._subscription.missing_fetch_positions()
-        }
-        if not states:
-            return True
-        asked, self._starts_asked = self._starts_asked, None
-        # The library makes a new state with each assignment.
-        if asked is None or asked[0] != states:
-            look_up_ms = self.config["request_timeout_ms"]
-            future = self.spawn(self.fetch_committed_offsets_async, list(states), look_up_ms)
-            asked = states, future
-        try:
-            committed = await self.wait_for(asked[1], timeout_ms)
-        except kafka_errors.KafkaTimeoutError:
-            if not asked[1].is_done:
-                self._starts_asked = asked
-            return False
-        for partition, found in committed.items():
-            self._starts[partition] = found
-            self._subscription.seek(
-                partition, OffsetAndMetadata(found.offset, "", found.leader_epoch)
-            )
-        return True
+        return await self.starts.look_up(timeout_ms)
 
     async def fetch_committed_offsets_async(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
@@ -398,9 +231,9 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         while partitions:
             if not await self.ensure_coordinator_ready_async(timer.timeout_ms):
                 timer.maybe_raise()
-            question = self.spawn(self._send_offset_fetch_request, list(partitions))
+            question = self.loop.spawn(self._send_offset_fetch_request, list(partitions))
             try:
-                answer: dict[TopicPartition, OffsetAndMetadata] = await self.wait_for(
+                answer: dict[TopicPartition, OffsetAndMetadata] = await self.loop.wait_for(
                     question, timer.timeout_ms
                 )
                 return answer
@@ -410,7 +243,9 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             timer.maybe_raise()
             backoff_ms = self.config["retry_backoff_ms"]
             left_ms = timer.timeout_ms
-            await self.sleep((backoff_ms if left_ms is None else min(backoff_ms, left_ms)) / 1000)
+            await self.loop.sleep(
+                (backoff_ms if left_ms is None else min(backoff_ms, left_ms)) / 1000
+            )
         return {}
 
     async def _find_and_commit(self, offsets: Mapping[TopicPartition, Any]) -> None:
@@ -455,7 +290,6 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
             # acknowledged, and a new owner would begin there.
             **{**consumer.config, "isolation_level": "read_committed"},
         )
-        coordinator._starts = {}
         consumer._coordinator = coordinator
         return coordinator
 

@@ -1,0 +1,105 @@
+"""ConsumerThread: a DeferredRevokeConsumer on a thread that does nothing else, for an event loop.
+
+kafka-python's I/O loop is its own, not asyncio's, and a consumer belongs to one thread: so whatever
+waits, or changes something, is done there in the order of the calls, and the event loop only awaits
+the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from kafka.errors import IllegalStateError
+
+from .deferred import DeferredRevokeConsumer
+
+Answer = TypeVar("Answer")
+
+
+class ConsumerThread:
+    """One consumer and its thread: started once, closed once. Everything is called by the loop.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the consumer, on the thread.
+
+    Attributes
+    ----------
+    consumer : DeferredRevokeConsumer or None
+        Once it is made. The event loop itself calls only what is safe while a poll runs, and never
+        waits.
+    polling : asyncio.Future or None
+        The poll under way, or whose result nobody has taken yet.
+    """
+
+    def __init__(self, make: Callable[[], DeferredRevokeConsumer]) -> None:
+        self.consumer: DeferredRevokeConsumer | None = None
+        self.polling: asyncio.Future[Any] | None = None
+        self._make = make
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-consumer")
+        self._started = False
+        self._closing: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Make the consumer; IllegalStateError the second time."""
+        if self._started:
+            raise IllegalStateError("started before; make a new one")
+        self._started = True
+
+        def make() -> None:
+            self.consumer = self._make()
+
+        try:
+            await asyncio.shield(asyncio.wrap_future(self._thread.submit(make)))
+        except BaseException:
+            self.begin_close(timeout_ms=0)  # of what a cancelled start goes on to make
+            raise
+
+    def begin_close(self, timeout_ms: float | None) -> asyncio.Future[None]:
+        """Have the consumer closed, after what was called before; a poll under way ends."""
+        if self._closing is None:
+
+            def close() -> None:
+                if self.consumer is not None:
+                    self.consumer.close(timeout_ms=timeout_ms)
+
+            self.wakeup()
+            self._closing = asyncio.wrap_future(self._thread.submit(close))
+            self._thread.shutdown(wait=False)  # once it has done what was submitted
+        return self._closing
+
+    @property
+    def closing(self) -> bool:
+        """Whether a close has begun."""
+        return self._closing is not None
+
+    def opened(self) -> DeferredRevokeConsumer:
+        """The consumer; IllegalStateError before it is made, and once it is being closed."""
+        if self._closing is not None:
+            raise IllegalStateError("the consumer is closed")
+        if self.consumer is None:
+            raise IllegalStateError("the consumer is not started: 'async with', or await start()")
+        return self.consumer
+
+    def wakeup(self) -> None:
+        """End the poll under way early, if there is one."""
+        if self.consumer is not None and self.polling is not None:
+            self.consumer.wakeup()
+
+    def submit(self, function: Callable[[], Answer]) -> asyncio.Future[Answer]:
+        """Run on the consumer's thread, after what was called before."""
+        return asyncio.wrap_future(self._thread.submit(function))
+
+    async def in_turn(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Run on the consumer's thread, after what was called before; a poll ends early for it.
+
+        Cancelled, it is not run at all, or its answer is given up.
+        """
+        answer = self.submit(partial(function, *arguments))
+        self.wakeup()
+        return await answer

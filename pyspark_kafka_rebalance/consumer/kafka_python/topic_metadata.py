@@ -1,0 +1,123 @@
+"""What the brokers' metadata say of topics, and asking for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from kafka import errors as kafka_errors
+from kafka.protocol.metadata import MetadataRequest
+
+from .questions import first_answer
+
+if TYPE_CHECKING:
+    from kafka.cluster import ClusterMetadata
+    from kafka.future import Future
+    from kafka.net.manager import KafkaConnectionManager
+
+    from .io_loop import IoLoop
+
+#: What kafka-python ends a refresh of metadata with, whose other topics have been updated.
+_OF_A_TOPIC = (
+    kafka_errors.UnknownTopicOrPartitionError,
+    kafka_errors.TopicAuthorizationFailedError,
+    kafka_errors.InvalidTopicError,
+)
+
+
+class TopicMetadata:
+    """The metadata that one consumer has; on any thread, unless a method says where.
+
+    Parameters
+    ----------
+    manager : KafkaConnectionManager
+        Whose metadata, and who asks for them.
+    loop : IoLoop
+        The same connections'.
+
+    Attributes
+    ----------
+    cluster : ClusterMetadata
+        kafka-python's own, for the assignor.
+    """
+
+    def __init__(self, manager: KafkaConnectionManager, loop: IoLoop) -> None:
+        self.cluster: ClusterMetadata = manager.cluster
+        self._manager = manager
+        self._loop = loop
+
+    # -- as they are ------------------------------------------------------------------------------
+
+    @property
+    def internal_topics(self) -> frozenset[str]:
+        """What brokers call internal among the topics that the metadata have."""
+        return frozenset(self.cluster.internal_topics)
+
+    def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
+        """Number of partitions of each topic; 0 of a topic that the metadata does not know."""
+        return {topic: len(self.cluster.partitions_for_topic(topic) or ()) for topic in topics}
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name of a topic, if the metadata have it."""
+        name: str | None = self.cluster.topic_name_for_id(topic_id)
+        return name
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of the topic, if the metadata have it."""
+        found: UUID | None = self.cluster.topic_id(topic)
+        return found
+
+    # -- asked for --------------------------------------------------------------------------------
+
+    def refresh(self) -> Future:
+        """Ask for new metadata; the future is done when it is there."""
+        return self.cluster.request_update()
+
+    def refresh_now(self) -> Future:
+        """As ``refresh``, for what is asked for the first time.
+
+        kafka-python waits ``retry_backoff_ms`` after each answer, also after that of its bootstrap,
+        which has no topics.
+        """
+        self.forget_backoff()
+        return self.cluster.request_update()
+
+    def forget_backoff(self) -> None:
+        """The next metadata that are asked for are no retry."""
+        self.cluster._last_refresh_ms = 0
+
+    def existing_topics(self, timeout_ms: float) -> frozenset[str]:
+        """All topics of the cluster that may be described, fetched now; not on the I/O loop.
+
+        Raises KafkaTimeoutError, which kafka-python's own ``topics()`` does not: it waits for ever.
+        """
+        cluster = self.cluster
+        if cluster.metadata_refresh_in_progress:  # it may not ask for all topics
+            with suppress(*_OF_A_TOPIC, kafka_errors.KafkaConnectionError):
+                self._loop.run(self._loop.wait_for, cluster.request_update(), timeout_ms)
+        before, cluster.need_all_topic_metadata = cluster.need_all_topic_metadata, True
+        try:
+            self._loop.run(first_answer, self._manager, self.refresh_now, timeout_ms)
+        finally:
+            cluster.need_all_topic_metadata = before
+        return frozenset(cluster.topics())
+
+    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
+        """Those of these topics that may not be described, asked now; not on the I/O loop.
+
+        Raises KafkaTimeoutError.
+        """
+        if not topics:
+            return frozenset()
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            min_version=4,
+        )
+        response: Any = self._loop.run(
+            first_answer, self._manager, lambda: self._manager.send(request), timeout_ms
+        )
+        refused = kafka_errors.TopicAuthorizationFailedError.errno
+        return frozenset(t.name for t in response.topics if t.error_code == refused)

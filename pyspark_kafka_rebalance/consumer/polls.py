@@ -1,0 +1,242 @@
+"""Polls: what a poll does, from the turn of the rebalance to the records that it hands out.
+
+One at a time, on the thread that polls; a wakeup may come from any.
+
+Invariants:
+ 1. No turn of the rebalance begins before somebody was told of the last one. What a poll that
+    raised has not told, the next one tells.
+ 2. A poll that has something to tell of the rebalance waits no longer, and tells it: a record that
+    cannot be read is met again by a later poll.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+from ..errors import UnreadableRecordError
+from .fetch_metadata import EndOffsets, FetchMetadata
+from .group_membership import GroupMembership
+from .hand_outs import HandOuts
+from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed
+from .ownership import Ownership
+from .poll_result import PollResult
+from .rebalance_listener import ListenerCalls
+from .rebalancing import Rebalancing
+
+if TYPE_CHECKING:
+    from .kafka_python.coordinator import GroupCoordinator
+
+#: How long poll waits for records at a stretch before it looks for rebalance events again.
+_SLICE_MS = 50
+
+
+class Polls:
+    """The polls of one consumer.
+
+    Parameters
+    ----------
+    consumer : KafkaConsumer
+        Who polls.
+    by_hand : callable
+        The library's own poll: timeout, number of records, whether to update the offsets.
+    io : GroupCoordinator
+        The seam to kafka-python.
+    membership : GroupMembership
+        Told that the application is alive.
+    ownership : Ownership
+        What a poll tells of the rebalance.
+    rebalancing : Rebalancing
+        Executes the turns.
+    listener : ListenerCalls
+        What it has raised is raised by the poll.
+    hand_outs : HandOuts
+        What goes to the application goes through it.
+    ends : EndOffsets
+        What fetches have said of the partitions' ends.
+    metadata_of : callable
+        Of a partition, what a poll tells of its end, once that is known.
+
+    Attributes
+    ----------
+    woken : threading.Event
+        Set: the poll under way ends early, or else the next one.
+    """
+
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        by_hand: Callable[[float, int | None, bool], dict[TopicPartition, list[Any]]],
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        ownership: Ownership,
+        rebalancing: Rebalancing,
+        listener: ListenerCalls,
+        hand_outs: HandOuts,
+        ends: EndOffsets,
+        metadata_of: Callable[[TopicPartition], FetchMetadata | None],
+    ) -> None:
+        self.woken = threading.Event()
+        self._consumer = consumer
+        self._by_hand = by_hand
+        self._io = io
+        self._subscription = io.subscription
+        self._membership = membership
+        self._ownership = ownership
+        self._rebalancing = rebalancing
+        self._listener = listener
+        self._hand_outs = hand_outs
+        self._ends = ends
+        self._metadata_of = metadata_of
+        self._untold = False  # while a poll runs, and after it if it raised
+
+    def poll(
+        self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
+    ) -> PollResult:
+        """Poll, and have the records handed out in this form; see `hand_out_as`."""
+        hand_out_as(self._consumer, form)
+        if self._is_by_hand(timeout_ms):
+            records = self._poll_by_hand(timeout_ms, max_records, True)
+            return PollResult(records, metadata=self._fetch_metadata(records))
+        return self._poll(timeout_ms, max_records, True)
+
+    def poll_records(
+        self,
+        form: Callable[..., Any],
+        timeout_ms: float,
+        max_records: int | None,
+        update_offsets: bool,
+    ) -> dict[TopicPartition, list[Any]]:
+        """As ``poll``; only the records, maybe without moving on behind them."""
+        hand_out_as(self._consumer, form)
+        if self._is_by_hand(timeout_ms):
+            return self._poll_by_hand(timeout_ms, max_records, update_offsets)
+        return self._poll(timeout_ms, max_records, update_offsets).records
+
+    def poll_membership(self) -> PollResult:
+        """A poll without records, for an application that may or may not be alive."""
+        self._membership.pumped()
+        if (untold := self._take_untold()) is not None:
+            return untold
+        self._io.poll()
+        self._rebalancing.begin_turn()
+        self._untold = True
+        self._rebalancing.apply_events()
+        self._listener.raise_failure()
+        self._untold = False
+        return self._result({}, {})
+
+    def forget_all(self) -> None:
+        """Nothing is assigned any more, and there is nothing to tell of it."""
+        self._untold = False
+        self._ends.collect(())
+
+    def _is_by_hand(self, timeout_ms: float) -> bool:
+        """Whether the library's own poll does it, or refuses it."""
+        closed = is_closed(self._consumer)
+        return closed or timeout_ms < 0 or not self._subscription.subscribed
+
+    def _poll_by_hand(
+        self, timeout_ms: float, max_records: int | None, update_offsets: bool
+    ) -> dict[TopicPartition, list[Any]]:
+        """The library's own poll: its checks, and what is assigned by hand.
+
+        It knows no wakeup, so it waits a slice at a time, as ``_poll`` does.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        self._end_iteration(update_offsets)
+        wait_ms = timeout_ms
+        while True:
+            records = self._by_hand(min(wait_ms, _SLICE_MS), max_records, update_offsets)
+            wait_ms = max(0.0, (deadline - time.monotonic()) * 1000)
+            if records or wait_ms == 0 or self.woken.is_set() or is_closed(self._consumer):
+                self.woken.clear()
+                self._ends.collect(self._consumer.assignment())
+                return records
+
+    def _poll(self, timeout_ms: float, max_records: int | None, update_offsets: bool) -> PollResult:
+        # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In
+        # between, kafka-python's fetcher waits for data a slice at a time.
+        if max_records is None:
+            max_records = self._consumer.config["max_poll_records"]
+        deadline = time.monotonic() + timeout_ms / 1000
+        self._end_iteration(update_offsets)
+        self._membership.polled()
+        if (untold := self._take_untold()) is not None:
+            return untold
+        self._io.poll()
+        self._ends.collect(self._subscription.owned())  # before this poll changes it
+        self._rebalancing.begin_turn()
+        self._untold = True
+        while True:
+            self._membership.polled()  # waiting in a poll is being alive, however long it takes
+            return_early = self._rebalancing.apply_events()
+            self._listener.raise_failure()
+            left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
+            try:
+                records = fetch_step(
+                    self._consumer, min(left_ms, _SLICE_MS), max_records, update_offsets
+                )
+            except UnreadableRecordError as error:
+                if not return_early:
+                    self._hand_outs.stopped(error)
+                    raise
+                records = {}  # first what this poll has to tell; a later one meets them again
+            looked_at = records.keys()
+            if update_offsets:
+                records = self._hand_outs.hand_out(records)
+            self._hand_outs.look_for_truncations(looked_at)
+            woken = self.woken.is_set()
+            if records or return_early or woken or time.monotonic() >= deadline:
+                self.woken.clear()
+                self._untold = False
+                return self._result(records, self._fetch_metadata(records))
+
+    def _end_iteration(self, update_offsets: bool) -> None:
+        """What ``__next__`` has fetched ahead is polled again by whoever polls in between.
+
+        It polls without updating the offsets.
+        """
+        if update_offsets:
+            end_iteration(self._consumer)
+
+    def _take_untold(self) -> PollResult | None:
+        """What the last poll learned and did not return, because it raised; None if nothing.
+
+        No other turn begins before that is told: it would complete revokes that nobody could delay.
+        """
+        if not self._untold:
+            return None
+        self._untold = False
+        result = self._result({}, {})
+        tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
+        return result if tells else None
+
+    def _result(
+        self,
+        records: dict[TopicPartition, list[Any]],
+        metadata: dict[TopicPartition, FetchMetadata],
+    ) -> PollResult:
+        ownership = self._ownership
+        return PollResult(
+            records,
+            ownership.to_be_revoked,
+            ownership.lost,
+            ownership.added,
+            ownership.revoked,
+            metadata,
+        )
+
+    def _fetch_metadata(
+        self, records: Collection[TopicPartition]
+    ) -> dict[TopicPartition, FetchMetadata]:
+        """What the fetches answered since the last poll say, seen from where this poll ends."""
+        self._ends.collect(self._subscription.owned())
+        told = self._ends.take_fresh().union(records) - self._ownership.gated
+        found = ((partition, self._metadata_of(partition)) for partition in told)
+        return {partition: metadata for partition, metadata in found if metadata is not None}
