@@ -40,7 +40,7 @@ def is_decided(java_options: Iterable[str]) -> bool:
 
 
 def class_archive(
-    name: str, java: Java, class_path: Sequence[Path], make: Callable[[Path], None]
+    name: str, java: Java, class_path: Sequence[Path], make: Callable[[Path], None] | None
 ) -> Path | None:
     """The archive of these classes for this Java, made when this is the first time.
 
@@ -52,8 +52,9 @@ def class_archive(
         That will use it.
     class_path : sequence of Path
         The jars. Java refuses the archive of others, also of the same at another time.
-    make : callable
-        Runs the program with :func:`options_to_make` of the path that it is given.
+    make : callable, optional
+        Runs the program with :func:`options_to_make` of the path that it is given. Without it the
+        archive is used only if it is there.
 
     Returns
     -------
@@ -63,6 +64,8 @@ def class_archive(
     try:
         archive = cache_folder() / "class-archives" / f"{name}-{_key(java, class_path)}.jsa"
         if not archive.exists():
+            if make is None:
+                return None
             _make_once(archive, make)
         return archive if archive.stat().st_size else None
     except OSError as error:  # such as a cache that can only be read

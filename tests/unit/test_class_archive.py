@@ -57,6 +57,14 @@ def test_an_archive_is_made_once(jar: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache")
+def test_without_a_way_to_make_it_one_that_is_there_is_used(jar: Path) -> None:
+    assert class_archive("spark", JAVA, [jar], None) is None
+    made = class_archive("spark", JAVA, [jar], Making())
+    assert made is not None
+    assert class_archive("spark", JAVA, [jar], None) == made
+
+
+@pytest.mark.usefixtures("cache")
 def test_of_those_that_want_it_at_once_one_makes_it(jar: Path) -> None:
     make = Making(takes_s=0.1)
     with ThreadPoolExecutor(4) as pool:
