@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
-from .figures import Delivery, Window, lane_rates, smooth
+from ..testing.rebalances.figures import Delivery, Window, lane_rates, smooth
 from .screen import COLOURS
 from .time_axis import INK, SMOOTH_BINS, SMOOTH_S, bin_edges, middles, name_above
 

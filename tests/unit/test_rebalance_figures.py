@@ -1,4 +1,4 @@
-"""What the demo computes from the ledger: rates, pauses, hand-overs."""
+"""What is computed from the ledger: rates, pauses, hand-overs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.demo.figures import (
+from pyspark_kafka_rebalance.testing.rebalances.figures import (
     Delivery,
     Rebalance,
     Window,
