@@ -68,8 +68,11 @@ demo: $(VENV)/.demo ## Watch three queries share a group while they join and lea
 test: test-environment ## Run all tests: unit, kafka and spark (SPARK=4.0 for another PySpark)
 test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
 test-spark: TESTS := tests/spark
+# Worth it with five Sparks and more.
+test: WARM_UP = $(WITH_SPARK) $(PY) -m tests.spark.spark_home
 test test-spark:
 	@$(FETCH_JARS) --peer
+	@$(WARM_UP)
 	@echo "== tests$(ON_SPARK)"
 	@$(WITH_SPARK) $(PY) -m pytest $(PARALLEL) $(ARGS) $(TESTS)
 

@@ -22,15 +22,24 @@ import pyspark
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_kafka_rebalance.demo.figures import RebalanceFigures, deliveries_of, figures_of
-from pyspark_kafka_rebalance.demo.scenario import Scenario, Settings
-from pyspark_kafka_rebalance.demo.screen import Screen
 from pyspark_kafka_rebalance.testing import kafka_from_environment
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
+from pyspark_kafka_rebalance.testing.rebalances.figures import (
+    RebalanceFigures,
+    deliveries_of,
+    figures_of,
+)
+from pyspark_kafka_rebalance.testing.rebalances.scenario import Scenario, Settings
 
 #: DESIGN, "What must be reached": seconds, by what happens to the group.
 GOALS_S = {"joins": 1.5, "stops": 1.0}
 RATIO_GOAL = 0.95
+
+
+class Unheard:
+    """Nobody is told what happens now."""
+
+    def say(self, status: str) -> None: ...
 
 
 def main() -> None:
@@ -51,11 +60,7 @@ def main() -> None:
             work = Path(folder, str(run))
             work.mkdir()
             scenario = Scenario(settings, cluster.bootstrap_servers, topic, topic, work)
-            with (
-                Path(folder, f"screen-{run}").open("w") as unseen,
-                Screen(Console(file=unseen), topic, scenario.lines) as screen,
-            ):
-                course = scenario.run(screen)
+            course = scenario.run(Unheard())
             ledger = read_ledger(scenario.ledger)
             found = figures_of(deliveries_of(ledger), course.rebalances)
             runs.append((tally(ledger, course.end_offsets), found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,10 +9,6 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
-
-# The brokers and Sparks of tests do not live long: without C2 and G1 they start in half the time,
-# and tests take a quarter less of the processor. Read by every Java of 9 and later.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
 # How long an example takes says more of what else this machine does.
 settings.register_profile("untimed", deadline=None)

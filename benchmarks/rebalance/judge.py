@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.demo.figures import (
+from pyspark_kafka_rebalance.testing.ledger import tally
+from pyspark_kafka_rebalance.testing.rebalances.figures import (
     Delivery,
     HandOver,
     Rebalance,
@@ -16,7 +17,6 @@ from pyspark_kafka_rebalance.demo.figures import (
     figures_of,
     kept_partitions,
 )
-from pyspark_kafka_rebalance.testing.ledger import tally
 
 from .peers import Peer
 from .scenario import Course

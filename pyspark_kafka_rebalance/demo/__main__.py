@@ -19,10 +19,10 @@ from rich.console import Console
 
 from ..testing import LocalKafkaError, kafka_from_environment
 from ..testing.ledger import read_ledger, tally
-from .figures import deliveries_of, figures_of
+from ..testing.rebalances.figures import deliveries_of, figures_of
+from ..testing.rebalances.scenario import Scenario, Settings
 from .picture import save_picture
 from .report import print_report, summary
-from .scenario import Scenario, Settings
 from .screen import Screen
 
 _TITLES = {

@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from .figures import Delivery, Window, counter_rates, rates, smooth, spans
-from .scenario import Course
+from ..testing.rebalances.figures import Delivery, Window, counter_rates, rates, smooth, spans
+from ..testing.rebalances.scenario import Course
 from .screen import COLOURS
 from .time_axis import INK, SMOOTH_BINS, bin_edges, middles, name_above
 

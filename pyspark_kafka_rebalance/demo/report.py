@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..testing.ledger import Tally
-from .figures import RebalanceFigures
+from ..testing.rebalances.figures import RebalanceFigures
 
 
 def summary(tally: Tally, figures: Sequence[RebalanceFigures]) -> str:

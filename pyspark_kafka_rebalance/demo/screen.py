@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..testing.rebalances.scenario import ReaderStatus
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -21,20 +22,6 @@ if TYPE_CHECKING:
 COLOURS = {"A": "#3b78b8", "B": "#e08a1e", "C": "#3f9b5f"}
 
 _PLAIN_LINE_EVERY_S = 3.0
-
-
-@dataclass(frozen=True)
-class Line:
-    """One reader right now."""
-
-    reader: str
-    state: str
-    partitions: int = 0
-    rows_per_second: float = 0.0
-    revoking: int = 0
-    lost: int = 0
-    lag: int = 0
-    committed: int = 0
 
 
 class Screen:
@@ -51,7 +38,7 @@ class Screen:
     """
 
     def __init__(
-        self, console: Console, title: str, lines: Callable[[], tuple[list[Line], float]]
+        self, console: Console, title: str, lines: Callable[[], tuple[list[ReaderStatus], float]]
     ) -> None:
         self._console = console
         self._title = title
@@ -136,7 +123,7 @@ class Screen:
         return Group(table, Text(f"{self._elapsed()}  {self._status}", "bold"))
 
 
-def _plain(line: Line) -> str:
+def _plain(line: ReaderStatus) -> str:
     text = f"{line.reader}: {line.partitions} partitions, {line.rows_per_second:,.0f} rows/s"
     if line.revoking:
         text += f", revoking {line.revoking}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from .figures import Window
+from ..testing.rebalances.figures import Window
 
 BIN_S = 0.1
 SMOOTH_S = 1.0

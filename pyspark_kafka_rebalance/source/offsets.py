@@ -74,12 +74,11 @@ class MemberState:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RebalanceEvent:
     """One row of ``includeRebalanceEvents``."""
 
     event: str  # assigned, revoke_requested, revoked, lost
-    topic: str
-    partition: int
+    partition: TopicPartition
     generation: int
 
 
@@ -102,7 +101,7 @@ class StreamOffset:
     revoking, lost : frozenset of TopicPartition
         Whose revoke was requested, which were no longer the query's, when the batch was planned;
         with a range here or without.
-    events : tuple of Event
+    events : tuple of RebalanceEvent
         The rows of ``includeRebalanceEvents``, in the order in which they happened.
     run : str or None
         Prefix of the client ids of the members of the run that planned the batch.
@@ -129,7 +128,7 @@ class StreamOffset:
     members: tuple[MemberState, ...] = ()
     revoking: frozenset[TopicPartition] = frozenset()
     lost: frozenset[TopicPartition] = frozenset()
-    events: tuple[Event, ...] = ()
+    events: tuple[RebalanceEvent, ...] = ()
     run: str | None = None
     warm_up: int | None = None
     initial: frozenset[TopicPartition] | None = None
@@ -190,7 +189,7 @@ class StreamOffset:
         if self.lost:
             state["lost"] = _numbers(self.lost)
         if self.events:
-            state["events"] = [[e.event, e.topic, e.partition, e.generation] for e in self.events]
+            state["events"] = [[e.event, *e.partition, e.generation] for e in self.events]
         if self.run is not None:
             state["run"] = self.run
         if self.warm_up is not None:
@@ -405,11 +404,11 @@ def _member(value: Any) -> MemberState:
     return MemberState(generation, tuple(sorted(_partitions(value["partitions"], name))))
 
 
-def _event(value: Any) -> Event:
+def _event(value: Any) -> RebalanceEvent:
     valid = isinstance(value, list) and len(value) == 4
     _require(valid, "state.events", value)
     event, topic, partition, generation = value
     valid = isinstance(event, str) and isinstance(topic, str) and _is_number(partition, INT_MAX)
     valid = valid and type(generation) is int and -1 <= generation <= INT_MAX
     _require(valid, "state.events", value)
-    return Event(event, topic, partition, generation)
+    return RebalanceEvent(event, TopicPartition(topic, partition), generation)

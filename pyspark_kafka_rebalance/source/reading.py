@@ -61,11 +61,11 @@ def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch
             yield columns[offset_range].beside(records)
     finally:
         fetcher.close()
-        _spare_collections()
+        _freeze_loaded_objects()
 
 
 @cache
-def _spare_collections() -> None:
+def _freeze_loaded_objects() -> None:
     """Take what is there now out of sight of the garbage collector, once in a worker's life.
 
     Spark's daemon has a worker collect garbage after each task: a walk over all that the modules
@@ -128,8 +128,8 @@ class ConstantColumns:
 def _event_rows(task: ReadTask, schema: pa.Schema) -> pa.RecordBatch:
     """One row for each rebalance event: null key and value, and what happened to the partition."""
     columns: dict[str, list[Any]] = {
-        "topic": [event.topic for event in task.events],
-        "partition": [event.partition for event in task.events],
+        "topic": [event.partition.topic for event in task.events],
+        "partition": [event.partition.partition for event in task.events],
         "revoking": [event.event == "revoke_requested" for event in task.events],
         "lost": [event.event == "lost" for event in task.events],
         "generation": [event.generation for event in task.events],

@@ -17,6 +17,15 @@ from .java import find_java
 
 log = logging.getLogger(__name__)
 
+#: A broker of a test is small, and many of them start beside something else.
+DEFAULT_JAVA_OPTIONS = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+
 _QUOTED_LINES = 30
 
 

@@ -29,6 +29,7 @@ class Java(NamedTuple):
     executable: Path
     version: int
     home: Path
+    build: str
 
 
 @lru_cache(maxsize=8)
@@ -45,9 +46,10 @@ def ask_java(executable: Path) -> Java | None:
     said = answer.stdout + answer.stderr
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
     home = re.search(r"java\.home = (.+)", said)
-    if answer.returncode != 0 or not version or not home:
+    build = re.search(r"java\.vm\.version = (.+)", said)
+    if answer.returncode != 0 or not version or not home or not build:
         return None
-    return Java(executable, int(version[1]), Path(home[1].strip()))
+    return Java(executable, int(version[1]), Path(home[1].strip()), build[1].strip())
 
 
 def find_java() -> Java:

@@ -21,9 +21,10 @@ from kafka.admin import (
 
 from ..errors import AuthenticationError
 from ..transport.secured_clients import admin_client
+from .broker import DEFAULT_JAVA_OPTIONS
 from .certificates import CertificateAuthority, Stores
 from .errors import LocalKafkaError
-from .local_kafka import DEFAULT_JAVA_OPTIONS, LocalKafka
+from .local_kafka import LocalKafka
 from .token_endpoint import TokenEndpoint
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -59,6 +60,11 @@ def wait_until(done: Callable[[], bool], what: str) -> None:
     while not done():
         assert time.monotonic() < deadline, f"waited for {what}"
         time.sleep(0.02)
+
+
+def test_a_broker_starts_from_an_archive_of_its_classes(kafka: LocalKafka) -> None:
+    pid = kafka.pid()
+    assert re.search(r"class-archives/kafka-.*\.jsa", Path(f"/proc/{pid}/maps").read_text())
 
 
 def test_records_come_back_as_they_were_produced(kafka: LocalKafka, topic_name: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
@@ -25,6 +24,7 @@ from pyspark_kafka_rebalance.testing.ledger import LedgerReader, Tally, tally
 from pyspark_kafka_rebalance.testing.local_spark import local_spark
 from pyspark_kafka_rebalance.testing.query_process import QueryProcess
 
+from . import spark_home
 from .warm_sparks import WarmQuery, WarmSparks
 
 # Spark starts its Python workers by this name, and they must find this package.
@@ -43,26 +43,12 @@ built_in_source = pytest.mark.skipif(
 )
 
 
-#: The shared session is a Spark Connect server as well, on a free port.
-_CONNECT_SERVER = {
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": "0",
-}
-
-
 @pytest.fixture(scope="session", autouse=True)
-def _compiled_pyspark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let Spark's Python processes find the installed PySpark.
-
-    In python/lib of its home Spark has it as a zip, which each of them would compile for 0.35 s.
-    """
-    home = tmp_path_factory.mktemp("spark-home")
-    for part in Path(pyspark.__file__).parent.iterdir():
-        if part.name != "python":
-            (home / part.name).symlink_to(part)
+def _sparks_start_soon() -> Iterator[None]:
+    """Those of this process and of those that it starts."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SPARK_HOME", str(home))
+        for name, value in spark_home.environment().items():
+            patched.setenv(name, value)
         yield
 
 
@@ -87,7 +73,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     master = None
     if os.environ.get("TESTS_ON_SPARK_CLUSTER"):
         master = request.getfixturevalue("cluster").master
-    conf = {"spark.sql.session.timeZone": "UTC", **_CONNECT_SERVER}
+    conf = {"spark.sql.session.timeZone": "UTC", **spark_home.CONNECT_SERVER}
     if HAS_ADMISSION_CONTROL:  # as built_in_source
         conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
     session = local_spark("tests", conf=conf, master=master)

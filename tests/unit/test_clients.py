@@ -11,8 +11,8 @@ import pytest
 from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.source.group import clients
+from pyspark_kafka_rebalance.source.group.assign_client import AssignClient
 from pyspark_kafka_rebalance.source.group.clients import build_clients
-from pyspark_kafka_rebalance.source.group.fixed_assignment import FixedAssignment
 from pyspark_kafka_rebalance.source.group.query_member import QueryMember
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
@@ -71,7 +71,7 @@ def test_one_that_cannot_be_built_closes_those_beside_it(built: list[Client]) ->
     assert [(m.config["client_id"], m.closed) for m in built] == [("bad-0", False), ("bad-1", True)]
 
 
-@pytest.mark.parametrize("kind", [DeferredRevokeConsumer, FixedAssignment])
+@pytest.mark.parametrize("kind", [DeferredRevokeConsumer, AssignClient])
 def test_both_kinds_have_what_a_query_needs_of_a_member(kind: type) -> None:
     """mypy says so of one alone: the other inherits from classes that are not typed."""
     wanted = {name: found for name, found in vars(QueryMember).items() if not name.startswith("_")}

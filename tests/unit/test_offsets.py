@@ -16,8 +16,8 @@ from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.offsets import (
     INITIAL_OFFSET,
-    Event,
     MemberState,
+    RebalanceEvent,
     StreamOffset,
 )
 
@@ -53,9 +53,7 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
         ),
         revoking=frozenset(p for p in partitions if draw(st.booleans())),
         lost=frozenset(p for p in partitions if draw(st.booleans())),
-        events=tuple(
-            Event("lost", p.topic, p.partition, 7) for p in partitions if draw(st.booleans())
-        ),
+        events=tuple(RebalanceEvent("lost", p, 7) for p in partitions if draw(st.booleans())),
         run=draw(st.none() | st.text(max_size=4)),
         warm_up=warm_up,
         initial=None if ranges else draw(st.none() | st.frozensets(PARTITIONS, max_size=3)),
@@ -134,7 +132,7 @@ def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
         members=(MemberState(41, (p10, p2)), MemberState(41)),
         revoking=frozenset({p10}),
         lost=frozenset({other}),
-        events=(Event("revoke_requested", "b", 10, 41),),
+        events=(RebalanceEvent("revoke_requested", TopicPartition("b", 10), 41),),
         run="r",
     )
     assert json.dumps(offset.to_json_dict(), separators=(",", ":")) == (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offsets import Event, MemberState, StreamOffset
+from pyspark_kafka_rebalance.source.offsets import MemberState, RebalanceEvent, StreamOffset
 from pyspark_kafka_rebalance.source.plan.batch_planner import backlog, plan_batch
 from pyspark_kafka_rebalance.source.plan.data_loss import BeyondEnd, find_beyond_end, find_data_loss
 from pyspark_kafka_rebalance.source.plan.tasks import (
@@ -232,7 +232,10 @@ def test_ranges_without_an_owner_go_where_there_is_least_to_do() -> None:
 
 
 def test_events_are_in_one_task_only() -> None:
-    events = (Event("lost", "t", 1, 7), Event("assigned", "t", 2, 8))
+    events = (
+        RebalanceEvent("lost", TopicPartition("t", 1), 7),
+        RebalanceEvent("assigned", TopicPartition("t", 2), 8),
+    )
     with_ranges = group_into_tasks(batch({0: 1, 1: 1}, (0,), (1,), events=events), 2)
     assert [task.events for task in with_ranges] == [events, ()]
     assert partitions(with_ranges) == [[0], [1]]
@@ -245,7 +248,7 @@ def test_a_batch_of_nothing_has_no_task() -> None:
 
 def test_a_warm_up_has_a_task_for_every_reader() -> None:
     assert group_into_tasks(StreamOffset(warm_up=1), 3) == [ReadTask(warm_up=True)] * 3
-    events = (Event("assigned", "t", 2, 8),)
+    events = (RebalanceEvent("assigned", TopicPartition("t", 2), 8),)
     with_events = group_into_tasks(StreamOffset(warm_up=1, events=events), 2)
     assert with_events == [ReadTask(events=events, warm_up=True), ReadTask(warm_up=True)]
 

@@ -30,7 +30,7 @@ class NothingToRead:
 @pytest.fixture
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(reading, "RangeFetcher", NothingToRead)
-    reading._spare_collections.cache_clear()
+    reading._freeze_loaded_objects.cache_clear()
     gc.unfreeze()
     yield
     gc.unfreeze()

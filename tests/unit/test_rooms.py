@@ -118,6 +118,19 @@ def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
         assert "pytest" not in {name.partition(".")[0] for name in imported_by(path)}, path
 
 
+def test_benchmarks_leave_the_demo_alone() -> None:
+    """Also as a name that a process is started by; what both use is in ``testing/rebalances/``."""
+    files = [*(PACKAGE.parent / "benchmarks").rglob("*.py")]
+    assert files
+    assert [path.name for path in files if f"{NAME}.demo" in path.read_text()] == []
+    assert [
+        f"{path.name} imports {name}"
+        for path in files
+        for name in imported_by(path)
+        if room_of(name) == "demo"
+    ] == []
+
+
 def private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 

@@ -19,7 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from .event_rows import EventRows, RebalanceEvent
+from ..offsets import RebalanceEvent
+from .event_rows import EventRows
 from .marks import Marks
 from .owned_partitions import OwnedPartition, OwnedPartitions
 from .unproven_batches import UnprovenBatches

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from ..offsets import Event, MemberState, StreamOffset
-from .event_rows import RebalanceEvent
+from ..offsets import MemberState, RebalanceEvent, StreamOffset
 from .query_state import SharedState
 
 
@@ -73,10 +72,7 @@ class BatchState:
             ),
             revoking=self.revoking,
             lost=self.lost,
-            events=tuple(
-                Event(e.event, e.partition.topic, e.partition.partition, e.generation)
-                for e in events
-            ),
+            events=tuple(events),
         )
 
 

@@ -15,7 +15,7 @@ from ...consumer.deferred import DeferredRevokeConsumer
 from ...consumer.group_description import describe_group
 from ...errors import AuthenticationError, AuthorizationError, KafkaRebalanceError, names_of
 from ..cluster_query import ask_cluster
-from .fixed_assignment import FixedAssignment, has_members
+from .assign_client import AssignClient, has_members
 from .query_member import QueryClient
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _fixed(
     """
     with _naming_brokers(config):
         client = DeferredRevokeConsumer(group_id=options.group_id, **config)
-        member = FixedAssignment(client, partitions, options.fail_on_data_loss)
+        member = AssignClient(client, partitions, options.fail_on_data_loss)
     try:
         group = ask_cluster(
             options,

@@ -7,18 +7,10 @@ The rows of ``includeRebalanceEvents``, and what was lost. A revoke waits for th
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
-
-@dataclass(frozen=True)
-class RebalanceEvent:
-    """One row of ``includeRebalanceEvents``."""
-
-    event: str  # assigned, revoke_requested, revoked, lost
-    partition: TopicPartition
-    generation: int
+from ..offsets import RebalanceEvent
 
 
 class EventRows:

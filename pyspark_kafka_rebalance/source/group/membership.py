@@ -20,12 +20,12 @@ from kafka.structs import TopicPartition
 
 from ...consumer.pump import Pump
 from ...fetch.offset_range import OffsetRange
+from ..offsets import RebalanceEvent
 from .batch_proofs import BatchProofs
 from .batch_state import BatchState, state_for_offset, state_now
 from .clients import partitions_of
 from .coverage import Coverage
 from .deletion_watch import DeletionWatch
-from .event_rows import RebalanceEvent
 from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .joining import Joining

@@ -1,6 +1,6 @@
 """QueryMember: what a query needs of whoever owns partitions for it.
 
-``DeferredRevokeConsumer`` is one, a member of the group; ``FixedAssignment`` is the other, which
+``DeferredRevokeConsumer`` is one, a member of the group; ``AssignClient`` is the other, which
 names its partitions itself. Questions to the brokers that have nothing to do with owning go to the
 ``ClusterQueries`` beside it (:class:`QueryClient`).
 """

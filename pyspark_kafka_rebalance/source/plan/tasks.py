@@ -16,7 +16,7 @@ from kafka.protocol.consumer import DEFAULT_GENERATION_ID
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from ..offsets import Event, StreamOffset
+from ..offsets import RebalanceEvent, StreamOffset
 
 
 class TaskRange(NamedTuple):
@@ -45,7 +45,7 @@ class ReadTask:
     """What one Spark task reads: ranges, then rows for events; a warm-up reads nothing."""
 
     ranges: tuple[TaskRange, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[RebalanceEvent, ...] = ()
     warm_up: bool = False
 
 

@@ -183,7 +183,7 @@ def rates(deliveries: Sequence[Delivery], edges: Sequence[float]) -> dict[str, l
     return _rates(deliveries, edges, lambda delivery: delivery.reader)
 
 
-def lane_rates(
+def partition_rates(
     deliveries: Sequence[Delivery], edges: Sequence[float]
 ) -> dict[tuple[TopicPartition, str], list[float]]:
     """Rows per second of each partition by each of its readers in each bin between two edges."""

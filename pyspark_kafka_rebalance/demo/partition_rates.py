@@ -1,4 +1,4 @@
-"""One lane for each partition: its rows per second over time, in the colour of its reader.
+"""One band for each partition: its rows per second over time, in the colour of its reader.
 
 Drawn again and again by ``notebooks/rebalance.ipynb`` while the queries run.
 """
@@ -14,28 +14,28 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
-from .figures import Delivery, Window, lane_rates, smooth
+from ..testing.rebalances.figures import Delivery, Window, partition_rates, smooth
 from .screen import COLOURS
 from .time_axis import INK, SMOOTH_BINS, SMOOTH_S, bin_edges, middles, name_above
 
 _EMPTY = "#eceef0"
 _PALETTE = 64  # colours, shades of edges and letters included
 
-#: How much of the space from one lane to the next a full one takes.
+#: How much of the space from one band to the next a full one takes.
 _FULL = 0.84
 
-#: A full lane, in rates of the producer: what was waiting comes at once, and is cut.
+#: A full band, in rates of the producer: what was waiting comes at once, and is cut.
 _CUT_AT = 2.0
 
 
-def draw_lanes(
+def draw_partition_rates(
     deliveries: Sequence[Delivery],
     window: Window,
     marks: Mapping[str, float],
     produced: float,
     title: str = "",
 ) -> bytes:
-    """Draw the lanes.
+    """Draw the bands.
 
     Parameters
     ----------
@@ -57,16 +57,16 @@ def draw_lanes(
     """
     began, seconds = window.since, max(window.until - window.since, 1.0)
     edges = bin_edges(Window(began, began + seconds))
-    lanes = {
-        lane: smooth(values, SMOOTH_BINS) for lane, values in lane_rates(deliveries, edges).items()
+    rates = {
+        of: smooth(values, SMOOTH_BINS) for of, values in partition_rates(deliveries, edges).items()
     }
-    partitions = sorted({partition for partition, _ in lanes})
+    partitions = sorted({partition for partition, _ in rates})
     height = 1.7 + 0.5 * max(1, len(partitions))
     figure = Figure(figsize=(10, height), dpi=100, layout="constrained")
     axes = figure.subplots()
     times = middles(edges)
     bottoms = {partition: n + _FULL / 2 for n, partition in enumerate(partitions)}
-    for (partition, reader), values in lanes.items():
+    for (partition, reader), values in rates.items():
         bottom = bottoms[partition]
         heights = [min(1.0, value / produced / _CUT_AT) * _FULL for value in values]
         axes.fill_between(
@@ -87,7 +87,7 @@ def draw_lanes(
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
     figure.legend(
         handles=[
-            *(Patch(color=COLOURS[r], label=f"read by {r}") for r in sorted({r for _, r in lanes})),
+            *(Patch(color=COLOURS[r], label=f"read by {r}") for r in sorted({r for _, r in rates})),
             Patch(color=_EMPTY, label="nothing yet"),
             Line2D(
                 [], [], color="#9aa0a6", linestyle="--", label=f"produced: {produced:,.0f} rows/s"

@@ -22,8 +22,8 @@ from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..testing.child_process import ChildProcess, orders, tell
-from ..testing.ledger import LedgerWriter
+from ..child_process import ChildProcess, orders, tell
+from ..ledger import LedgerWriter
 
 
 class BlockingConsumerProcess(ChildProcess):

@@ -1,4 +1,4 @@
-"""What the demo computes from the ledger: rates, pauses, hand-overs."""
+"""What is computed from the ledger: rates, pauses, hand-overs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.demo.figures import (
+from pyspark_kafka_rebalance.testing.rebalances.figures import (
     Delivery,
     Rebalance,
     Window,
@@ -15,8 +15,8 @@ from pyspark_kafka_rebalance.demo.figures import (
     figures_of,
     hand_overs,
     kept_partitions,
-    lane_rates,
     longest_pause,
+    partition_rates,
     rates,
     rows_per_second,
     smooth,
@@ -87,9 +87,9 @@ def test_usual_overhead_between_batches_is_part_of_them():
     assert rates(batches, [2.0, 2.1, 3.0])["A"] == pytest.approx([100.0, 100.0])
 
 
-def test_a_lane_is_a_partition_by_each_of_its_readers():
+def test_rates_of_a_partition_are_those_of_each_of_its_readers():
     moved = [*steady("A", P0, 0.0, 2.0), *steady("B", P0, 2.0, 4.0), *steady("A", P1, 0.0, 4.0)]
-    assert lane_rates(moved, [0.0, 2.0, 4.0]) == {
+    assert partition_rates(moved, [0.0, 2.0, 4.0]) == {
         (P0, "A"): [pytest.approx(100.0), 0.0],
         (P0, "B"): [0.0, pytest.approx(100.0)],
         (P1, "A"): [pytest.approx(100.0), pytest.approx(100.0)],

@@ -16,11 +16,11 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, MembershipError
-from pyspark_kafka_rebalance.source.group import fixed_assignment
-from pyspark_kafka_rebalance.source.group.fixed_assignment import FixedAssignment
+from pyspark_kafka_rebalance.source.group import assign_client
+from pyspark_kafka_rebalance.source.group.assign_client import AssignClient
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-MakeClient = Callable[..., FixedAssignment]
+MakeClient = Callable[..., AssignClient]
 
 
 @pytest.fixture
@@ -28,21 +28,21 @@ def client_of(kafka: LocalKafka, group_id: str) -> Iterator[MakeClient]:
     """Make clients of partitions; closed at the end."""
     with ExitStack() as stack:
 
-        def make(*partitions: TopicPartition, fail: bool = True, **config: Any) -> FixedAssignment:
+        def make(*partitions: TopicPartition, fail: bool = True, **config: Any) -> AssignClient:
             consumer = DeferredRevokeConsumer(
                 bootstrap_servers=kafka.bootstrap_servers,
                 group_id=group_id,
                 reconnect_backoff_max_ms=200,
                 **config,
             )
-            client = FixedAssignment(consumer, partitions, fail)
+            client = AssignClient(consumer, partitions, fail)
             stack.callback(client.close, timeout_ms=2_000)
             return client
 
         yield make
 
 
-def polls_until(client: FixedAssignment, done: Callable[[], bool]) -> None:
+def polls_until(client: AssignClient, done: Callable[[], bool]) -> None:
     """Poll as the pump does."""
 
     def polled() -> bool:
@@ -52,7 +52,7 @@ def polls_until(client: FixedAssignment, done: Callable[[], bool]) -> None:
     wait_until(polled, "the client gets there")
 
 
-def acknowledged(client: FixedAssignment, offset: int, *partitions: TopicPartition) -> bool:
+def acknowledged(client: AssignClient, offset: int, *partitions: TopicPartition) -> bool:
     return all(client.acknowledged(p) == offset for p in partitions)
 
 
@@ -100,7 +100,7 @@ def test_the_group_does_not_forget_partitions_that_are_quiet(
     admin.delete_groups([group_id])  # as the broker does after a week without a commit
     admin.close()
     assert kafka.committed(group_id) == {}
-    monkeypatch.setattr(fixed_assignment, "_COMMIT_ANEW_S", 0.0)
+    monkeypatch.setattr(assign_client, "_COMMIT_ANEW_S", 0.0)
     client._commit_anew_at = 0.0
     polls_until(client, lambda: kafka.committed(group_id) == {before: 7, own: 9})
     client.commit_processed({own: 12})

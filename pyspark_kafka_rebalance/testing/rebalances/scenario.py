@@ -1,4 +1,4 @@
-"""The demo's course: A runs, B joins, C joins, B leaves, the rest ends; under a steady load."""
+"""The scenario: A runs, B joins, C joins, B leaves, the rest ends; under a steady load."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any, Protocol
 
 from kafka.structs import TopicPartition
 
-from ..testing.child_process import ChildProcess
-from ..testing.query_process import QueryProcess
+from ..child_process import ChildProcess
+from ..query_process import QueryProcess
 from .blocking import BlockingConsumerProcess
 from .figures import Rebalance, Window
 from .group_watch import GroupWatch, View
-from .screen import Line
 
 READERS = ("A", "B", "C")
 
@@ -31,7 +30,7 @@ _RATE_OVER_S = 3.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What the demo is asked for.
+    """What a run is asked for.
 
     Attributes
     ----------
@@ -96,6 +95,20 @@ class Course:
     stopping_at: float = 0.0
 
 
+@dataclass(frozen=True)
+class ReaderStatus:
+    """One reader right now."""
+
+    reader: str
+    state: str
+    partitions: int = 0
+    rows_per_second: float = 0.0
+    revoking: int = 0
+    lost: int = 0
+    lag: int = 0
+    committed: int = 0
+
+
 class Announcer(Protocol):
     """Whoever is told what happens now: a ``Screen``, a notebook."""
 
@@ -104,7 +117,7 @@ class Announcer(Protocol):
 
 
 class Scenario:
-    """One run of the demo.
+    """One run.
 
     Parameters
     ----------
@@ -335,7 +348,7 @@ class Scenario:
 
     # -- what there is to see ---------------------------------------------------------------------
 
-    def lines(self) -> tuple[list[Line], float]:
+    def lines(self) -> tuple[list[ReaderStatus], float]:
         """The readers right now, and the produced records per second."""
         now = time.time()
         with self._lock:
@@ -357,7 +370,7 @@ class Scenario:
             # The broker says what a reader shall have; until it is released it has more.
             owned = view.owned.get(name, frozenset()) | revoking
             found.append(
-                Line(
+                ReaderStatus(
                     name,
                     self._states[name],
                     len(owned),

@@ -15,7 +15,7 @@ from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
-from ..consumer.group_description import GroupDescription, describe_group
+from ...consumer.group_description import GroupDescription, describe_group
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,4 +1,4 @@
-"""FixedAssignment: owns what a query names itself (``assign``), as long as it exists.
+"""AssignClient: owns what a query names itself (``assign``), as long as it exists.
 
 It is no member of the group, so nothing rebalances, and it commits to the group all the same, for
 lag tools and for whoever reads on (``simple_commits``). Everything is assigned with the first poll,
@@ -31,7 +31,7 @@ _COMMIT_ANEW_S = 3_600.0
 _LOOKUP_TIMEOUT_MS = 5_000
 
 
-class FixedAssignment:
+class AssignClient:
     """The :class:`QueryMember` of ``assign``.
 
     Parameters

@@ -1,4 +1,4 @@
-"""A steady producer in a process of its own, so that nothing in the demo disturbs its pace."""
+"""A steady producer in a process of its own, so that nothing disturbs its pace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from ..testing.child_process import orders, tell
+from ..child_process import orders, tell
 
 #: How often what is due is sent, and how often it tells how much that was.
 _SEND_EVERY_S = 0.02

@@ -1,4 +1,4 @@
-"""What the demo reads out of the broker's description of the group."""
+"""What a scenario reads out of the broker's description of the group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.demo.group_watch import View, next_view
+from pyspark_kafka_rebalance.testing.rebalances.group_watch import View, next_view
 
 P = [TopicPartition("t", n) for n in range(4)]
 ENDS = dict.fromkeys(P, 10)
