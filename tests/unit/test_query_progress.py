@@ -243,8 +243,8 @@ def test_another_source_and_another_thing_are_refused() -> None:
     with pytest.raises(TypeError, match="neither a streaming query nor its progress: 3"):
         progress(3)
     newer = reported(None, FIRST, None)
-    newer["sources"][0]["endOffset"]["version"] = 3
-    with pytest.raises(OffsetFormatError, match="version 3"):
+    newer["sources"][0]["endOffset"]["version"] = 4
+    with pytest.raises(OffsetFormatError, match="version 4"):
         progress(newer)
 
 
