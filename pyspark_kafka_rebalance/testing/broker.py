@@ -125,14 +125,20 @@ class Broker:
         log.info("broker %d starts at port %d (pid %d)", self.broker_id, self.port, self._pid)
 
     def send(self, number: signal.Signals) -> None:
-        """Send the broker a signal; nothing when it has ended."""
+        """Send the broker a signal; nothing when it has ended.
+
+        With SIGSTOP it answers nothing any more when this returns.
+        """
         if self._watchdog is None:
             return
         assert self._watchdog.stdin is not None
+        assert self._watchdog.stdout is not None
         # The watchdog ends with the broker, possibly right now.
         with contextlib.suppress(BrokenPipeError):
             self._watchdog.stdin.write(bytes([number]))
             self._watchdog.stdin.flush()
+            if number is signal.SIGSTOP:
+                self._watchdog.stdout.readline()
 
     def wait_until_ended(self, timeout_s: float) -> bool:
         """Whether the process ended within that time."""

@@ -9,11 +9,13 @@ which go to the broker. When that end closes, or this process has another parent
 parent is gone, by whatever means: the broker is killed, and the folder is removed unless its name
 is empty. Both are looked at, since a process that the parent forked may hold the pipe open.
 
-Standard output: the broker's pid. Exit code: the broker's, when it ends by itself.
+Standard output: the broker's pid, and a line each time that it is suspended, once it is. Exit code:
+the broker's, when it ends by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -36,6 +38,16 @@ def _pass_signals_on(broker: subprocess.Popen[bytes], parent: int) -> None:
             return
         for number in numbers:
             broker.send_signal(number)
+            if number == signal.SIGSTOP:
+                _wait_until_stopped(broker.pid)
+                os.write(1, b"suspended\n")
+
+
+def _wait_until_stopped(pid: int) -> None:
+    """Threads that run on other processors go on for a moment, and may answer a request in it."""
+    if hasattr(os, "waitid"):  # not before Python 3.13 on macOS
+        with contextlib.suppress(ChildProcessError):  # has ended
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def _main() -> None:

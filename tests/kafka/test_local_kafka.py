@@ -48,10 +48,15 @@ def read_all(servers: str, topic: str) -> list[Any]:
         return records
 
 
+def state(pid: int) -> str:
+    """As Linux says it: T is stopped, Z is a zombie."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def exists(pid: int) -> bool:
     """Whether the process exists; one that ended and was not collected does not."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return state(pid) != "Z"
     return False
 
 
@@ -152,6 +157,12 @@ def test_data_survives_kill_and_stop_and_two_clusters_do_not_collide(tmp_path: P
 def test_a_suspended_broker_is_silent_and_comes_back() -> None:
     with LocalKafka() as kafka:
         host, port = kafka.bootstrap_servers.split(":")
+        pid = kafka.pid()
+        assert pid is not None
+        for _ in range(10):
+            kafka.suspend(1)
+            assert state(pid) == "T", "not a moment later: a request would be answered in it"
+            kafka.resume(1)
         kafka.suspend(1)
         with socket.create_connection((host, int(port)), timeout=0.5) as connection:
             connection.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))  # ApiVersions
