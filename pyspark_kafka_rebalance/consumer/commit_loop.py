@@ -84,7 +84,7 @@ class CommitLoop:
         self._metadata_bytes = DEFAULT_METADATA_BYTES
         self._changed: dict[TopicPartition, Committable] = {}  # of those the gaps, not the offset
         self._tell_changed_at = 0.0
-        self._alarm = io.alarm()
+        self._alarm = io.loop.alarm()
 
     # -- any thread -------------------------------------------------------------------------------
 

@@ -53,7 +53,10 @@ class HandOuts:
         self, io: GroupCoordinator, membership: GroupMembership, ownership: Ownership
     ) -> None:
         self.lock = threading.Lock()
-        self._io = io
+        self._group_id = io.group_id
+        self._subscription = io.subscription
+        self._metadata = io.metadata
+        self._starts = io.starts
         self._membership = membership
         self._ownership = ownership
         self._completion = Completion()
@@ -74,9 +77,13 @@ class HandOuts:
         """
         with self.lock:
             self._refuse_lost(offsets)
-            begun = {p: offset for p, offset in offsets.items() if not self._stands_at(p, offset)}
-            self._completion.refuse_truncated(begun)
-            news = {p: offset for p, offset in offsets.items() if not self._is_past(p, offset)}
+            # As long as nothing is handed out, it may be where the group is, and no less.
+            starts = {p: start.offset for p in offsets if (start := self._starts.of(p))}
+            self._completion.refuse_truncated(
+                {p: offset for p, offset in offsets.items() if offset != starts.get(p)}
+            )
+            begun = self._completion.has_begun
+            news = {p: at for p, at in offsets.items() if begun(p) or at >= starts.get(p, at)}
             self._membership.commit(self._entries(self._completion.complete_below(news)))
 
     def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
@@ -118,7 +125,7 @@ class HandOuts:
             self._membership.commits.drop(partitions)
             self._completion.forget(partitions)
             for partition in partitions:
-                self._io.take_start(partition)  # the group is to go back from there
+                self._starts.take(partition)  # the group is to go back from there
 
     # -- the thread that polls --------------------------------------------------------------------
 
@@ -135,7 +142,7 @@ class HandOuts:
                 bound = self._bound(partition)
                 brought = list(_offsets(found))
                 first, after = brought[0][0][0], brought[-1][0][-1] + 1
-                if (start := self._io.take_start(partition)) is not None:
+                if (start := self._starts.take(partition)) is not None:
                     self._begin(partition, start, first, bound)
                 unreadable = self._unreadable.get(partition)
                 if unreadable is not None and after > unreadable.start:  # it could be read now
@@ -167,7 +174,7 @@ class HandOuts:
         """Positions that went back where there is no record yet."""
         with self.lock:
             for partition in self._completion.partitions() - set(handed_out):
-                position = self._io.position(partition)
+                position = self._subscription.position(partition)
                 # Where the application sought, lower offsets may be committed from the seek on, and
                 # once more from the next hand-out on; not with each poll in between.
                 if position is not None and not self._completion.was_sought(partition):
@@ -192,7 +199,7 @@ class HandOuts:
                     self._completion.skip(partition, *unreadable)
                     return  # an offset is given for one partition alone, whose polls go on
             self._completion.sought(partitions, offset)
-            if offset is not None and self._io.subscribed:
+            if offset is not None and self._subscription.subscribed:
                 for partition in partitions:
                     self._membership.commits.move_back(partition, offset)
 
@@ -242,7 +249,7 @@ class HandOuts:
         """
         with self.lock:
             if not self._completion.has_begun(partition):
-                start = self._io.start_of(partition)
+                start = self._starts.of(partition)
                 if start is not None and start.offset == offset and is_ours(start.metadata):
                     return str(start.metadata)  # as the owner before has told
             if by_hand and self._completion.is_complete(partition, offset):
@@ -274,25 +281,15 @@ class HandOuts:
         if first < start.offset:  # sought, or found to be truncated
             self._membership.commits.move_back(partition, first)
 
-    def _stands_at(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether nothing was handed out yet, and the group is there."""
-        start = self._io.start_of(partition)
-        return start is not None and offset == start.offset
-
-    def _is_past(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether polls begin where the group is, and that is further already."""
-        start = self._io.start_of(partition)
-        if start is None or self._completion.has_begun(partition):
-            return False
-        return bool(offset < start.offset)
-
     def _bound(self, partition: TopicPartition) -> str:
         """What a commit's metadata are bound to: the same offsets elsewhere are other records."""
-        return f"{self._io.topic_id(partition.topic) or partition.topic}-{partition.partition}"
+        return (
+            f"{self._metadata.topic_id(partition.topic) or partition.topic}-{partition.partition}"
+        )
 
     def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
         # Assigned by hand there is no membership that commits.
-        committable = self._ownership.assignment if self._io.subscribed else frozenset()
+        committable = self._ownership.assignment if self._subscription.subscribed else frozenset()
         refuse_strangers(offsets, committable)
         self._refuse_overdue(offsets)
         self._membership.record.refuse_lost(offsets)
@@ -311,7 +308,7 @@ class HandOuts:
             log.warning(
                 "group %s: %s-%d goes back to offset %d: its log was truncated or its topic "
                 "created anew; what was processed from there on is not committed any more",
-                self._io.group_id,
+                self._group_id,
                 *partition,
                 offset,
             )

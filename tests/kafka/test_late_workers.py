@@ -33,14 +33,15 @@ def create_anew(kafka, topic_name, partition):
     """The topic is created anew with twenty records, under a member that has it back then."""
 
     def create(member: DeferredRevokeConsumer) -> None:
-        known = member._io.topic_id(topic_name)
+        metadata = member._io.metadata
+        known = metadata.topic_id(topic_name)
         kafka.delete_topic(topic_name)
         kafka.create_topic(topic_name)
         kafka.produce(topic_name, [b"new"] * 20)
 
         def is_back() -> bool:
             member.poll_membership()
-            return partition in member.assignment() and member._io.topic_id(topic_name) != known
+            return partition in member.assignment() and metadata.topic_id(topic_name) != known
 
         wait_until(is_back, "it is assigned, and the metadata know the new topic")
 
@@ -75,7 +76,7 @@ def test_the_group_does_not_go_back_behind_another_owner(
     other.commit_processed({partition: 10})
     assert other.drain(10_000)
     other.close()
-    poll_until(lambda: member._io.position(partition) == 10, member)
+    poll_until(lambda: member._io.subscription.position(partition) == 10, member)
     if more:
         kafka.produce(topic_name, [b"more"] * more)
         read_to_end(member, 14)
@@ -100,7 +101,7 @@ def test_the_background_does_not_go_back_behind_where_reading_begins(
     if first:
         wait_until_assigned(member, partition)
         member.pause(partition)
-        poll_until(lambda: member._io.position(partition) == 7, member)
+        poll_until(lambda: member._io.subscription.position(partition) == 7, member)
     else:
         assert read_to_end(member, 9) == [7, 8, 9]
     member.commit_processed({partition: 5})

@@ -80,7 +80,6 @@ class Application:
                 cluster=cluster,
             ),
             subscription=self.subscription,
-            alarm=lambda: Alarm(clock),
             coordinator=lambda: LANE,
             join_node=JOIN_NODE,
             coordinator_unknown=lambda: not self.known,

@@ -64,7 +64,6 @@ class Application:
             ),
             metadata=SimpleNamespace(topic_name=lambda topic_id: "t"),
             subscription=SimpleNamespace(subscribed=True, topics=frozenset(["t"]), pattern=None),
-            alarm=lambda: alarm,
             coordinator_unknown=lambda: False,
             coordinator_dead=lambda reason: None,
             coordinator=lambda: "broker",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
-from uuid import UUID
 
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
@@ -31,7 +30,6 @@ from .topic_metadata import TopicMetadata
 if TYPE_CHECKING:
     from kafka.consumer.subscription_state import SubscriptionState
     from kafka.future import Future
-    from kafka.net.wakeup_notifier import WakeupNotifier
 
 require_names(
     {
@@ -104,33 +102,6 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             self.fetch_committed_offsets_async,
             self.config["request_timeout_ms"],
         )
-
-    # -- of the parts, what CommitLoop and HandOuts use together with the coordinator -------------
-
-    def alarm(self) -> WakeupNotifier:
-        """See IoLoop."""
-        return self.loop.alarm()
-
-    @property
-    def subscribed(self) -> bool:
-        """See Subscription."""
-        return self.subscription.subscribed
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """See Subscription."""
-        return self.subscription.position(partition)
-
-    def start_of(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """See Starts."""
-        return self.starts.of(partition)
-
-    def take_start(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """See Starts."""
-        return self.starts.take(partition)
-
-    def topic_id(self, topic: str) -> UUID | None:
-        """See TopicMetadata."""
-        return self.metadata.topic_id(topic)
 
     # -- what kafka-python calls ------------------------------------------------------------------
 
