@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,32 +11,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
-from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.testing import LocalKafka
-
-
-@pytest.fixture
-def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMembership]]:
-    """Make the members of queries; stopped at the end."""
-    made: list[QueryMembership] = []
-
-    def make(**options: str) -> QueryMembership:
-        settings = {
-            "kafka.bootstrap.servers": kafka.bootstrap_servers,
-            "kafka.group.id": group_id,
-            "startingOffsets": "earliest",
-            "includeRebalanceEvents": "false",
-            **{name.replace("__", "."): value for name, value in options.items()},
-        }
-        query = QueryMembership(SourceOptions.parse(settings, default_readers=2), group_id)
-        made.append(query)
-        query.start()
-        query.join()
-        return query
-
-    yield make
-    for query in made:
-        query.stop()
 
 
 def hand_out(query: QueryMembership, *partitions: TopicPartition) -> dict[str, Any]:

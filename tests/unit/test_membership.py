@@ -298,6 +298,44 @@ def test_a_partition_is_not_new_because_another_member_of_a_new_group_was_faster
     assert query.membership.plannable() == {Q: 1_000}
 
 
+@pytest.mark.parametrize("has_read", [True, False])
+def test_a_partition_that_a_foreign_member_owned_and_never_committed(
+    make: Callable[..., Query], group: Group, has_read: bool
+) -> None:
+    """By ``latest``, what it got while the foreign member had it would be passed over."""
+    query = make(startingOffsets="latest")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    group.ends[P] = 1_010
+    if has_read:
+        query.read(P, 1_000, 1_010)
+    group.members[0].assign(Q)
+    query.rounds(3)
+    assert query.membership.plannable()[Q] == (0 if has_read else 1_000)
+
+
+def test_a_start_that_is_found_after_others_were_read_is_that_of_the_beginning(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Its leader was away, and another of the query's members has it by then."""
+    end = group.ends.pop(Q)
+    query = make(startingOffsets="latest", readers="2")
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    group.ends[P] = 1_010
+    query.read(P, 1_000, 1_010)
+    group.members[0].revoke(Q)
+    query.rounds(3)
+    group.members[1].assign(Q)
+    query.rounds()
+    assert Q not in query.membership.plannable()
+    group.ends[Q] = end
+    query.rounds(3)
+    assert query.membership.plannable()[Q] == end
+
+
 def test_members_do_not_join_before_the_groups_offsets_are_known(
     make: Callable[..., Query], group: Group
 ) -> None:

@@ -46,6 +46,8 @@ def test_what_was_there_from_the_beginning_starts_as_the_options_say(
     new=st.sets(st.sampled_from(PARTITIONS)),
     anew=st.sets(st.sampled_from(PARTITIONS)),
     named=st.sets(st.sampled_from(PARTITIONS)),
+    before=st.sets(st.sampled_from(PARTITIONS)),
+    read=st.booleans(),
 )
 def test_what_was_created_since_starts_with_its_first_record(
     there: set[TopicPartition],
@@ -56,6 +58,8 @@ def test_what_was_created_since_starts_with_its_first_record(
     new: set[TopicPartition],
     anew: set[TopicPartition],
     named: set[TopicPartition],
+    before: set[TopicPartition],
+    read: bool,
 ) -> None:
     numbers = ",".join(f'"{p.partition}":7' for p in sorted(named))
     options = {"startingOffsets": f'{{"t":{{{numbers}}}}}'} if named else {}
@@ -67,6 +71,10 @@ def test_what_was_created_since_starts_with_its_first_record(
         known.resume(())
     known.found_new_to_group(new)
     known.created_anew(anew)
+    known.assigned(before)
+    if read:
+        known.read()
+        known.assigned(PARTITIONS)
     if resumed or (restored and logged is None and positions):
         from_the_beginning: frozenset[TopicPartition] = frozenset()  # it has read
     elif restored and logged is not None:
@@ -76,7 +84,7 @@ def test_what_was_created_since_starts_with_its_first_record(
     assert known.initial == from_the_beginning
     expected = {
         p: "earliest"
-        if p not in from_the_beginning or p in anew
+        if p not in from_the_beginning or p in anew or (read and p not in before)
         else 7
         if p in named
         else "earliest"
@@ -85,6 +93,16 @@ def test_what_was_created_since_starts_with_its_first_record(
         for p in PARTITIONS
     }
     assert {p: known.rule_of(p) for p in PARTITIONS} == expected
+
+
+def test_what_was_assigned_before_anything_was_read_keeps_its_start() -> None:
+    """A member may get it much later than another gets the first partition that is read."""
+    known = starts(startingOffsets="latest")
+    known.found([P, Q, R])
+    known.assigned([P, Q])
+    known.read()
+    known.assigned([Q, R])  # to another of our members; to the first of them
+    assert {p: known.rule_of(p) for p in (P, Q, R)} == {P: "latest", Q: "latest", R: "earliest"}
 
 
 def test_only_where_it_matters_is_it_asked_what_is_new_to_the_group() -> None:

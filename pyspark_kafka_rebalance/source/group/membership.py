@@ -304,6 +304,7 @@ class QueryMembership:
                 state.starts.created_anew(result.lost)
             assignment.complete_revoke(index, result.revoked)
             assignment.assign(index, member.generation, result.assigned)
+            state.starts.assigned(result.assigned)
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)
                 state.note_change()

@@ -7,10 +7,15 @@ In this order:
     offset, the group is set back to it first: that source shares its work with nobody, so what is
     between was delivered by neither.
  2. The first record, for a partition that was created while the query ran, between two runs, or in
-    the place of a deleted one: nobody else has read it, and what the options name is older.
+    the place of a deleted one: nobody else has read it, and what the options name is older. So for
+    one that is first assigned when the query has read something: who had it until then never
+    committed, and "latest" would be another offset by now than when the query began.
  3. What the options name for this very partition.
  4. The first record, for a partition that was created after the group began to read its topic.
  5. What the options say for every partition.
+
+Rule 2 goes by the assignment, not by the look-up: a start that cannot be looked up before others
+are read (its leader is away) is still that of the beginning, whichever member gets it then.
 
 Not thread-safe: a part of :class:`SharedState`.
 """
@@ -43,6 +48,7 @@ class Starts:
         self._first_seen: frozenset[TopicPartition] = frozenset()
         self._new_to_group: frozenset[TopicPartition] = frozenset()
         self._created_anew: set[TopicPartition] = set()
+        self._assigned_unread: set[TopicPartition] = set()  # before anything was read
         self._imported: set[TopicPartition] = set()
         self._resumed = False  # by a batch of Spark's log
         self._has_read = False
@@ -78,6 +84,11 @@ class Starts:
         self._initial = frozenset()
         self._has_read = True
 
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """The group has given these to a member of the query."""
+        if not self._has_read:
+            self._assigned_unread.update(partitions)
+
     def read(self) -> None:
         """Something is read from now on."""
         self._has_read = True
@@ -111,6 +122,8 @@ class Starts:
     def rule_of(self, partition: TopicPartition) -> Start:
         """Where it starts if neither the group nor this query has a position (rules 2 to 5)."""
         if partition in self._created_anew or partition not in self.initial:
+            return "earliest"
+        if self._has_read and partition not in self._assigned_unread:
             return "earliest"
         named = partition in self._options.starting_offsets.named
         if partition in self._new_to_group and not named:
