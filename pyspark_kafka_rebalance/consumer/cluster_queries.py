@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 from kafka import KafkaConsumer
 from kafka.errors import LeaderNotAvailableError
@@ -34,6 +35,11 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         """Those that the metadata has now."""
         counts = self._io.metadata.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, UUID]:
+        """By the metadata as they are; without topics that are not there, or that have no id."""
+        found = {topic: self._io.topic_id(topic) for topic in topics}
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from flaky_network import FlakyNetwork
 from group_members import PROTOCOLS, MakeMember, elected_preferred, members_of, wait_until
 
+from pyspark_kafka_rebalance.source.group.membership import QueryMembership
+from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 # An assertion in there says what it found, as in a test.
@@ -58,3 +60,27 @@ def network() -> Iterator[FlakyNetwork]:
     """A way to the brokers that can be stalled and cut."""
     with FlakyNetwork() as flaky:
         yield flaky
+
+
+@pytest.fixture
+def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMembership]]:
+    """Make the members of queries; stopped at the end."""
+    made: list[QueryMembership] = []
+
+    def make(**options: str) -> QueryMembership:
+        settings = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": group_id,
+            "startingOffsets": "earliest",
+            "includeRebalanceEvents": "false",
+            **{name.replace("__", "."): value for name, value in options.items()},
+        }
+        query = QueryMembership(SourceOptions.parse(settings, default_readers=2), group_id)
+        made.append(query)
+        query.start()
+        query.join()
+        return query
+
+    yield make
+    for query in made:
+        query.stop()

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from group_members import wait_until
+from group_members import PROTOCOLS, wait_until
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
-from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.testing import LocalKafka
-
-
-@pytest.fixture
-def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMembership]]:
-    """Make the members of queries; stopped at the end."""
-    made: list[QueryMembership] = []
-
-    def make(**options: str) -> QueryMembership:
-        settings = {
-            "kafka.bootstrap.servers": kafka.bootstrap_servers,
-            "kafka.group.id": group_id,
-            "startingOffsets": "earliest",
-            "includeRebalanceEvents": "false",
-            **{name.replace("__", "."): value for name, value in options.items()},
-        }
-        query = QueryMembership(SourceOptions.parse(settings, default_readers=2), group_id)
-        made.append(query)
-        query.start()
-        query.join()
-        return query
-
-    yield make
-    for query in made:
-        query.stop()
 
 
 def hand_out(query: QueryMembership, *partitions: TopicPartition) -> dict[str, Any]:
@@ -89,7 +65,7 @@ def test_a_leader_that_is_away_does_not_keep_the_others_from_being_read(
     wait_until(lambda: told() == alone | safe, "all are told")
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("by", ["subscribe", "subscribePattern"])
 def test_a_commit_that_can_never_be_acknowledged_is_given_up(
     kafka: LocalKafka,
@@ -124,3 +100,53 @@ def test_a_commit_that_can_never_be_acknowledged_is_given_up(
     kafka.create_topic(gone.topic, partitions=1)
     wait_until(lambda: query.plannable().get(gone) == 0, "what is created anew is read")
     assert query.deletions.take() == {}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("once", ["owned it", "never owned it"])
+def test_a_topic_that_another_query_had_is_read_from_its_first_record_when_it_is_there_again(
+    kafka: LocalKafka,
+    topic_name: str,
+    query_of: Callable[..., QueryMembership],
+    protocol: str,
+    once: str,
+) -> None:
+    """It began as ``startingOffsets`` says, or where it had been, in the topic of before."""
+    both = {TopicPartition(f"{topic_name}.{name}", 0) for name in "ab"}
+    for partition in both:
+        kafka.create_topic(partition.topic, partitions=1)
+        kafka.produce(partition.topic, [b"old"] * 5)
+    options = {
+        "subscribe": ",".join(p.topic for p in both),
+        "startingOffsets": "latest",
+        "readers": "1",
+        "kafka__group__protocol": protocol,
+        "kafka__heartbeat__interval__ms": "500",
+    }
+    first = query_of(**options)
+    wait_until(lambda: first.plannable().keys() == both, "the first has both")
+    second = query_of(**options)
+    wait_until(lambda: len(first.plannable()) == len(second.plannable()) == 1, "they share")
+    stays, fails = (first, second) if once == "owned it" else (second, first)
+    [kept] = stays.plannable()
+    [gone] = both - {kept}
+    if once == "owned it":
+        time.sleep(4)  # for a while it is looked for as its own
+    kafka.delete_topic(gone.topic)
+
+    def is_found_deleted() -> bool:
+        fails.log_ends.end_offsets([gone])  # as every trigger asks
+        return bool(fails.deletions.take())
+
+    wait_until(is_found_deleted, "who has it finds it deleted")
+    fails.stop()
+    assert stays.deletions.take() == {}, "it is not the other's to miss"
+    kafka.create_topic(gone.topic, partitions=1)
+    kafka.produce(gone.topic, [b"anew"] * 7)
+
+    def is_assigned() -> bool:
+        stays.wait_for_change()  # a classic leader finds topics with the metadata
+        return gone in stays.plannable()
+
+    wait_until(is_assigned, "it has both")
+    assert stays.plannable() == {gone: 0, kept: 5}

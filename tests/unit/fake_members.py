@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
@@ -32,6 +33,7 @@ class Group:
         self.silent: set[TopicPartition] = set()  # their leaders do not tell where they begin
         self.topics = {"t"}
         self.hidden: set[str] = set()
+        self.topic_ids: dict[str, UUID] = {}
         self.accepts_commits = True
         self.build_error: Exception | None = None
         self.lookup_error: Exception | None = None
@@ -118,6 +120,9 @@ class FakeMember:
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         return {p for p in partitions if p.topic in self.group.topics}
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, UUID]:
+        return {t: self.group.topic_ids[t] for t in topics if t in self.group.topic_ids}
 
     def take_unknown(self) -> set[TopicPartition]:
         unknown, self.unknown = self.unknown, set()

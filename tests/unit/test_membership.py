@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import pytest
 from fake_members import PARTITIONS, PATIENCE_S, FakeMember, Group
@@ -296,6 +297,44 @@ def test_a_partition_is_not_new_because_another_member_of_a_new_group_was_faster
     group.members[0].assign(Q)
     query.rounds(3)
     assert query.membership.plannable() == {Q: 1_000}
+
+
+@pytest.mark.parametrize("has_read", [True, False])
+def test_a_partition_that_a_foreign_member_owned_and_never_committed(
+    make: Callable[..., Query], group: Group, has_read: bool
+) -> None:
+    """By ``latest``, what it got while the foreign member had it would be passed over."""
+    query = make(startingOffsets="latest")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    group.ends[P] = 1_010
+    if has_read:
+        query.read(P, 1_000, 1_010)
+    group.members[0].assign(Q)
+    query.rounds(3)
+    assert query.membership.plannable()[Q] == (0 if has_read else 1_000)
+
+
+def test_a_start_that_is_found_after_others_were_read_is_that_of_the_beginning(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Its leader was away, and another of the query's members has it by then."""
+    end = group.ends.pop(Q)
+    query = make(startingOffsets="latest", readers="2")
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    group.ends[P] = 1_010
+    query.read(P, 1_000, 1_010)
+    group.members[0].revoke(Q)
+    query.rounds(3)
+    group.members[1].assign(Q)
+    query.rounds()
+    assert Q not in query.membership.plannable()
+    group.ends[Q] = end
+    query.rounds(3)
+    assert query.membership.plannable()[Q] == end
 
 
 def test_members_do_not_join_before_the_groups_offsets_are_known(
@@ -1142,6 +1181,45 @@ def test_positions_of_deleted_topics_do_not_pile_up(
     query.rounds(3)
     known = query.membership.state_without_ranges().positions
     assert known == {P: 150, hidden: 4, other: 5}
+
+
+@pytest.mark.parametrize("before", ["never had it", "handed it over", "a run that read nothing"])
+def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record(
+    make: Callable[..., Query], group: Group, before: str
+) -> None:
+    """Kafka has dropped the group's offset with it: ``latest`` passed over its first records."""
+    group.topic_ids = {"t": uuid4()}
+    query = make(startingOffsets="latest")
+    if before == "a run that read nothing":
+        query.membership.restore({}, frozenset({P, Q, R}))
+    query.start()
+    if before == "handed it over":
+        group.members[0].assign(P)
+        query.rounds()
+        query.membership.proofs.committed(query.read(P, 1_000, 1_010))
+        query.rounds()
+        group.members[0].revoke(P)
+        query.rounds()
+    query.membership.initial_partitions()
+    query.membership.state_without_ranges()
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 0}
+    assert query.membership.deletions.take() == {}, "it is the other's to miss"
+    assert query.membership.wants_log(at_once=True), "or a restart would begin it as before"
+    assert query.membership.initial_partitions().isdisjoint({P, Q, R})
+    group.members[0].assign(Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 0, Q: 0}
+    group.members[0].revoke(P)
+    query.rounds(3)
+    group.committed.clear()
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 0, Q: 0}
 
 
 def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,8 @@ def test_what_was_there_from_the_beginning_starts_as_the_options_say(
     new=st.sets(st.sampled_from(PARTITIONS)),
     anew=st.sets(st.sampled_from(PARTITIONS)),
     named=st.sets(st.sampled_from(PARTITIONS)),
+    before=st.sets(st.sampled_from(PARTITIONS)),
+    read=st.booleans(),
 )
 def test_what_was_created_since_starts_with_its_first_record(
     there: set[TopicPartition],
@@ -56,6 +60,8 @@ def test_what_was_created_since_starts_with_its_first_record(
     new: set[TopicPartition],
     anew: set[TopicPartition],
     named: set[TopicPartition],
+    before: set[TopicPartition],
+    read: bool,
 ) -> None:
     numbers = ",".join(f'"{p.partition}":7' for p in sorted(named))
     options = {"startingOffsets": f'{{"t":{{{numbers}}}}}'} if named else {}
@@ -67,16 +73,22 @@ def test_what_was_created_since_starts_with_its_first_record(
         known.resume(())
     known.found_new_to_group(new)
     known.created_anew(anew)
+    known.assigned(before)
+    if read:
+        known.read()
+        known.assigned(PARTITIONS)
     if resumed or (restored and logged is None and positions):
         from_the_beginning: frozenset[TopicPartition] = frozenset()  # it has read
     elif restored and logged is not None:
         from_the_beginning = logged
     else:
         from_the_beginning = frozenset(there)
+    from_the_beginning -= anew
     assert known.initial == from_the_beginning
+    assert known.log_initial() == (frozenset() if read or resumed else from_the_beginning)
     expected = {
         p: "earliest"
-        if p not in from_the_beginning or p in anew
+        if p not in from_the_beginning or (read and p not in before)
         else 7
         if p in named
         else "earliest"
@@ -85,6 +97,49 @@ def test_what_was_created_since_starts_with_its_first_record(
         for p in PARTITIONS
     }
     assert {p: known.rule_of(p) for p in PARTITIONS} == expected
+
+
+def test_what_was_assigned_before_anything_was_read_keeps_its_start() -> None:
+    """A member may get it much later than another gets the first partition that is read."""
+    known = starts(startingOffsets="latest")
+    known.found([P, Q, R])
+    known.assigned([P, Q])
+    known.read()
+    known.assigned([Q, R])  # to another of our members; to the first of them
+    assert {p: known.rule_of(p) for p in (P, Q, R)} == {P: "latest", Q: "latest", R: "earliest"}
+
+
+def test_what_was_missing_once_is_due_in_the_checkpoint_until_something_is_read() -> None:
+    known = starts(startingOffsets="latest")
+    known.restore([], frozenset([P, Q]), ())
+    known.created_anew([R])
+    assert not known.is_unlogged, "the checkpoint does not name it"
+    known.created_anew([P])
+    assert known.is_unlogged
+    assert known.log_initial() == {Q}
+    assert not known.is_unlogged
+    known.created_anew([Q])
+    known.read()
+    assert not known.is_unlogged, "it names none from now on"
+
+
+def test_a_topic_is_replaced_once_where_another_of_its_name_was_seen() -> None:
+    old, new = uuid4(), uuid4()
+    known = starts(startingOffsets="latest")
+    known.found([P, Q], {"t": old})
+    assert known.replaced([P, U], {"t": old, "u": new}) == set()
+    assert known.replaced([P], {}) == set(), "it is not there now, or the broker has no ids"
+    assert known.replaced([Q], {"t": new}) == {"t"}
+    assert known.replaced([P], {"t": new}) == set()
+    known.saw({"t": old, "u": old})
+    assert known.replaced([P, U], {"t": new, "u": new}) == {"u"}
+
+
+def test_a_topic_that_was_there_at_first_and_not_when_the_query_was_restarted_is_replaced() -> None:
+    known = starts(startingOffsets="latest")
+    known.found([U], {"u": uuid4()})
+    known.restore([], frozenset([P, U]), ())
+    assert known.replaced([P], {"t": uuid4()}) == {"t"}
 
 
 def test_only_where_it_matters_is_it_asked_what_is_new_to_the_group() -> None:

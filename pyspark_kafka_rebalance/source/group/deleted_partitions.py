@@ -4,6 +4,9 @@ A client's metadata may lack a topic that is there: they are old, or those of a 
 just started. So what seems to be missing is asked for anew, and is deleted only if two answers in
 a row, a second apart, say so.
 
+What others own is not looked at: when it is assigned to this query, ``StartLookup`` sees by the
+topic's id whether it is the one of before.
+
 What is looked at: all that is owned; what the coordinator does not know when it is committed; and,
 for a while, what went away in a rebalance. The group takes back a deleted partition as any other.
 """

@@ -179,13 +179,11 @@ class QueryMembership:
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
         with self._state as state:
-            if state.starts.has_read:
-                return frozenset()
-            knows = state.starts.knows_initial
+            knows = state.starts.has_read or state.starts.knows_initial
         if not knows:
             self._members.client()
         with self._state as state:
-            return state.starts.initial
+            return state.starts.log_initial()
 
     def wants_log(self, at_once: bool) -> bool:
         """Whether a batch without records is due that logs where partitions start.
@@ -199,7 +197,8 @@ class QueryMembership:
         """
         quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
-            return quiet and state.assignment.marks.are_unlogged()
+            unlogged = state.assignment.marks.are_unlogged() or state.starts.is_unlogged
+            return quiet and unlogged
 
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""
@@ -261,7 +260,9 @@ class QueryMembership:
         self.proofs.begin()
         self._members.build_first()
         with self._state as state:
-            state.starts.found(partitions_of(self._options, self._members.cluster_of(0)))
+            cluster = self._members.cluster_of(0)
+            there = partitions_of(self._options, cluster)
+            state.starts.found(there, cluster.topic_ids({p.topic for p in there}))
         self._members.build_others()
         self._start_lookup.find_new_to_group()
 
@@ -304,6 +305,7 @@ class QueryMembership:
                 state.starts.created_anew(result.lost)
             assignment.complete_revoke(index, result.revoked)
             assignment.assign(index, member.generation, result.assigned)
+            state.starts.assigned(result.assigned)
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)
                 state.note_change()

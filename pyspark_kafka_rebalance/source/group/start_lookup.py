@@ -56,6 +56,8 @@ class StartLookup:
         # query's own from the beginning.
         self._has_asked = options.partitions is not None
         self._told_of: set[TopicPartition] = set()  # in the log, of those set back
+        # Of what is assigned without a start, that whose topic was looked at.
+        self._looked_at: set[TopicPartition] = set()
 
     def find_new_to_group(self) -> None:
         """Find out, before the members join, which partitions are new to the group."""
@@ -111,6 +113,7 @@ class StartLookup:
         """
         with self._state as state:
             wanted = state.assignment.partitions.unpositioned()
+        self._looked_at &= {p for found in wanted.values() for p in found}
         for index, partitions in wanted.items():
             member, cluster = self._members[index], self._members.cluster_of(index)
             try:
@@ -118,6 +121,7 @@ class StartLookup:
                 if ahead := self._set_back(member, committed):
                     # Their starts are asked for again when the group has them.
                     partitions = [p for p in partitions if p not in ahead]
+                self._look_at_topics(index, [p for p in partitions if p not in committed])
                 with self._state as state:
                     unknown = dict.fromkeys(
                         p
@@ -138,7 +142,40 @@ class StartLookup:
                             partition, committed.get(partition), otherwise.get(partition, -1)
                         )
                         state.starts.started(partition)
+                state.starts.saw(cluster.topic_ids({p.topic for p in partitions}))
                 state.note_change()
+
+    def _look_at_topics(self, index: int, partitions: Collection[TopicPartition]) -> None:
+        """Forget what is known of partitions whose topic was deleted and is there again.
+
+        While another member had them, or nobody, nothing told of it; and Kafka has dropped the
+        group's offsets with the old topic. So this matters only where there is none.
+        """
+        if not (asked := set(partitions) - self._looked_at):
+            return
+        cluster = self._members.cluster_of(index)
+        cluster.existing_topics(LOOKUP_TIMEOUT_MS)  # the metadata may be those of before
+        topic_ids = cluster.topic_ids({p.topic for p in asked})
+        with self._state as state:
+            replaced = state.starts.replaced(asked, topic_ids)
+            owned = state.assignment.partitions.all()
+            known = asked | state.starts.initial | state.assignment.marks.positions().keys()
+            anew = {
+                p
+                for p in (known if replaced else ())
+                if p.topic in replaced and (p not in owned or owned[p].position is None)
+            }
+            state.starts.created_anew(anew)
+            state.assignment.delete(anew)
+            state.assignment.partitions.start_anew(anew)
+        for topic in sorted(replaced):
+            log.warning(
+                "group %s: topic %s was created anew, and is read from its first record",
+                *(self._options.group_id, topic),
+            )
+        for member in self._members if anew else ():
+            member.forget_commits(anew)
+        self._looked_at |= asked
 
     def _set_back(
         self, member: QueryMember, committed: Mapping[TopicPartition, int]

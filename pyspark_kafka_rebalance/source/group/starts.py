@@ -7,10 +7,15 @@ In this order:
     offset, the group is set back to it first: that source shares its work with nobody, so what is
     between was delivered by neither.
  2. The first record, for a partition that was created while the query ran, between two runs, or in
-    the place of a deleted one: nobody else has read it, and what the options name is older.
+    the place of a deleted one: nobody else has read it, and what the options name is older. So for
+    one that is first assigned when the query has read something: who had it until then never
+    committed, and "latest" would be another offset by now than when the query began.
  3. What the options name for this very partition.
  4. The first record, for a partition that was created after the group began to read its topic.
  5. What the options say for every partition.
+
+Rule 2 goes by the assignment, not by the look-up: a start that cannot be looked up before others
+are read (its leader is away) is still that of the beginning, whichever member gets it then.
 
 Not thread-safe: a part of :class:`SharedState`.
 """
@@ -19,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
@@ -43,22 +49,53 @@ class Starts:
         self._first_seen: frozenset[TopicPartition] = frozenset()
         self._new_to_group: frozenset[TopicPartition] = frozenset()
         self._created_anew: set[TopicPartition] = set()
+        self._assigned_unread: set[TopicPartition] = set()  # before anything was read
         self._imported: set[TopicPartition] = set()
         self._resumed = False  # by a batch of Spark's log
         self._has_read = False
+        self._topic_ids: dict[str, UUID] = {}
+        self._unlogged = False  # `initial` has lost some that the checkpoint may name
 
     # -- what is learned --------------------------------------------------------------------------
 
-    def found(self, partitions: Collection[TopicPartition]) -> None:
-        """These are there when the query begins."""
+    def found(
+        self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID] | None = None
+    ) -> None:
+        """These are there when the query begins, in these topics."""
         self._first_seen = frozenset(partitions)
+        self._topic_ids = dict(topic_ids or {})
 
     def found_new_to_group(self, partitions: Collection[TopicPartition]) -> None:
         """Nobody of the group has had these (``new_to_group``)."""
         self._new_to_group = frozenset(partitions)
 
+    def saw(self, topic_ids: Mapping[str, UUID]) -> None:
+        """Starts were found in these topics, of which some may have been created since."""
+        for topic, topic_id in topic_ids.items():
+            self._topic_ids.setdefault(topic, topic_id)
+
+    def replaced(
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> set[str]:
+        """The topics of these partitions that are others than those first seen by these names.
+
+        Also where there was none, and the checkpoint names the partition as one that was there.
+        Each is told once. Of brokers that have no ids for topics, none is.
+        """
+        known = self._topic_ids
+        anew = {
+            p.topic
+            for p in partitions
+            if p.topic in topic_ids
+            and (p.topic in known or p in self._found)
+            and topic_ids[p.topic] != known.get(p.topic)
+        }
+        known.update({topic: topic_ids[topic] for topic in anew})
+        return anew
+
     def created_anew(self, partitions: Collection[TopicPartition]) -> None:
         """These were deleted: what gets their name is another partition."""
+        self._unlogged |= not self._found.isdisjoint(partitions)
         self._created_anew.update(partitions)
 
     def restore(
@@ -77,6 +114,11 @@ class Starts:
         self._imported, self._resumed = set(imported), True
         self._initial = frozenset()
         self._has_read = True
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """The group has given these to a member of the query."""
+        if not self._has_read:
+            self._assigned_unread.update(partitions)
 
     def read(self) -> None:
         """Something is read from now on."""
@@ -100,7 +142,24 @@ class Starts:
 
     @property
     def initial(self) -> frozenset[TopicPartition]:
-        """The partitions that were there when the query first began, unless it has read since."""
+        """The partitions that were there when the query first began, unless it has read since.
+
+        Without those that were deleted since.
+        """
+        return self._found - self._created_anew
+
+    def log_initial(self) -> frozenset[TopicPartition]:
+        """As :attr:`initial`, none once something is read; goes into the offset that is made."""
+        self._unlogged = False
+        return frozenset() if self._has_read else self.initial
+
+    @property
+    def is_unlogged(self) -> bool:
+        """Whether a restart would take one that is gone for one that was there at first."""
+        return self._unlogged and not self._has_read
+
+    @property
+    def _found(self) -> frozenset[TopicPartition]:
         return self._first_seen if self._initial is None else self._initial
 
     @property
@@ -110,7 +169,9 @@ class Starts:
 
     def rule_of(self, partition: TopicPartition) -> Start:
         """Where it starts if neither the group nor this query has a position (rules 2 to 5)."""
-        if partition in self._created_anew or partition not in self.initial:
+        if partition in self._created_anew or partition not in self._found:
+            return "earliest"
+        if self._has_read and partition not in self._assigned_unread:
             return "earliest"
         named = partition in self._options.starting_offsets.named
         if partition in self._new_to_group and not named:
