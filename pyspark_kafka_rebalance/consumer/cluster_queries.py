@@ -38,7 +38,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, UUID]:
         """By the metadata as they are; without topics that are not there, or that have no id."""
-        found = {topic: self._io.topic_id(topic) for topic in topics}
+        found = {topic: self._io.metadata.topic_id(topic) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def request_metadata(self) -> None:
