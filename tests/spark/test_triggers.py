@@ -40,6 +40,22 @@ trigger_is_told = pytest.mark.skipif(
 )
 
 
+@trigger_is_told
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_once_with_events_reads_what_its_members_exchange_when_they_join(
+    kafka, topic_name, stream, protocol
+):
+    """From the second run on its batch had the rows of what moved, and not the records."""
+    kafka.create_topic(topic_name, partitions=6)
+    query = stream(includeRebalanceEvents="true", readers="3", kafka__group__protocol=protocol)
+    for run in range(4):
+        kafka.produce(topic_name, [b"x"] * 60)
+        read = [at for at in query.run(once=True).to_pylist() if at["event"] is None]
+        assert sorted((r["partition"], r["offset"]) for r in read) == [
+            (p, o) for p in range(6) for o in range(10 * run, 10 * run + 10)
+        ]
+
+
 @pytest.fixture
 def a_member(kafka, topic_name, group_id):
     """Make a plain member of the group, in either protocol, that owns all four partitions."""

@@ -766,6 +766,25 @@ def test_a_row_holds_the_release_of_what_was_read_before_a_restart(before: str) 
     assert restarted.undrained([P]) == set(), "flushed when it was given up"
 
 
+def test_what_members_of_one_run_exchange_before_it_reads_is_flushed_by_who_gets_it() -> None:
+    query = QueryAssignment(include_events=True)
+    query.restore({P: 150, Q: 150})
+    query.assign(0, 44, [P, Q])
+    query.acknowledge({P: 150, Q: 150})
+    for partition in (P, Q):
+        query.start_at(partition, 150, 0)
+    read(query, Q, 150, 160)
+    query.request_revoke([P, Q])
+    assert query.undrained([P, Q]) == {P, Q}
+    query.release_unread()
+    assert query.undrained([P, Q]) == {Q}, "in the batch under way"
+    query.complete_revoke(0, [P])
+    query.assign(1, 45, [P])
+    query.start_at(P, 150, 0)
+    query.request_revoke([P])
+    assert query.undrained([P]) == {P}, "its state is still to be flushed"
+
+
 def test_a_row_of_before_the_loss_holds_nothing_after_it(
     query_with_events: QueryAssignment,
 ) -> None:

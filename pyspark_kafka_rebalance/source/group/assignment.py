@@ -6,7 +6,9 @@ Invariants:
  2. Only what is proven is committed, only while owned, and only forward.
  3. A revoke may complete only when all that was handed out of the partition is acknowledged, and
     Spark has committed the batch with its ``revoke_requested`` row, if such rows are wanted and
-    anything was read since the assignment, or before a restart: Spark has kept its state.
+    anything was read since the assignment, or before a restart: Spark has kept its state. While
+    the members of a run with an end still join, only what is read since counts
+    (:meth:`release_unread`).
  4. What is lost is not committed any more; its marks stay, for the case that it comes back.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
@@ -123,7 +125,8 @@ class QueryAssignment:
     ) -> Iterator[tuple[TopicPartition, OwnedPartition]]:
         for partition, owned in self.partitions.pop(member, partitions):
             self._behind.pop(partition, None)
-            self._unflushed.discard(partition)
+            if owned.read:
+                self._unflushed.discard(partition)
             yield partition, owned
 
     def move_to(self, partition: TopicPartition, position: int) -> None:
@@ -284,6 +287,16 @@ class QueryAssignment:
             or partition in flushed_later
             or partition in self._behind
         }
+
+    def release_unread(self) -> None:
+        """Let go, without its row, what this process has read nothing of.
+
+        Its state stays unflushed: whichever of the members gets the partition, or gets it back, is
+        to flush it. If another query gets it, the restart just has not brought it back.
+        """
+        for partition in self.partitions.revoking() & self._unflushed:
+            if not self.batches.have(partition):
+                self.partitions.all()[partition].read = False
 
     def waits_for_proof(self) -> bool:
         """Whether a revoke waits for Spark's commit of the batch under way."""

@@ -85,9 +85,13 @@ class Coverage:
     ) -> None:
         """Wait until the members have joined and nothing is :meth:`uncovered`.
 
-        Not while a revoke waits for its row in the next batch: that comes only after this.
-        For that as long as :attr:`within_s`, at whose end it is an error; then for the starts of
-        our partitions, as long as a broker may take to restart, and go on without them.
+        The members do not join at once, so the first must give up to the others most of what it
+        got. That does not wait for its row in the next batch, which comes only after this: the
+        batch of Once would be without the records. A revoke that waits for a batch under way ends
+        the wait.
+
+        It lasts at most :attr:`within_s`, at whose end it is an error; then, for the starts of our
+        partitions, as long as a broker may take to restart, and goes on without them.
 
         Parameters
         ----------
@@ -108,6 +112,8 @@ class Coverage:
         deadline = time.monotonic() + self.within_s
         joined_at: float | None = None
         while not until() and not self._pump.is_stopping:
+            with self._state as state:
+                state.assignment.release_unread()
             uncovered = self.uncovered(ends)
             if not uncovered and self._members.have_settled():
                 break
