@@ -140,6 +140,18 @@ def test_exact_ranges_of_several_partitions_and_topics(
     assert by_range(read) == {one: list(range(one.start, one.end)) for one in ranges if len(one)}
 
 
+def test_a_live_range_and_gaps_below_it_of_one_partition(
+    kafka: LocalKafka, fetcher: Callable[..., RangeFetcher], topic_name: str
+) -> None:
+    """A partition may have any number of ranges in one read, each with rows of its own."""
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, values(1_000, size=400))
+    bounds = [(800, 1_000), (0, 100), (100, 120), (500, 700)]
+    ranges = [OffsetRange(topic_name, 0, start, end) for start, end in bounds]
+    found = by_range(fetcher(max_partition_fetch_bytes=2_000).read(ranges))
+    assert found == {one: list(range(one.start, one.end)) for one in ranges}
+
+
 def by_range(read: Iterator[tuple[OffsetRange, pa.RecordBatch]]) -> dict[OffsetRange, list[int]]:
     """The offsets of each range, in the order in which they came; the values are the offsets."""
     found: dict[OffsetRange, list[int]] = {}

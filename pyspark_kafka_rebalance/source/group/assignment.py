@@ -23,9 +23,10 @@ from kafka.structs import TopicPartition
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent
 from .event_rows import EventRows
+from .gap_marks import GapMarks
 from .marks import Marks
 from .owned_partitions import OwnedPartition, OwnedPartitions
-from .unproven_batches import UnprovenBatches
+from .unproven_batches import NOTHING, CaughtUp, UnprovenBatches
 
 
 class QueryAssignment:
@@ -44,6 +45,8 @@ class QueryAssignment:
         What is owned now.
     marks : Marks
         How far each partition has come.
+    gaps : GapMarks
+        What of each is to be caught up below that; nothing sets anything aside yet.
     batches : UnprovenBatches
         What is handed out and not proven.
     events : EventRows
@@ -53,6 +56,7 @@ class QueryAssignment:
     def __init__(self, include_events: bool = False) -> None:
         self.partitions = OwnedPartitions()
         self.marks = Marks()
+        self.gaps = GapMarks()
         self.batches = UnprovenBatches()
         self.events = EventRows(include_events)
         self._behind: dict[TopicPartition, None] = {}  # owned, proven, and not acknowledged
@@ -164,12 +168,16 @@ class QueryAssignment:
     def _forget_marks(self, partition: TopicPartition) -> None:
         """Of a log that is no more, or is read anew."""
         self.marks.forget(partition)
+        self.gaps.forget(partition)
         self.batches.forget(partition)
 
     # -- planning ---------------------------------------------------------------------------------
 
     def hand_out(
-        self, planned: Mapping[TopicPartition, OffsetRange], certain: Callable[[int], bool]
+        self,
+        planned: Mapping[TopicPartition, OffsetRange],
+        certain: Callable[[int], bool],
+        catch_up: CaughtUp = NOTHING,
     ) -> dict[TopicPartition, OffsetRange]:
         """Record the ranges that are still allowed now, and return just those (invariant 1).
 
@@ -181,21 +189,35 @@ class QueryAssignment:
             Ranges decided from an earlier ``partitions.plannable()``.
         certain : callable
             Whether the membership of this member is certain right now (its lease).
+        catch_up : mapping
+            Parts of gaps, decided likewise; ``batches`` tells which were allowed.
         """
         owned, revoking = self.partitions.all(), self.partitions.revoking()
         sure: dict[int, bool] = {}
-        ranges = {}
-        for partition, handed in planned.items():
+
+        def allowed(partition: TopicPartition) -> OwnedPartition | None:
             own = owned.get(partition)
-            if own is None or own.position != handed.start or partition in revoking:
-                continue
+            if own is None or partition in revoking:
+                return None
             if own.member not in sure:
                 sure[own.member] = certain(own.member)
-            if sure[own.member]:
+            return own if sure[own.member] else None
+
+        ranges = {}
+        for partition, handed in planned.items():
+            own = allowed(partition)
+            if own is not None and own.position == handed.start:
                 own.position, own.read = handed.end, True
                 ranges[partition] = handed
+        caught_up = {}
+        for partition, pieces in catch_up.items():
+            own = allowed(partition)
+            if own is not None and self.gaps.are_unread(partition, pieces):
+                own.read = True
+                caught_up[partition] = pieces
         self.marks.hand_out(ranges)
-        self.batches.add(ranges)
+        self.gaps.hand_out(caught_up)
+        self.batches.add(ranges, caught_up)
         return ranges
 
     def unproven(self) -> dict[TopicPartition, OffsetRange]:
@@ -232,9 +254,10 @@ class QueryAssignment:
     def prove(self, batch: int | None = None) -> None:
         """Spark has committed this batch, by default the one planned last, and all before it."""
         last = self.batches.number if batch is None else batch
-        for ranges in self.batches.prove(last):
+        for ranges, caught_up in self.batches.prove(last):
             self.marks.prove((p, handed.end) for p, handed in ranges.items())
-            self._compare(ranges)
+            self.gaps.prove(caught_up)
+            self._compare({*ranges, *caught_up})
         self.events.prove(last)
 
     def commits(self) -> dict[int, dict[TopicPartition, int]]:
@@ -244,7 +267,8 @@ class QueryAssignment:
         for partition in self._behind:
             own = owned[partition]
             if own.position is not None:
-                by_member.setdefault(own.member, {})[partition] = proven[partition]
+                offset = self.gaps.committed(partition, proven[partition])
+                by_member.setdefault(own.member, {})[partition] = offset
         return by_member
 
     def acknowledge(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -266,7 +290,7 @@ class QueryAssignment:
 
     def _compare(self, partitions: Collection[TopicPartition]) -> None:
         """After a change of what is owned, proven or acknowledged."""
-        owned, behind = self.partitions.all(), self.marks.behind(partitions)
+        owned, behind = self.partitions.all(), self.marks.behind(partitions, self.gaps.committed)
         for partition in partitions:
             if partition in behind and partition in owned:
                 self._behind[partition] = None

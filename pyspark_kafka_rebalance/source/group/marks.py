@@ -9,7 +9,7 @@ Each is at or behind the one before. They outlive the ownership of a partition, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kafka.structs import TopicPartition
 
@@ -102,10 +102,19 @@ class Marks:
 
     # -- what there is to see ---------------------------------------------------------------------
 
-    def behind(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those of these of which the group lacks something that is proven."""
+    def behind(
+        self,
+        partitions: Iterable[TopicPartition],
+        committed: Callable[[TopicPartition, int], int] = lambda partition, proven: proven,
+    ) -> set[TopicPartition]:
+        """Those of these of which the group lacks something that is proven.
+
+        ``committed`` tells what may be committed of what is proven, where gaps below it may not be.
+        """
         proven, acknowledged = self._proven, self._acknowledged
-        return {p for p in partitions if proven.get(p, -1) > acknowledged.get(p, -1)}
+        # Nearly all are equal, and of thousands each is asked for in each trigger.
+        ahead = [p for p in partitions if proven.get(p, -1) > acknowledged.get(p, -1)]
+        return {p for p in ahead if committed(p, proven[p]) > acknowledged.get(p, -1)}
 
     def handed_out(self, partition: TopicPartition) -> int | None:
         """How far the partition was handed out; None if this query has come to no position."""

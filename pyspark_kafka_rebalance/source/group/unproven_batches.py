@@ -5,12 +5,18 @@ There is more than one only while Spark tracks its progress asynchronously.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
+
+#: What a batch reads of the gaps of partitions.
+CaughtUp: TypeAlias = Mapping[TopicPartition, Sequence[OffsetRange]]
+
+NOTHING: CaughtUp = {}
 
 
 class UnprovenBatches:
@@ -25,31 +31,45 @@ class UnprovenBatches:
     def __init__(self) -> None:
         self.number = 0
         self._ranges: dict[int, dict[TopicPartition, OffsetRange]] = {}  # by number, in order
+        self._caught_up: dict[int, CaughtUp] = {}  # of those that read gaps
         # Where they end: the ranges of the last batch that had any and is proven.
         self._last_read: dict[TopicPartition, int] = {}
 
-    def add(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Plan a batch that reads these."""
+    def add(
+        self, ranges: Mapping[TopicPartition, OffsetRange], catch_up: CaughtUp = NOTHING
+    ) -> None:
+        """Plan a batch that reads these: the live ranges, and parts of gaps."""
         self.number += 1
-        if ranges:
+        if ranges or catch_up:
             self._ranges[self.number] = dict(ranges)
+        if catch_up:
+            self._caught_up[self.number] = dict(catch_up)
 
-    def prove(self, last: int) -> list[Mapping[TopicPartition, OffsetRange]]:
-        """Prove this batch and all before it; what each reads."""
-        proven = [self._ranges.pop(number) for number in list(self._ranges) if number <= last]
-        for ranges in proven:
+    def prove(self, last: int) -> list[tuple[Mapping[TopicPartition, OffsetRange], CaughtUp]]:
+        """Prove this batch and all before it; what each reads: live ranges, and parts of gaps."""
+        proven: list[tuple[Mapping[TopicPartition, OffsetRange], CaughtUp]] = []
+        for number in [number for number in self._ranges if number <= last]:
+            ranges = self._ranges.pop(number)
             self._last_read = {p: handed.end for p, handed in ranges.items()} or self._last_read
-        return list(proven)
+            proven.append((ranges, self._caught_up.pop(number, NOTHING)))
+        return proven
 
     def forget(self, partition: TopicPartition) -> None:
         """Its log is no more: proven later, it would be said to end there."""
         self._last_read.pop(partition, None)
-        for ranges in self._ranges.values():
+        for number, ranges in self._ranges.items():
             ranges.pop(partition, None)
+            if number in self._caught_up:
+                kept = {p: read for p, read in self._caught_up[number].items() if p != partition}
+                self._caught_up[number] = kept
 
     def have(self, partition: TopicPartition) -> bool:
         """Whether one of them reads this."""
-        return any(partition in ranges for ranges in self._ranges.values())
+        return any(
+            partition in ranges
+            for batches in (self._ranges, self._caught_up)
+            for ranges in batches.values()
+        )
 
     def any(self) -> bool:
         """Whether there is one."""
