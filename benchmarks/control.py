@@ -31,7 +31,7 @@ from .chart import lines
 from .machine import about_this_machine
 
 #: For 1,000 partitions.
-GOAL_MS = 30.0
+GOAL_MS = 15.0
 _PER_TOPIC = 1_000
 _PARTS = ("latestOffset", "partitions", "commit")
 

@@ -23,12 +23,22 @@ _PUBLIC = {
     "OptionError": "errors",
     "PartitionsLostError": "errors",
     "RecordDeserializationError": "errors",
+    "TransactionAbortedError": "errors",
     "UnreadableRecordError": "errors",
     "UnsupportedBrokerError": "errors",
     "AsyncDeferredRevokeConsumer": "consumer.asynchronous",
+    "AsyncTimestampOrderedRecords": "consumer.async_ordered_records",
     "DeferredRevokeConsumer": "consumer.deferred",
+    "OrderedPoll": "consumer.ordered_records",
+    "TimestampOrderedRecords": "consumer.ordered_records",
     "FetchMetadata": "consumer.fetch_metadata",
     "PollResult": "consumer.poll_result",
+    "AsyncProducerGroup": "producer.asynchronous",
+    "ProducerEvents": "producer.ownership",
+    "ProducerGroup": "producer.group",
+    "ProducerProgress": "producer.progress",
+    "ProducerRebalanceListener": "producer.listener",
+    "SourcePartitionProgress": "producer.progress",
     "RangeFetcher": "fetch.fetcher",
     "OffsetRange": "fetch.offset_range",
     "KafkaDeferredDataSource": "source.data_source",
@@ -41,11 +51,16 @@ _PUBLIC = {
 __all__ = [*_PUBLIC, "DefaultSource"]
 
 if TYPE_CHECKING:
+    from .consumer.async_ordered_records import (
+        AsyncTimestampOrderedRecords as AsyncTimestampOrderedRecords,
+    )
     from .consumer.asynchronous import (
         AsyncDeferredRevokeConsumer as AsyncDeferredRevokeConsumer,
     )
     from .consumer.deferred import DeferredRevokeConsumer as DeferredRevokeConsumer
     from .consumer.fetch_metadata import FetchMetadata as FetchMetadata
+    from .consumer.ordered_poll import OrderedPoll as OrderedPoll
+    from .consumer.ordered_records import TimestampOrderedRecords as TimestampOrderedRecords
     from .consumer.poll_result import PollResult as PollResult
     from .errors import AuthenticationError as AuthenticationError
     from .errors import AuthorizationError as AuthorizationError
@@ -57,10 +72,17 @@ if TYPE_CHECKING:
     from .errors import OptionError as OptionError
     from .errors import PartitionsLostError as PartitionsLostError
     from .errors import RecordDeserializationError as RecordDeserializationError
+    from .errors import TransactionAbortedError as TransactionAbortedError
     from .errors import UnreadableRecordError as UnreadableRecordError
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError
     from .fetch.fetcher import RangeFetcher as RangeFetcher
     from .fetch.offset_range import OffsetRange as OffsetRange
+    from .producer.asynchronous import AsyncProducerGroup as AsyncProducerGroup
+    from .producer.group import ProducerGroup as ProducerGroup
+    from .producer.listener import ProducerRebalanceListener as ProducerRebalanceListener
+    from .producer.ownership import ProducerEvents as ProducerEvents
+    from .producer.progress import ProducerProgress as ProducerProgress
+    from .producer.progress import SourcePartitionProgress as SourcePartitionProgress
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
     from .source.graceful_stop import stop_gracefully as stop_gracefully
     from .source.progress import progress as progress

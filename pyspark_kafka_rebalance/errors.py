@@ -75,6 +75,28 @@ class PartitionsLostError(KafkaRebalanceError):
     """A commit names partitions that this member has lost; nothing of them was committed."""
 
 
+class TransactionAbortedError(KafkaRebalanceError):
+    """A producer group's transaction was not committed, and nothing of it will ever be read.
+
+    Read the source again from the restart points, and go on.
+
+    Parameters
+    ----------
+    reason : str
+        Why.
+    restart_points : dict of int to str or None
+        What this member owns, with the restart points that were committed last.
+    """
+
+    def __init__(self, reason: str, restart_points: dict[int, str | None]) -> None:
+        self.reason = reason
+        self.restart_points = restart_points
+        super().__init__(f"the transaction was aborted: {reason}")
+
+    def __reduce__(self) -> tuple[type[TransactionAbortedError], tuple[str, dict[int, str | None]]]:
+        return (type(self), (self.reason, self.restart_points))
+
+
 class UnreadableRecordError(KafkaRebalanceError):
     """Records that a poll meets and cannot read; raised again until the position is past them.
 

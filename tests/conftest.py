@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
+from _pytest._code.code import ExceptionRepr
 from hypothesis import settings
 from xdist.remote import Producer
 
@@ -13,6 +15,9 @@ from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
 # How long an example takes says more of what else this machine does.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+#: Of what the package warned of during a test that failed, the last lines.
+_QUOTED = 20
 
 pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
 
@@ -29,6 +34,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     lock = item.config.cache.mkdir("machine") / "shares"
     with shares_of_the_machine(lock, _shares_of(item)):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    """With a failure goes what the package warned of: why a member was lost, which stays short.
+
+    Of CI no more of the log is kept (``.ci/run``).
+    """
+    report: pytest.TestReport = yield
+    if report.failed and isinstance(report.longrepr, ExceptionRepr):
+        warned = re.findall(
+            r"^(?:WARNING|ERROR) +(?:pyspark_kafka_rebalance|kafka\S* .*timed out).*$",
+            report.caplog,
+            re.M,
+        )
+        if warned:
+            report.longrepr.addsection("warnings of the package", "\n".join(warned[-_QUOTED:]))
+    return report
 
 
 def _shares_of(item: pytest.Item) -> int:

@@ -18,8 +18,13 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-#: Of the machine: what a test takes is in conftest.py.
-SHARES = 7
+#: Of the machine: what a test takes is in conftest.py. With 6 two cores are busy all the time. With
+#: 9 they were no busier, fourteen processes waited for them at any time, and tests ran into their
+#: own patience.
+SHARES = 6
+
+#: A file of so many tests on brokers is a long one.
+_MANY = 30
 
 _TURNSTILE = SHARES  # the byte behind those that stand for the shares
 
@@ -53,8 +58,11 @@ def _hold(file: IO[bytes], count: int) -> bool:
 class SparkOnHalfOfThem(LoadFileScheduling):
     """Whole files, and those with Spark on every other process while there are others to do.
 
-    A Spark session and its first queries cost 30 s of a core in every process that has one. Files
-    of few tests go first: they are those that take long, and would be waited for at the end.
+    A Spark session and its first queries cost 30 s of a core in every process that has one.
+
+    What takes long goes first, or the others would wait for it at the end: files of very many tests
+    on brokers, then those of few, each of which takes long. The former also keep the latter, which
+    want much of the machine, from all coming at once and waiting for each other.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
@@ -63,8 +71,14 @@ class SparkOnHalfOfThem(LoadFileScheduling):
             self.workqueue,
             key=lambda file: (
                 ("tests/spark/" in file) != wants_spark,
-                len(self.workqueue[file]),
+                _turn(file, len(self.workqueue[file])),
             ),
         )
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
+
+
+def _turn(file: str, tests: int) -> tuple[int, int]:
+    """Where a file stands in line: the lowest is next."""
+    has_many = tests >= _MANY and "tests/unit/" not in file
+    return (0, -tests) if has_many else (1, tests)

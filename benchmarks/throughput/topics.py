@@ -26,6 +26,11 @@ def fill(
 ) -> None:
     """Create a topic and write so many records of so many bytes, in batches of the usual size."""
     cluster.create_topic(topic, partitions=partitions)
+    write(cluster, topic, codec, size, rows, work)
+
+
+def write(cluster: KafkaCluster, topic: str, codec: str, size: int, rows: int, work: Path) -> None:
+    """Write as :func:`fill` does into a topic that is there; round the partitions, about evenly."""
     lines = work / f"lines-{size}.txt"
     lines.write_text("\n".join(_lines(size)))
     (tools,) = single_jars([_KAFKA_TOOLS])

@@ -53,6 +53,10 @@ class AsyncMember:
         """How many offsets lie between the position and the end, as of the last poll."""
         return self._thread.opened().current_lag(partition)
 
+    def catch_up_lag(self, partition: TopicPartition) -> int:
+        """How many offsets of what was set aside are still to be handed out (KIP-333)."""
+        return self._thread.opened().catch_up_lag(partition)
+
     @property
     def generation(self) -> int:
         """The generation of the assignment in force; -1 before the first."""

@@ -21,18 +21,20 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
 from ..errors import PartitionsLostError
 from .async_member import AsyncMember
 from .consumer_thread import ConsumerThread
 from .deferred import DeferredRevokeConsumer, PollResult
+from .found_records import below
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 
 #: How long ``async for`` polls at a stretch. Nothing depends on it: whatever is to be done at once
 #: (records, a close, a seek) ends a poll early.
-_ITERATION_MS = 10_000
+ITERATION_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class _Sought:
 class _Polled:
     """A poll's result, and how many seeks were made before it."""
 
-    result: PollResult
+    result: Any
     seeks: int
 
 
@@ -166,21 +168,21 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Any]]:
-        """Only the records; aiokafka's ``getmany``."""
-        return (await self.poll_with_rebalance(timeout_ms, max_records)).records
+        """Only the records, all in one; aiokafka's ``getmany``."""
+        return (await self.poll_with_rebalance(timeout_ms, max_records)).in_one()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
+        if not self._thread.closing:
+            self._thread.opened().refuse_iteration_of_two()
         while not self._thread.closing:
             while self._records:
                 record = self._records.popleft()
-                partition = _partition_of(record)
-                if not self._was_sought(partition, self._iterated.seeks):
+                if self.without_sought([record], self._iterated.seeks):
                     return record
-                self._skip(partition, [record])
-            polled = await self._next_poll(_ITERATION_MS, None)
+            polled = await self._next_poll(ITERATION_MS, None)
             self._iterated = polled
             self._records.extend(r for records in polled.result.records.values() for r in records)
         raise StopAsyncIteration
@@ -190,49 +192,97 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         self._thread.wakeup()
 
     async def _next_poll(self, timeout_ms: float, max_records: int | None) -> _Polled:
-        """Wait for the poll under way, or begin one."""
+        consumer = self._thread.opened()
+        poll = partial(consumer.poll_with_rebalance, timeout_ms, max_records)
+        return await self.polled_by(poll, lambda result: isinstance(result, PollResult))
+
+    async def polled_by(self, poll: Callable[[], Any], is_of_it: Callable[[Any], bool]) -> _Polled:
+        """Wait for the poll under way, or begin this one; for what polls in another way.
+
+        IllegalStateError where one of another kind was cancelled, and its result not returned: one
+        that is not of this poll.
+        """
         async with self._one_poll:
             consumer = self._thread.opened()
             polling = self._thread.polling
             if polling is None:
 
-                def poll() -> _Polled:
-                    result = consumer.poll_with_rebalance(timeout_ms, max_records)
-                    return _Polled(result, self._seeks)
+                def begin() -> _Polled:
+                    return _Polled(poll(), self._seeks)
 
-                self._thread.polling = polling = self._thread.submit(poll)
+                self._thread.polling = polling = self._thread.submit(begin)
             try:
                 await asyncio.wait([polling])
             except asyncio.CancelledError:
                 self.wakeup()
                 raise
             # From here to the caller nothing waits, so that nothing can be cancelled.
+            if polling.exception() is None and not is_of_it(polling.result().result):
+                raise IllegalStateError("a cancelled poll of another kind is to be returned first")
             self._thread.polling = None
             consumer._polls.woken.clear()  # a wakeup that came when the poll had just ended
             polled: _Polled = polling.result()
             return polled
 
+    def without_sought(self, records: Iterable[Any], seeks: int) -> list[Any]:
+        """Those of the records, polled after so many seeks, that none has made obsolete since."""
+        kept = []
+        for record in records:
+            partition = _partition_of(record)
+            if self._was_sought(partition, seeks):
+                self._skip(partition, [record.offset])
+            else:
+                kept.append(record)
+        return kept
+
+    def rows_without_sought(self, table: Any, seeks: int) -> Any:
+        """As ``without_sought``, of a ``pyarrow.Table`` that says where its rows are from."""
+        for partition in sorted(p for p in self._sought if self._was_sought(p, seeks)):
+            import pyarrow.compute as pc
+
+            topics = pc.equal(table["topic"].cast("string"), partition.topic)
+            obsolete = pc.and_(topics, pc.equal(table["partition"], partition.partition))
+            self._skip(partition, table.filter(obsolete)["offset"].to_pylist())
+            table = table.filter(pc.invert(obsolete))
+        return table
+
+    def gaps_without_sought(
+        self, caught_up: Mapping[TopicPartition, list[Any]], seeks: int
+    ) -> dict[TopicPartition, list[Any]]:
+        """As ``without_sought``, of what is caught up: what the live reader does not come by again.
+
+        It comes by what is not lower than where it was sought.
+        """
+        kept = {}
+        for partition, found in caught_up.items():
+            if self._was_sought(partition, seeks):
+                found = below(found, self._sought[partition].skips_below)
+            if found:
+                kept[partition] = found
+        return kept
+
     def _without_sought(self, polled: _Polled) -> PollResult:
-        result = polled.result
+        result: PollResult = polled.result
         sought = {p for p in result.metadata if self._was_sought(p, polled.seeks)}
-        sought |= {p for p in result.records if self._was_sought(p, polled.seeks)}
+        sought |= {p for p in result.in_one() if self._was_sought(p, polled.seeks)}
         for partition in sought:
-            self._skip(partition, result.records.get(partition, ()))
+            self._skip(partition, [r.offset for r in result.records.get(partition, ())])
         if not sought:
             return result
         return replace(
             result,
             records={p: found for p, found in result.records.items() if p not in sought},
             metadata={p: found for p, found in result.metadata.items() if p not in sought},
+            catch_up=self.gaps_without_sought(result.catch_up, polled.seeks),
         )
 
     def _was_sought(self, partition: TopicPartition, seeks: int) -> bool:
         return partition in self._sought and self._sought[partition].number > seeks
 
-    def _skip(self, partition: TopicPartition, obsolete: Iterable[Any]) -> None:
-        """These records will not be returned: what the seek skipped must hold nothing up."""
+    def _skip(self, partition: TopicPartition, obsolete: Iterable[int]) -> None:
+        """Records at these offsets will not be returned: what a seek skipped holds nothing up."""
         end = self._sought[partition].skips_below
-        skipped = [record.offset for record in obsolete if record.offset < end]
+        skipped = [offset for offset in obsolete if offset < end]
         if skipped and partition in self.assignment():
             # Lost, and no poll has said so yet: then there is nothing to hold up, and whoever
             # raised here would drop what was polled of other partitions.
@@ -247,12 +297,12 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from ``offset``."""
-        seek = partial(self._thread.opened().seek, partition, offset)
+        seek = partial(self._thread.opened().seek_or_skip, partition, offset)
         await self._thread.in_turn(self._seek, seek, [partition], offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read on from the beginning; without partitions, of all that are assigned."""
-        seek = partial(self._thread.opened().seek_to_beginning, *partitions)
+        seek = partial(self._thread.opened().seek_to_beginning_or_skip, *partitions)
         await self._thread.in_turn(self._seek, seek, partitions, 0)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
@@ -262,14 +312,18 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
 
     def _seek(
         self,
-        seek: Callable[[], object],
+        seek: Callable[[], Collection[TopicPartition] | None],
         partitions: Collection[TopicPartition],
         skips_below: float,
     ) -> None:
-        """On the consumer's thread: what was polled of the partitions until now is obsolete."""
+        """On the consumer's thread: what was polled of the partitions until now is obsolete.
+
+        Or of those alone that the seek returns.
+        """
         assert self._thread.consumer is not None
         moved = partitions or self._thread.consumer.assignment()
-        seek()
+        if (sought := seek()) is not None:
+            moved = sought  # what was polled of others is still to be returned
         self._seeks += 1
         self._sought.update(dict.fromkeys(moved, _Sought(self._seeks, skips_below)))
 

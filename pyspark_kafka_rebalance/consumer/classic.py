@@ -28,6 +28,7 @@ from .join import Joined, JoinProtocol, Review
 from .leaving import Leaving
 from .member_parts import BrokerRules, MemberParts
 from .member_record import AssignmentReceived, Attempt, Member
+from .unheard_writes import UnheardWrites
 from .verdicts import Consequence, after_heartbeat, after_join
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class ClassicProtocol:
     revoking : callable
         The partitions whose revoke is requested and not released yet.
     """
+
+    by_topic_id = False
 
     def __init__(
         self, parts: MemberParts, revoking: Callable[[], Collection[TopicPartition]]
@@ -70,6 +73,7 @@ class ClassicProtocol:
         self._joined_topics: frozenset[str] = frozenset()
         self._led_counts: dict[str, int] | None = None  # partitions per topic, while leader
         self._join_alarm = parts.loop.alarm()
+        self._unheard = UnheardWrites()
 
     @property
     def joining(self) -> bool:
@@ -314,6 +318,10 @@ class ClassicProtocol:
         except kafka_errors.KafkaError as failure:
             error, unanswered = type(failure), failure
         found = after_heartbeat(error, answered=unanswered is None)
+        if unanswered is None and self._unheard.answered(error) and not self._joining:
+            log.info("group %s: the coordinator stands still, joining again", self._parts.group_id)
+            self._must_rejoin = True
+            self._join_alarm.notify()
         if Consequence.FIND_COORDINATOR in found:
             self._parts.draw(found, error)
             return

@@ -5,17 +5,23 @@ None of them depends on membership, and none waits longer than it is told to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from uuid import UUID
 
 from kafka import KafkaConsumer
 from kafka.errors import LeaderNotAvailableError
+from kafka.protocol.consumer import IsolationLevel
 from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 
 from .kafka_python.coordinator import GroupCoordinator
-from .kafka_python.questions import offsets_now
+from .record_time import RecordTime
+from .remaining import Remaining, Told
+from .told_remaining import bound_to
+
+log = logging.getLogger(__name__)
 
 
 class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
@@ -55,6 +61,22 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
         return {partition: found.offset for partition, found in committed.items()}
 
+    def committed_remaining(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, Remaining]:
+        """As ``committed_offsets``, with what is processed beyond, as the metadata tell."""
+        found = {}
+        committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
+        for p, entry in committed.items():
+            bound = bound_to(self._io.metadata.topic_id(p.topic), p)
+            found[p], told, _ = Remaining.decode(entry.offset, entry.metadata, bound)
+            if told in (Told.NEWER, Told.ANOTHER_COMMIT):
+                log.warning(
+                    "%s-%d: from offset %d on records may come again; the commit tells %s",
+                    *(*p, entry.offset, told.value),
+                )
+        return found
+
     def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
@@ -73,25 +95,55 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As ``beginning_offsets``, without those whose leader does not tell; never asks twice."""
-        return offsets_now(self, partitions, OffsetSpec.EARLIEST, timeout_ms)
+        return self._io.log_offsets.ask(
+            partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
+        )
 
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As ``end_offsets``, without those whose leader does not tell; never asks it twice."""
-        return offsets_now(self, partitions, OffsetSpec.LATEST, timeout_ms)
+        isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        return self._io.log_offsets.ask(partitions, OffsetSpec.LATEST, isolation, timeout_ms)
 
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As ``end_offsets_now``, with what is in open transactions, whatever is read of it."""
-        return offsets_now(self, partitions, OffsetSpec.LATEST, timeout_ms, read_uncommitted=True)
+        return self._io.log_offsets.ask(
+            partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
+        )
+
+    def first_records_now(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """The first record of each log that is as late, of those that are read; None without any.
+
+        Without those whose leader does not tell; never asks twice.
+        """
+        isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        return self._io.log_offsets.first_at(timestamps, isolation, timeout_ms)
+
+    def first_records_soon(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
+        """Ask as ``first_records_now``, and return at once what waits for the answer."""
+        isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        return self._io.log_offsets.begin_first_at(timestamps, isolation, timeout_ms)
+
+    def latest_records_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """As ``first_records_now``, the record with the highest timestamp.
+
+        Raises IncompatibleBrokerVersion where brokers are older than 3.0.
+        """
+        isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        return self._io.log_offsets.latest(partitions, isolation, timeout_ms)
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The node id of each leader that the metadata knows."""
-        cluster = self._io.metadata.cluster
-        leaders = {p: cluster.leader_for_partition(p) for p in partitions}
-        return {p: node for p, node in leaders.items() if node is not None and node >= 0}
+        return self._io.metadata.leaders(partitions)
 
     def partitions_with_leader(
         self, partitions: Collection[TopicPartition]

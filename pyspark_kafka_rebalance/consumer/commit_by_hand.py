@@ -10,6 +10,7 @@ from kafka.future import Future
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import names_of
+from .gaps import Gap, without
 from .verdicts import Verdict, verdict_of
 
 #: After these the same commit may be accepted a little later.
@@ -42,6 +43,8 @@ class CommitByHand:
         What of it was dropped after it was sent.
     truncated : set of TopicPartition
         What of it names a record that is gone since it was entered.
+    claims : dict of TopicPartition to tuple of Gap
+        Of partitions that catch up (KIP-333): which records it says are processed.
     processed_below : dict of TopicPartition to int
         Where what it names was handed out again since it was entered: only what is lower counts
         as processed by it.
@@ -53,6 +56,7 @@ class CommitByHand:
         self.moved_back: set[TopicPartition] = set()
         self.lost: set[TopicPartition] = set()
         self.truncated: set[TopicPartition] = set()
+        self.claims: dict[TopicPartition, tuple[Gap, ...]] = {}
         self.processed_below: dict[TopicPartition, int] = {}
 
     def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
@@ -65,6 +69,17 @@ class CommitByHand:
             p: min(entry.offset, self.processed_below.get(p, entry.offset))
             for p, entry in self.accepted.items()
         }
+
+    def claims_of(self, partition: TopicPartition) -> list[Gap]:
+        """What it claims of a partition, without what was handed out again since."""
+        claims = self.claims.get(partition, ())
+        if partition in self.processed_below:
+            return without(claims, self.processed_below[partition])
+        return [*claims]
+
+    def claimed(self) -> dict[TopicPartition, list[Gap]]:
+        """What was claimed of what is accepted."""
+        return {p: self.claims_of(p) for p in self.claims if p in self.accepted}
 
 
 class EnteredCommit(CommitByHand):
@@ -116,4 +131,6 @@ def final_error(
 
 
 def _passes(error: type[Exception]) -> bool:
+    if error is kafka_errors.UnknownTopicIdError:
+        return False  # the topic that was assigned is no more, whoever has its name now
     return verdict_of(error) in _PASSING or issubclass(error, kafka_errors.RetriableError)

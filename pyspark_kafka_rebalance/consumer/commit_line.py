@@ -57,12 +57,22 @@ class CommitLine:
     began_at: int | None = None  # the group's offset from which the partition is read
     sought_to: int | None = None  # the lowest to which the position moved back since a commit
     left: int | None = None  # the highest position that a lower commit by hand has left
+    # A place that was sought and where nothing is handed out yet, and the stretch of that moment:
+    # only there, and beyond, it lets lower offsets be committed.
+    sought: tuple[Stretch, int] | None = None
+    sought_since: int | None = None  # the same place, while nothing was committed since
     described: bool = False  # by whoever committed last, with metadata of their own
 
     @property
     def waits(self) -> bool:
         """Whether something is to be sent."""
         return bool(self.by_hand) or self.stretches[0].waiting is not None
+
+    def add(self, entry: OffsetAndMetadata) -> None:
+        """Records up to here are processed."""
+        if self.sought is not None and entry.offset >= self.sought[1]:
+            self._move_back(*self.sought)
+        self.stretches[-1].add(entry)
 
     def enter(self, by_hand: CommitByHand) -> None:
         """A commit by hand, after what was entered before it."""
@@ -83,9 +93,10 @@ class CommitLine:
         """Send this once more, unless more waits, or what stands there is the application's own."""
         if self.waits or self.described or self.left is not None:
             return
-        if in_flight or self.acknowledged == entry.offset:
+        stands = self.began_at if self.acknowledged is None else self.acknowledged
+        if in_flight or stands == entry.offset:
             self.stretches[0].waiting = entry
-        elif self.acknowledged is None or entry.offset > self.acknowledged:
+        elif stands is None or entry.offset > stands:
             self.stretches[0].add(entry)
 
     def goes_back(self, offset: int) -> bool:
@@ -95,12 +106,16 @@ class CommitLine:
         or until the background goes on.
         """
         before = self.began_at if self.acknowledged is None else self.acknowledged
-        if before is not None and self.sought_to is not None:
-            before = min(before, self.sought_to)
+        waits = self.stretches[0].waiting
+        if waits is not None:  # said before it, and not sent any more
+            before = waits.offset if before is None else max(before, waits.offset)
+        sought_to = _lower(self.sought_to, self.sought_since)
+        if before is not None and sought_to is not None:
+            before = min(before, sought_to)
         if self.left is not None:
             before = self.left if before is None else max(before, self.left)
         self.left = before if before is not None and offset < before else None
-        self.sought_to = None
+        self.sought_to = self.sought_since = None
         return self.left is not None
 
     def withdraw(self, by_hand: CommitByHand) -> None:
@@ -108,6 +123,8 @@ class CommitLine:
         at = self.by_hand.index(by_hand)
         del self.by_hand[at]
         before, after = self.stretches[at], self.stretches.pop(at + 1)
+        if self.sought is not None and self.sought[0] is after:
+            self.sought = before, self.sought[1]
         if after.passes(before.floor):
             before.waiting = after.waiting
             before.added_after = _lower(before.back_to, after.added_after)
@@ -122,9 +139,21 @@ class CommitLine:
                 stretch.waiting = None
         if self.acknowledged is not None and self.acknowledged > offset:
             self.acknowledged = None
+        if self.began_at is not None and self.began_at > offset:
+            self.began_at = None
         self.move_back(offset)
+
+    def seek(self, offset: int | None) -> None:
+        """Polls are to go on from this offset, wherever they were to go before; None: unknown."""
+        self.sought = None if offset is None else (self.stretches[-1], offset)
+        self.sought_since = offset
 
     def move_back(self, offset: int) -> None:
         """Polls go on from this offset."""
-        self.stretches[-1].move_back(offset)
-        self.sought_to, self.left = _lower(self.sought_to, offset), None
+        self._move_back(self.stretches[-1], offset)
+        self.left = None
+
+    def _move_back(self, stretch: Stretch, offset: int) -> None:
+        stretch.move_back(offset)
+        self.sought_to = _lower(self.sought_to, offset)
+        self.sought = self.sought_since = None

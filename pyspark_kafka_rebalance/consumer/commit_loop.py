@@ -16,7 +16,8 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import names_of
-from .commit_by_hand import CommitByHand, Committable, EnteredCommit, as_entry, final_error
+from .changed_gaps import ChangedGaps
+from .commit_by_hand import CommitByHand, Committable, EnteredCommit, final_error
 from .lane import Lane
 from .member_record import Member, not_owned
 from .offset_commits import OffsetCommits
@@ -32,9 +33,6 @@ _FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 
 #: Without anything to send the loop still looks again this often.
 _IDLE_S = 5.0
-
-#: What is processed behind a slow record is told this often, while no offset is to be committed.
-_TELL_GAPS_S = 1.0
 
 
 class CommitLoop:
@@ -79,30 +77,35 @@ class CommitLoop:
         self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # and not told so yet
         self._ended = False
         #: The metadata of a commit that has none of its own: partition, offset, how many bytes fit,
-        #: and whether it is made by hand.
-        self.metadata_of: Callable[[TopicPartition, int, int, bool], str] = lambda *_: ""
+        #: and by which commit by hand, if it is one.
+        self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
+            lambda *_: ""
+        )
         self._metadata_bytes = DEFAULT_METADATA_BYTES
-        self._changed: dict[TopicPartition, Committable] = {}  # of those the gaps, not the offset
-        self._tell_changed_at = 0.0
+        self._changed = ChangedGaps()
         self._alarm = io.loop.alarm()
 
     # -- any thread -------------------------------------------------------------------------------
 
+    # Every record may bring a commit, and waking the loop costs a system call, and a switch of the
+    # interpreter lock that fetches wait for. While a commit waits for its answer, or to be sent
+    # again, the loop looks again by itself.
+
     def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Commit these next offsets when the lane is free, merged with what waits."""
         with self._lock:
-            woken = self._commits.any_waiting()
+            looks_again = self._commits.any_outstanding()
             self._commits.add(offsets)
-        if not woken:  # waking costs a system call, and every record may bring a commit
+        if not looks_again:
             self.wake()
 
     def tell_gaps(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Where these partitions stand has not changed, but what is processed beyond: tell soon."""
         with self._lock:
-            woken = bool(self._changed) or self._ended
+            looks_again = bool(self._changed) or self._ended or self._commits.any_outstanding()
             if not self._ended:
-                self._changed.update(offsets)
-        if not woken:
+                self._changed.note(offsets)
+        if not looks_again:
             self.wake()
 
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
@@ -113,13 +116,12 @@ class CommitLoop:
     def forget_gaps(self, partitions: Collection[TopicPartition]) -> None:
         """Where these stand is the next owner's business."""
         with self._lock:
-            for partition in partitions:
-                self._changed.pop(partition, None)
+            self._changed.forget(partitions)
 
     def hurry(self) -> None:
         """Tell now what is processed beyond the committed offsets."""
         with self._lock:
-            self._tell_changed_at = 0.0
+            self._changed.hurry()
             waits = bool(self._changed)
         if waits:
             self.wake()
@@ -149,24 +151,27 @@ class CommitLoop:
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of these partitions, by hand neither."""
         with self._lock:
-            for partition in partitions:
-                self._changed.pop(partition, None)
+            self._changed.forget(partitions)
             for by_hand in self._commits.drop(partitions):
                 self._withdrawn.append((by_hand, not_owned(by_hand.offsets)))
         self.wake()
 
+    def seek(self, partition: TopicPartition, offset: int | None) -> None:
+        """Polls are to go on from this offset, and nothing came from there; None: unknown yet."""
+        with self._lock:
+            self._changed.go_back(partition, offset or 0)
+            self._commits.seek(partition, offset)
+
     def move_back(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset, which may be lower: so may be what is committed next."""
         with self._lock:
-            changed = self._changed.get(partition)
-            if changed is not None and as_entry(changed).offset > offset:
-                del self._changed[partition]  # the group would pass what is to come again
+            self._changed.go_back(partition, offset)
             self._commits.move_back(partition, offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """The records from this offset on are gone: forget what was said about them."""
         with self._lock:
-            self._changed.pop(partition, None)
+            self._changed.forget([partition])
             self._commits.truncate(partition, offset)
 
     def forget_all(self) -> None:
@@ -179,7 +184,7 @@ class CommitLoop:
         self, why: Callable[[dict[TopicPartition, OffsetAndMetadata]], Exception]
     ) -> None:
         before, self._commits = self._commits, OffsetCommits()
-        self._changed = {}
+        self._changed.forget_all()
         for by_hand in before.all_by_hand():
             if by_hand is not before.sent_by_hand:  # that one is told its answer
                 self._withdrawn.append((by_hand, why(by_hand.offsets)))
@@ -215,7 +220,7 @@ class CommitLoop:
                 member = self._member()
                 with self._lock:
                     commits = self._commits
-                    idle_s = self._repeat_changed()
+                    idle_s = self._changed.repeat(commits, self._clock(), _IDLE_S)
                     offsets = {} if member is None else commits.take()
                 if member is None or not offsets:
                     await self._alarm(idle_s)
@@ -227,20 +232,8 @@ class CommitLoop:
                 self._forget_all(not_owned)
             self._tell_withdrawn()
 
-    def _repeat_changed(self) -> float:
-        """Commit again, if it is time, where the gaps changed; for how long to idle. Locked."""
-        if not self._changed:
-            return _IDLE_S
-        now = self._clock()
-        if now < self._tell_changed_at:
-            return min(self._tell_changed_at - now, _IDLE_S)
-        self._changed = self._commits.repeat(self._changed)
-        # What is left waits for an answer, and is looked at after it.
-        self._tell_changed_at = 0.0 if self._changed else now + _TELL_GAPS_S
-        return _IDLE_S
-
     def _described(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by_hand: bool
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by_hand: CommitByHand | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is committed, with what is processed beyond each offset.
 
@@ -280,7 +273,7 @@ class CommitLoop:
                 with self._lock:  # what was lost while the coordinator was looked up is not sent
                     same = commits is self._commits and member == self._member()
                     offsets = commits.recall() if same else {}
-            described = self._described(offsets, by_hand is not None)
+            described = self._described(offsets, by_hand)
             errors = await self._lane.commit(member, described) if offsets else {}
             too_large = self._too_large(offsets, described, errors)
             if (

@@ -9,20 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
+from uuid import UUID
 
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import IllegalStateError, KafkaTimeoutError
 from kafka.future import Future
 from kafka.structs import TopicPartition
 
-from ..errors import PartitionsLostError
-from .hand_outs import LOG_END, HandOuts
+from ..errors import OptionError, PartitionsLostError
+from .catching_up import CatchingUp
+from .hand_outs import HandOuts
 from .member_status import MemberStatus
+from .remaining import Remaining
+from .sought import LOG_END
 
 
 class CommittingConsumer(MemberStatus):
     """A KafkaConsumer whose commits go on during joins, and end with what is owned."""
 
     _hand_outs: HandOuts
+    _catching_up: CatchingUp | None = None
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Records below these next offsets are processed: commit them in the background.
@@ -71,6 +76,23 @@ class CommittingConsumer(MemberStatus):
         """
         self._hand_outs.processed(partition, offsets)
 
+    def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        """As ``commit_processed``, with what is left to process of partitions, as a whole.
+
+        For who reads the records by other means than polls. The group's offset is the lowest one
+        that is left; the rest travels as the commit's metadata, again when it alone has changed.
+
+        Raises
+        ------
+        PartitionsLostError
+            As ``commit_processed``.
+        """
+        self._hand_outs.commit_remaining(remaining)
+
+    def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
+        """What ``commit_remaining`` was given last, if the broker has accepted it; else None."""
+        return self._hand_outs.acknowledged_remaining(partition)
+
     def unprocessed(self) -> frozenset[TopicPartition]:
         """Owned partitions with records that polls handed out and nobody has ``processed``."""
         return self._hand_outs.unprocessed()
@@ -93,10 +115,11 @@ class CommittingConsumer(MemberStatus):
             What the broker refuses.
         """
         if not self._io.subscription.subscribed:
-            super().commit(offsets, timeout_ms)
+            super().commit(self._consumed() if offsets is None else offsets, timeout_ms)
             return
-        offsets = self._positions() if offsets is None else offsets
-        by_hand = self._hand_outs.enter(offsets, retried=True)
+        everything = offsets is None
+        offsets = self._positions() if everything else offsets
+        by_hand = self._hand_outs.by_hand.enter(offsets, retried=True, everything=everything)
         if timeout_ms is None:
             timeout_ms = self.config["request_timeout_ms"]
         try:
@@ -113,29 +136,103 @@ class CommittingConsumer(MemberStatus):
         revoke can be delayed until another commit.
         """
         if not self._io.subscription.subscribed:
+            offsets = self._consumed() if offsets is None else offsets
             return super().commit_async(offsets, callback)
-        if offsets is None:
+        everything = offsets is None
+        if everything:
             offsets = self._positions()
         try:
-            future = self._hand_outs.enter(offsets, retried=False).future
+            future = self._hand_outs.by_hand.enter(
+                offsets, retried=False, everything=everything
+            ).future
         except PartitionsLostError as error:
             future = Future().failure(error)
         return self._io.tell_in_polls(future, offsets, callback)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """``KafkaConsumer.seek``; a lower offset than before may be committed from here on."""
+        self.seek_or_skip(partition, offset)
+
+    def seek_or_skip(
+        self, partition: TopicPartition, offset: int
+    ) -> tuple[TopicPartition] | tuple[()]:
+        """What was sought; nothing where the reader of a gap gives up what it cannot read."""
+        if self._catching_up is not None and self._catching_up.skip(partition, offset):
+            return ()  # polls go on where they are
         super().seek(partition, offset)
-        self._hand_outs.sought([partition], offset)
+        self._io.subscription.ahead.forget([partition])
+        self._hand_outs.seeks.sought([partition], offset)
+        return (partition,)
+
+    def refuse_iteration_of_two(self) -> None:
+        """Raise OptionError where live records and those of the gaps come in no common order."""
+        if self._catching_up is not None and not self._catching_up.in_order:
+            raise OptionError(
+                "parallel_rebalance",
+                "live",
+                "None or 'ordered' for an iteration, which has one order; or poll",
+            )
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_beginning``; lower offsets may be committed from there on."""
+        self.seek_to_beginning_or_skip(*partitions)
+
+    def seek_to_beginning_or_skip(self, *partitions: TopicPartition) -> Collection[TopicPartition]:
+        """What was sought; not where the reader of a gap gives up what the log has no more."""
+        asked = partitions or self._io.subscription.owned()
+        if self._catching_up is not None:
+            skipped = self._catching_up.skip_to_beginning(asked)
+            asked = partitions = tuple(p for p in asked if p not in skipped)
+            if skipped and not partitions:
+                return ()
         super().seek_to_beginning(*partitions)
-        self._hand_outs.sought(partitions or self._io.subscription.owned())
+        self._io.subscription.ahead.forget(asked)
+        self._hand_outs.seeks.sought(asked)
+        return asked
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_end``."""
         super().seek_to_end(*partitions)
-        self._hand_outs.sought(partitions or self._io.subscription.owned(), LOG_END)
+        sought = partitions or self._io.subscription.owned()
+        self._io.subscription.ahead.forget(sought)
+        self._hand_outs.seeks.sought(sought, LOG_END)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.pause``; a merge by timestamps goes on without them."""
+        super().pause(*partitions)
+        self._io.subscription.ahead.dirty = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.resume``."""
+        super().resume(*partitions)
+        self._io.subscription.ahead.dirty = True
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """``KafkaConsumer.assign``."""
+        super().assign(partitions)
+        ahead = self._io.subscription.ahead
+        ahead.forget(ahead.buffered() - set(partitions))
+
+    def catch_up_lag(self, partition: TopicPartition) -> int:
+        """How many offsets of what was set aside of it are still to be handed out (KIP-333).
+
+        0 when it has caught up. As ``current_lag``, which is that of the live records, it asks no
+        broker, counts offsets, and raises IllegalStateError where the partition is not assigned.
+        """
+        if partition not in self.assignment():
+            raise IllegalStateError(f"{partition} is not assigned")
+        return self._hand_outs.gaps.lag(partition)
+
+    def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int | None:
+        """``KafkaConsumer.position``; "live" the live one, "ordered" of what is caught up first."""
+        position: int | None = super().position(partition, timeout_ms)
+        mark = self._io.subscription.ahead.marks.get(partition)
+        if mark is not None and position is not None:
+            position = min(position, mark.offset)
+        if self._catching_up is not None and self._catching_up.in_order:
+            below = self._hand_outs.gaps.next_offset(partition)
+            return position if below is None else below
+        return position
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next.
@@ -147,10 +244,17 @@ class CommittingConsumer(MemberStatus):
 
     def take_unknown(self) -> frozenset[TopicPartition]:
         """Those whose commit was given up since the last call, since the broker has no such."""
-        return self._membership.commits.take_unknown()
+        return self._hand_outs.take_unknown()
+
+    def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
+        """Of the topic that the group has assigned; None in the classic protocol, by name alone."""
+        return self._membership.parts.lane.topic_id_of(partition)
 
     def drain(self, timeout_ms: float) -> bool:
-        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
+        """Wait until no commit waits for its answer; False when one does by ``timeout_ms``.
+
+        Those of a partition that is lost do not: a poll tells of the loss.
+        """
         deadline = time.monotonic() + timeout_ms / 1000
         while self._membership.commits.any_outstanding():
             self._membership.commits.hurry()
@@ -162,15 +266,26 @@ class CommittingConsumer(MemberStatus):
 
     def __next__(self) -> Any:
         """The next record; the library's iterator, which may drop records that a poll brought."""
+        catching_up = self._catching_up
+        self.refuse_iteration_of_two()
         while True:
             record = super().__next__()
             if not self._io.subscription.subscribed:
                 return record
             partition = TopicPartition(record.topic, record.partition)
+            if catching_up is not None:
+                handed_out = catching_up.iterated(partition, record)
+                if handed_out:
+                    return record
+                if handed_out is not None:
+                    continue  # lost, or sought past
             if self._hand_outs.hand_out({partition: [record]}):
                 return record
 
     def _positions(self) -> dict[TopicPartition, Any]:
         """What a commit by hand without offsets commits; nothing of a completed revoke."""
-        consumed = self._io.subscription.consumed()
+        consumed = self._consumed()
         return {p: consumed[p] for p in self.assignment() & consumed.keys()}
+
+    def _consumed(self) -> dict[TopicPartition, Any]:
+        return self._io.subscription.consumed()

@@ -1,7 +1,8 @@
 """Completion: which handed out records of the owned partitions are processed.
 
-Of each partition ``PartitionCompletion`` knows, with its invariants; here is what outlives it: a
-seek, what the owner before had completed, what was handed out under an assignment that is over.
+Of each partition ``PartitionCompletion`` knows, with its invariants; here is what outlives it:
+where polls go on after a seek, the leader epochs, what the owner before had completed, what was
+handed out under an assignment that is over.
 
 Invariants:
  1. A call that is refused changes nothing.
@@ -15,55 +16,63 @@ Pure. Not thread-safe; the owner holds a lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from kafka.structs import TopicPartition
 
+from .gaps import Gap, without
 from .handed_out_before import HandedOutBefore
 from .inherited import Inherited
-from .leader_epochs import UNKNOWN, LeaderEpochs
+from .leader_epochs import UNKNOWN, EpochsByPartition
 from .partition_completion import PartitionCompletion
 from .remaining import Remaining
+from .sought import LOG_END, Sought
 
 
 class Completion:
-    """The handed out records of every owned partition."""
+    """The handed out records of every owned partition.
+
+    Attributes
+    ----------
+    sought : Sought
+        Where polls go on, and nothing is handed out since.
+    epochs : EpochsByPartition
+        The leader epochs of the records, whether they are handed out or not.
+    before : HandedOutBefore
+        Of assignments that are over, and of logs that were truncated.
+    """
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionCompletion] = {}
         # Of revokes that are completed, and whose last commits are on their way.
         self._leaving: dict[TopicPartition, PartitionCompletion] = {}
-        # Where polls go on, and nothing handed out since; None is the beginning, wherever that is.
-        self._sought: dict[TopicPartition, int | None] = {}
+        self.sought = Sought()
+        self.epochs = EpochsByPartition()
+        self.before = HandedOutBefore()
         self._inherited: dict[TopicPartition, Inherited] = {}
-        self._epochs: dict[TopicPartition, LeaderEpochs] = {}
-        self._before = HandedOutBefore()
 
     def hand_out(
         self, partition: TopicPartition, offsets: Sequence[int], leader_epoch: int = -1
     ) -> None:
         """A poll returned the records at these offsets, ascending, all of one leader epoch."""
-        sought = partition in self._sought
-        self._sought.pop(partition, None)
-        found = self._found(partition)
-        if sought and offsets:
-            found.seek(offsets[0])
+        found = self.begun(partition)
+        if partition in self.sought:
+            del self.sought[partition]
+            if offsets:
+                found.seek(offsets[0])
         found.hand_out(offsets, leader_epoch)
 
-    def go_on(self, partition: TopicPartition, offset: int) -> None:
-        """Polls have come to here; what lies before was handed out or left out."""
-        self._found(partition).go_on(offset)
+    def of(self, partition: TopicPartition) -> PartitionCompletion | None:
+        """What is processed of it; None if polls brought nothing since it is assigned."""
+        return self._partitions.get(partition)
 
-    def _found(self, partition: TopicPartition) -> PartitionCompletion:
+    def begun(self, partition: TopicPartition) -> PartitionCompletion:
+        """What is processed of it, from now on if nothing was handed out or set aside yet."""
         found = self._partitions.get(partition)
         if found is None:
-            epochs = self._epochs.setdefault(partition, LeaderEpochs())
-            found = self._partitions[partition] = PartitionCompletion(epochs)
+            found = self._partitions[partition] = PartitionCompletion(self.epochs[partition])
             found.inherited = self._inherited.get(partition)
         return found
-
-    def learn_epoch(self, partition: TopicPartition, start: int, end: int, epoch: int) -> None:
-        """Records in [start, end) are of this leader epoch, whether they are handed out or not."""
-        self._epochs.setdefault(partition, LeaderEpochs()).learn(start, end, epoch)
 
     def inherit(self, partition: TopicPartition, inherited: Inherited) -> None:
         """What the owner before had completed is not handed out, until polls go back."""
@@ -79,7 +88,7 @@ class Completion:
         found = self._inherited.get(partition)
         if found is not None and (
             offset < found.offset
-            or partition in self._sought
+            or partition in self.sought
             or self.truncated_at(partition, offset)
         ):
             self.disinherit(partition)
@@ -90,44 +99,46 @@ class Completion:
         """Hand out again what the owner before had completed."""
         self._inherited.pop(partition, None)
         if partition in self._partitions:
-            self._partitions[partition].inherited = None
+            self._partitions[partition].disinherit()
 
-    def position(self, partition: TopicPartition) -> int | None:
+    def position(self, partition: TopicPartition, claims: Sequence[Gap] = ()) -> int | None:
         """The offset to commit, exclusive; None before the first hand-out.
 
-        After a seek back it is where polls go on; none while that is not known.
+        After a seek back it is where polls go on; none while that is not known. After a seek
+        forward, as far as everything was handed out before. With claims, as if what was handed out
+        of them were processed.
         """
         found = self._partitions.get(partition)
+        if found is not None and claims:
+            found = found.with_processed(claims)
         position = None if found is None else found.position
-        if position is None or partition not in self._sought:
+        if found is None or position is None or partition not in self.sought:
             return position
-        offset = self._sought[partition]
-        return None if offset is None else min(position, offset)
+        offset = self.sought[partition]
+        if offset is None:
+            return None
+        return position if offset == LOG_END else found.position_from(offset)
 
-    def remaining(self, partition: TopicPartition, offset: int) -> tuple[Remaining, int]:
+    def remaining(
+        self, partition: TopicPartition, offset: int, claims: Sequence[Gap] = ()
+    ) -> tuple[Remaining, int]:
         """What is left to process when this offset is committed, and the highest leader epoch.
 
         After a seek everything from where polls go on, although nothing is handed out there yet.
         """
-        found = self._still_committed(partition)
+        found = self.still_committed(partition)
         if found is None:
             return Remaining(offset), -1
+        if claims:
+            found = found.with_processed(claims)
         remaining, leader_epoch = found.remaining(offset)
-        if partition in self._sought:
-            remaining = remaining.start_over(max(offset, self._sought[partition] or 0))
+        if partition in self.sought:
+            remaining = remaining.start_over(max(offset, self.sought[partition] or 0))
         return remaining, leader_epoch
 
-    def is_complete(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether the record at this offset is processed, as far as it was handed out here."""
-        found = self._still_committed(partition)
-        return found is not None and found.is_complete(offset)
-
-    def _still_committed(self, partition: TopicPartition) -> PartitionCompletion | None:
+    def still_committed(self, partition: TopicPartition) -> PartitionCompletion | None:
+        """As :meth:`of`, also while the last commit of a completed revoke is on its way."""
         return self._partitions.get(partition) or self._leaving.get(partition)
-
-    def has_begun(self, partition: TopicPartition) -> bool:
-        """Whether polls brought something since it is assigned, or the application has sought."""
-        return partition in self._partitions or partition in self._sought
 
     def truncated_at(self, partition: TopicPartition, offset: int) -> bool:
         """Whether polls that go on from here say that the log was truncated (invariant 2)."""
@@ -136,19 +147,33 @@ class Completion:
             found is not None
             and found.continues_at is not None
             and offset < found.continues_at
-            and partition not in self._sought
+            and partition not in self.sought
         )
 
-    def leader_epoch(self, partition: TopicPartition, next_offset: int) -> int:
-        """The leader epoch of the last record before this next offset; -1 where it is unknown."""
-        found = self._epochs.get(partition)
-        return -1 if found is None else found.of(next_offset)
+    def written_anew_from(
+        self, partition: TopicPartition, offset: int, leader_epoch: int
+    ) -> int | None:
+        """From where on what was handed out is gone, as a record of this epoch proves; or None.
 
-    def sought(self, partitions: Iterable[TopicPartition], offset: int | None = None) -> None:
-        """The application said where polls go on; None is the beginning, wherever that is."""
+        After a seek back polls go on below where the log was truncated, and bring what was written
+        since. What a seek forward then leaves out may be old or new: it counts as new.
+        """
+        found, epochs = self._partitions.get(partition), self.epochs.get(partition)
+        if found is None or epochs is None or not epochs.is_news(offset, leader_epoch):
+            return None
+        return min(offset, found.continues_at or 0)
+
+    def seek(self, partitions: Iterable[TopicPartition], offset: int | None = None) -> None:
+        """The application said where polls go on.
+
+        None is the beginning, wherever that is, and LOG_END the end; this is called again when a
+        poll has found it.
+        """
         for partition in partitions:
-            self._sought[partition] = offset
+            self.sought[partition] = offset
             self.disinherit(partition)
+            if partition in self._partitions:
+                self._partitions[partition].end_order()
 
     def skip(self, partition: TopicPartition, start: int, end: int) -> None:
         """The application gave up the records in [start, end), where polls stopped; they go on.
@@ -156,22 +181,18 @@ class Completion:
         What the owner before had completed behind them is left out as before. Whoever is next may
         be able to read them.
         """
-        if partition in self._sought:
+        if partition in self.sought:
             return
         if partition in self._partitions:
             self._partitions[partition].skip(end)
         else:
-            self.learn_epoch(partition, start, end, UNKNOWN)
-
-    def was_sought(self, partition: TopicPartition) -> bool:
-        """Whether nothing was handed out since the application said where polls go on."""
-        return partition in self._sought
+            self.epochs[partition].learn(start, end, UNKNOWN)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """The records from this offset on are gone, and others may be there by now."""
         found = self._partitions[partition]
         self.disinherit(partition)
-        self._before.note(partition, found.next_offset)
+        self.before.note(partition, found.next_offset)
         found.truncate(offset)
 
     def complete(self, partition: TopicPartition, offsets: Iterable[int]) -> int | None:
@@ -180,7 +201,8 @@ class Completion:
         Returns
         -------
         int or None
-            The partition's position to commit if it advanced, or moved back since the last call.
+            The partition's position to commit if it advanced; or if it moved back, with the first
+            of the records that were handed out again.
 
         Raises
         ------
@@ -194,7 +216,7 @@ class Completion:
         found = self._partitions.get(partition, PartitionCompletion())
         for offset in offsets:
             if not found.reached(offset):
-                raise self._before.why_not(partition, offset)
+                raise self.before.why_not(partition, offset)
         before = self.position(partition)
         for offset in offsets:
             found.complete(offset)
@@ -202,29 +224,72 @@ class Completion:
         if after is None:
             found.moved_back = True
             return None
-        moved, found.moved_back = found.moved_back or after != before, False
-        return after if moved else None
+        if after == before:
+            below = self.sought.is_below(partition, found.position or 0)
+            continues_at = found.continues_at or 0
+            of_those = not below and any(offset < continues_at for offset in offsets)
+            if not (found.moved_back and of_those):
+                return None
+        found.moved_back = False
+        return after
 
-    def refuse_truncated(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raise PartitionsLostError when next offsets are those of records that are gone."""
+    def refuse_truncated(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        positions: Mapping[TopicPartition, int | None] = MappingProxyType({}),
+    ) -> None:
+        """Raise PartitionsLostError when next offsets are those of records that are gone.
+
+        Where polls stand, or the application sought, is none of them, whoever got there before;
+        but where a backlog was set aside, polls begin where workers of before may be. What lies
+        below a place that was sought was not handed out.
+        """
         for partition, offset in offsets.items():
+            position, sought = positions.get(partition), partition in self.sought
             found = self._partitions.get(partition)
-            reached = [self._sought.get(partition)]
+            stands = offset == position and (found is None or not found.aside.unread)
+            if stands or (sought and offset == self.sought[partition]):
+                continue
+            reached = 0
             if found is not None:
-                reached += found.next_offset, found.continues_at
-            self._before.refuse(partition, offset, max(at or 0 for at in reached))
+                reached = found.reached_below(offset, None if sought else position)
+            self.before.refuse(partition, offset, reached)
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Everything below these next offsets is processed; what to commit therefore."""
         reached = {}
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)
+            if found is not None and (
+                found.catches_up or self.before.is_awaited(partition, offset)
+            ):
+                found.pending.discard_all(self.before.claims(partition, found.aside, offset))
+                if (position := self.position(partition)) is not None:
+                    reached[partition] = position
             # Without workers no more than was asked for, although nothing may lie in between.
-            if found is not None and found.complete_below(offset):
+            elif found is not None and found.complete_below(offset):
                 reached[partition] = max(offset, self.position(partition) or 0)
             else:
                 reached[partition] = offset
         return reached
+
+    # -- what is set aside (KIP-333) --------------------------------------------------------------
+
+    def unread(self, partition: TopicPartition) -> Sequence[Gap]:
+        """What is set aside of it and not handed out yet, in order.
+
+        After a seek, below where it leads: the rest is the live reader's, once it has brought
+        something of it; until then the application may take the seek back.
+        """
+        found = self._partitions.get(partition)
+        if found is None or partition not in self.sought:
+            return () if found is None else found.aside.unread
+        return without(found.aside.unread, self.sought[partition] or 0)
+
+    def catching_up(self, partition: TopicPartition) -> PartitionCompletion | None:
+        """What is processed of it, while that is not all below its live part."""
+        found = self._partitions.get(partition)
+        return found if found is not None and found.catches_up else None
 
     def partitions(self) -> frozenset[TopicPartition]:
         """The partitions of which polls brought something under the present assignment."""
@@ -232,13 +297,13 @@ class Completion:
 
     def pending(self) -> frozenset[TopicPartition]:
         """The partitions with handed out records that are not complete."""
-        return frozenset(p for p, found in self._partitions.items() if found.any_pending)
+        return frozenset(p for p, found in self._partitions.items() if found.pending)
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         """As ``forget``, but :meth:`remaining` is still told, until the last commit is answered."""
         for partition in partitions:
             found = self._partitions.get(partition)
-            sought = partition in self._sought
+            sought = partition in self.sought
             self.forget([partition])
             if found is not None and not sought:
                 self._leaving[partition] = found
@@ -247,14 +312,14 @@ class Completion:
         """The partitions are not owned any more; assigned again, they begin anew."""
         for partition in partitions:
             self._leaving.pop(partition, None)
-            self._sought.pop(partition, None)
+            self.sought.pop(partition, None)
             self._inherited.pop(partition, None)
-            self._epochs.pop(partition, None)
+            self.epochs.pop(partition, None)
             found = self._partitions.pop(partition, None)
             if found is not None:
-                self._before.note(partition, found.next_offset)
+                self.before.note(partition, found.next_offset, found.live_in_processing())
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
-        known = (self._partitions, self._leaving, self._sought, self._inherited, self._epochs)
+        known = (self._partitions, self._leaving, self.sought, self._inherited, self.epochs)
         self.forget([partition for partitions in known for partition in partitions])

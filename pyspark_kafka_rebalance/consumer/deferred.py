@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from kafka.protocol.consumer import IsolationLevel
@@ -28,12 +28,14 @@ from kafka.structs import TopicPartition
 
 from ..errors import OptionError
 from ..transport.secured_clients import net_client
+from .catch_up import CatchUpOptions
+from .catching_up import CatchingUp
 from .committing_consumer import CommittingConsumer
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets
 from .hand_outs import HandOuts
 from .kafka_python.coordinator import replace_coordinator
-from .kafka_python.polling import is_closed, watch_fetches
+from .kafka_python.polling import is_closed, resume_what_was_begun, watch_fetches
 from .kafka_python.records import ReadableRecords, name_what_is_unreadable
 from .ownership import Ownership
 from .poll_result import PollResult as PollResult
@@ -73,6 +75,17 @@ class DeferredRevokeConsumer(CommittingConsumer):
         How long a revoke may be deferred; then the partitions that are not drained, and only
         those, are lost. Default and upper bound: ``max_poll_interval_ms``, after which other
         clients would leave the group altogether.
+    parallel_rebalance : {None, "live", "ordered"}
+        KIP-333: of a partition that is assigned with a backlog, polls begin at the end of its log,
+        and the backlog is read beside. "live" hands out both at once, apart
+        (``PollResult.catch_up``); "ordered" the backlog first, which is the KIP's rule. None, the
+        default: polls begin where the group is, and live records come behind the backlog.
+    enable_parallel_rebalance : bool, default False
+        The KIP's own name: True is ``parallel_rebalance="ordered"``.
+    catch_up_threshold : int, default 10,000
+        So many offsets behind the end are no backlog.
+    catch_up_threshold_ms : int, optional
+        Instead: it is one if the next record is older than this.
     **config
         kafka-python's settings. ``heartbeat_interval_ms`` is 1000 by default, because a hand-over
         takes about one interval. ``enable_auto_commit`` is refused: it cannot know what is
@@ -95,8 +108,15 @@ class DeferredRevokeConsumer(CommittingConsumer):
         group_remote_assignor: str | None = None,
         defer_revoke: bool = True,
         revoke_timeout_ms: int | None = None,
+        parallel_rebalance: str | None = None,
+        enable_parallel_rebalance: bool = False,
+        catch_up_threshold: int | None = None,
+        catch_up_threshold_ms: int | None = None,
         **config: Any,
     ) -> None:
+        catch_up = CatchUpOptions.checked(
+            parallel_rebalance, enable_parallel_rebalance, catch_up_threshold, catch_up_threshold_ms
+        )
         config = checked_config(config, group_protocol, group_remote_assignor, revoke_timeout_ms)
         config.setdefault("kafka_client", net_client)
         super().__init__(*topics, **config)
@@ -125,6 +145,10 @@ class DeferredRevokeConsumer(CommittingConsumer):
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         self._hand_outs = HandOuts(io, self._membership, self._ownership)
+        if catch_up is not None:
+            self._catching_up = CatchingUp(
+                catch_up, self, io, self._ownership, self._hand_outs.gaps, config
+            )
         self._listener = ListenerCalls(io.loop, io.subscription, self._group_id)
         rebalancing = Rebalancing(
             self._group_id,
@@ -147,8 +171,10 @@ class DeferredRevokeConsumer(CommittingConsumer):
             self._hand_outs,
             self._ends,
             self._metadata_of,
+            self._catching_up,
         )
         watch_fetches(self, self._ends.answered)
+        resume_what_was_begun(self)
         name_what_is_unreadable(self)
 
     # -- KIP-983 ----------------------------------------------------------------------------------
@@ -171,12 +197,14 @@ class DeferredRevokeConsumer(CommittingConsumer):
         max_records : int, optional
             Default: ``max_poll_records``.
         """
+        self._io.subscription.end_reading_ahead()
         return self._polls.poll_records(ReadableRecords, timeout_ms, max_records, update_offsets)
 
     def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
         """Poll and say in one answer what the rebalance wants (KIP-983, variant 1)."""
+        self._io.subscription.end_reading_ahead()
         return self._polls.poll(ReadableRecords, timeout_ms, max_records)
 
     def poll_arrow(
@@ -212,14 +240,9 @@ class DeferredRevokeConsumer(CommittingConsumer):
         CorruptRecordError
             A record batch is damaged.
         """
-        for option in ("key_deserializer", "value_deserializer"):
-            if self.config[option] is not None:
-                raise OptionError(
-                    option, self.config[option], "nothing for poll_arrow, which hands out bytes"
-                )
-        from .arrow_records import arrow_form  # not at the top: who polls records needs no Arrow
-
-        return self._polls.poll(arrow_form(include_headers), timeout_ms, max_records)
+        form = self._arrow_form(include_headers)
+        self._io.subscription.end_reading_ahead()
+        return self._polls.poll(form, timeout_ms, max_records)
 
     def poll_membership(self) -> PollResult:
         """A poll without records: takes part in the rebalance, never waits and never fetches.
@@ -233,6 +256,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
 
         As Java's, but the poll does not raise: it returns what it has, maybe no records.
         """
+        self._io.subscription.ahead.woken.set()
         self._polls.woken.set()
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
@@ -287,6 +311,8 @@ class DeferredRevokeConsumer(CommittingConsumer):
             except Exception:
                 log.exception("group %s: closing without a full drain", self._group_id)
             self._hand_outs.end(give_up=True)
+        if self._catching_up is not None:
+            self._catching_up.close()
         left_ms = max(100.0, (deadline - time.monotonic()) * 1000)
         super().close(autocommit=False, timeout_ms=left_ms)
 
@@ -314,6 +340,18 @@ class DeferredRevokeConsumer(CommittingConsumer):
             self._hand_outs.forget_all()
             self._ownership.forget_all()
         self._polls.forget_all()
+        ahead = self._io.subscription.ahead
+        ahead.forget(ahead.buffered())
+
+    def _arrow_form(self, include_headers: bool) -> Callable[..., Any]:
+        for option in ("key_deserializer", "value_deserializer"):
+            if self.config[option] is not None:
+                raise OptionError(
+                    option, self.config[option], "nothing for poll_arrow, which hands out bytes"
+                )
+        from .arrow_records import arrow_form  # not at the top: who polls records needs no Arrow
+
+        return arrow_form(include_headers)
 
     @property
     def _group_id(self) -> str:

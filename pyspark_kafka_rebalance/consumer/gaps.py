@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -11,6 +14,17 @@ class Gap(NamedTuple):
 
     start: int
     end: int
+
+
+#: To look for a gap by one of its ends.
+start_of = attrgetter("start")
+end_of = attrgetter("end")
+
+
+def holding(gaps: Sequence[Gap], offset: int) -> Gap | None:
+    """The one of these, which are in order and disjoint, that holds the offset."""
+    at = bisect_right(gaps, offset, key=end_of)
+    return gaps[at] if at < len(gaps) and gaps[at].start <= offset else None
 
 
 def runs(offsets: Sequence[int]) -> Iterator[Gap]:
@@ -51,6 +65,29 @@ def without(pieces: Iterable[Gap], start: int, end: int | None = None) -> list[G
         if end is not None:
             left.append(Gap(max(piece.start, end), piece.end))
     return [piece for piece in left if piece.start < piece.end]
+
+
+def less(pieces: Sequence[Gap], others: Iterable[Gap]) -> list[Gap]:
+    """Pieces without what lies in others; each in order and disjoint."""
+    return list(common(pieces, list(outside(others, 0, sys.maxsize))))
+
+
+def above(pieces: Sequence[Gap], start: int) -> list[Gap]:
+    """What of the pieces, which are in order, is at or above this offset."""
+    left = list(pieces[bisect_right(pieces, start, key=end_of) :])
+    if left and left[0].start < start:
+        left[0] = Gap(start, left[0].end)
+    return left
+
+
+def outside(pieces: Iterable[Gap], start: int, end: int) -> Iterator[Gap]:
+    """What of [start, end) is in none of the pieces, which are in order."""
+    for piece in pieces:
+        if start < min(piece.start, end):
+            yield Gap(start, min(piece.start, end))
+        start = max(start, piece.end)
+    if start < end:
+        yield Gap(start, end)
 
 
 def common(one: Sequence[Gap], other: Sequence[Gap]) -> Iterator[Gap]:

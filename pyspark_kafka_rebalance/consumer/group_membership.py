@@ -154,6 +154,11 @@ class GroupMembership:
             self.record.refuse_lost(by_hand.offsets)
             self.commits.enter(by_hand)
 
+    @property
+    def by_topic_id(self) -> bool:
+        """Whether a topic that is created anew is revoked, and assigned again."""
+        return self.protocol.by_topic_id
+
     def on_metadata_update(self) -> None:
         """Topics or partitions may have changed."""
         self.protocol.on_metadata_update()

@@ -16,7 +16,15 @@ class GroupProtocol(Protocol):
     ``ClassicProtocol`` and ``NextGenerationProtocol`` are given a member's ``MemberParts``: they
     send over its lane and write its record, and ``GroupMembership`` calls them. Coroutines run on
     the I/O loop, ``applied``, ``released`` and ``leave`` on the thread that polls.
+
+    Attributes
+    ----------
+    by_topic_id : bool
+        Whether partitions are assigned by their topic's id: those of a topic created anew are
+        revoked and assigned again.
     """
+
+    by_topic_id: bool
 
     async def run(self) -> None:
         """What goes on beside the heartbeats, until the member is not active any more."""

@@ -84,6 +84,11 @@ class Liveness:
         Seconds.
     pumping_counts : bool
         Whether being pumped is a sign of life.
+
+    Attributes
+    ----------
+    max_silence_ms, pumping_counts : float, bool
+        As given; whoever knows better changes them before the first heartbeat.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class Liveness:
     ) -> None:
         self.max_silence_ms = max_silence_ms
         self._clock = clock
-        self._pumping_counts = pumping_counts
+        self.pumping_counts = pumping_counts
         self._alive_at = clock()
         self._out = False
 
@@ -108,7 +113,7 @@ class Liveness:
 
     def pumped(self) -> bool:
         """Somebody takes part in the rebalance for it; whether that lets the member join again."""
-        return self._pumping_counts and self.alive()
+        return self.pumping_counts and self.alive()
 
     def silent_too_long(self) -> bool:
         """Whether the last sign of life is longer ago than it may be (livelock)."""

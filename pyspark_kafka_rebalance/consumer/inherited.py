@@ -14,7 +14,7 @@ from typing import Any
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from .remaining import Remaining, Told
+from .remaining import Remaining, Told, is_ours
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +89,20 @@ def inherit(
         )
         return Inherited(committed.offset, remaining, leader_epoch)
     if told is not Told.NOTHING:
-        log.warning(
-            "%s-%d: records from offset %d on may come again; the commit's metadata tell %s",
-            *partition,
-            committed.offset,
-            told.value,
-        )
+        warn_of(partition, committed, told)
     return None
+
+
+def is_described(committed: OffsetAndMetadata) -> bool:
+    """Whether whoever committed this described it with metadata of the application's own."""
+    return bool(committed.metadata) and not is_ours(committed.metadata)
+
+
+def warn_of(partition: TopicPartition, committed: OffsetAndMetadata, told: Told) -> None:
+    """Say why a commit's metadata are not believed."""
+    log.warning(
+        "%s-%d: records from offset %d on may come again; the commit's metadata tell %s",
+        *partition,
+        committed.offset,
+        told.value,
+    )

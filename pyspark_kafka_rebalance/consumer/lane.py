@@ -6,16 +6,17 @@ LeaveGroup and Heartbeat therefore go over a connection of their own, with the g
 and the error handling below; the broker accepts them throughout.
 
 Protocol: Heartbeat v0-4, LeaveGroup v0-5, OffsetCommit v2-8 (classic); ConsumerGroupHeartbeat v0-1,
-OffsetCommit v9, DescribeConfigs v1-4 (consumer). OffsetFetch is kafka-python's own, which the seam
-sends over the lane as well.
+OffsetCommit v9-10, DescribeConfigs v1-4 (consumer); OffsetFetch v1-7. Where nothing but stable
+offsets is asked for, OffsetFetch is kafka-python's own, which the seam sends over the lane as well.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest
@@ -23,6 +24,7 @@ from kafka.protocol.consumer import (
     HeartbeatRequest,
     LeaveGroupRequest,
     OffsetCommitRequest,
+    OffsetFetchRequest,
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -38,11 +40,19 @@ log = logging.getLogger(__name__)
 _GROUP_RESOURCE = 32
 _SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
+#: OffsetCommit: from here on topics go by their ids, and by nothing else.
+_COMMITS_BY_TOPIC_ID = 10
+
 
 class Lane:
     """The requests of one member beside its joins. All coroutines run on the I/O loop.
 
     They raise what the connection raises; ``verdict_of`` classifies that too.
+
+    Attributes
+    ----------
+    topic_id_of : callable
+        The id of the topic that a partition was assigned with; None where the protocol has none.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class Lane:
         self._group_instance_id = group_instance_id
         self._timeout_ms = timeout_ms
         self._commit_version = commit_version
+        self.topic_id_of: Callable[[TopicPartition], UUID | None] = lambda _: None
 
     async def heartbeat(self, member: Member) -> type[Exception]:
         """Send one heartbeat; the broker's error class, ``NoError`` included."""
@@ -81,16 +92,23 @@ class Lane:
 
         With their metadata, and the leader epoch of the last record before each (KIP-320).
 
+        A topic that was created anew is another one, whose records nobody has processed: a broker
+        that has OffsetCommit v10 (Kafka 4.1) refuses the offsets of the one that was assigned.
+
         NetworkExceptionError (no response was received) of one that the answer does not name.
         """
-        by_topic: dict[str, dict[int, OffsetAndMetadata]] = defaultdict(dict)
+        by_topic: dict[tuple[str, UUID | None], dict[int, OffsetAndMetadata]] = defaultdict(dict)
         for partition, entry in offsets.items():
-            by_topic[partition.topic][partition.partition] = entry
+            by_topic[partition.topic, self.topic_id_of(partition)][partition.partition] = entry
+        names = {topic_id: topic for topic, topic_id in by_topic}
+        version = self._commit_version
+        if None in names:
+            version = min(version, _COMMITS_BY_TOPIC_ID - 1)
         topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
         partition_class = topic_class.OffsetCommitRequestPartition
         response = await self._loop.send(
             OffsetCommitRequest(
-                max_version=self._commit_version,
+                max_version=version,
                 group_id=self._group_id,
                 generation_id_or_member_epoch=member.generation,
                 member_id=member.member_id,
@@ -98,6 +116,7 @@ class Lane:
                 topics=[
                     topic_class(
                         name=topic,
+                        **({} if topic_id is None else {"topic_id": topic_id}),
                         partitions=[
                             partition_class(
                                 partition_index=partition,
@@ -108,18 +127,59 @@ class Lane:
                             for partition, entry in partitions.items()
                         ],
                     )
-                    for topic, partitions in by_topic.items()
+                    for (topic, topic_id), partitions in by_topic.items()
                 ],
             ),
             self._io.coordinator(),
             self._timeout_ms,
         )
         answered = {
-            TopicPartition(topic.name, partition.partition_index): error_of(partition.error_code)
+            TopicPartition(topic.name or names[topic.topic_id], found.partition_index): error_of(
+                found.error_code
+            )
             for topic in response.topics
-            for partition in topic.partitions
+            for found in topic.partitions
         }
         return {p: answered.get(p, kafka_errors.NetworkExceptionError) for p in offsets}
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], *, stable: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata | type[Exception]]:
+        """What the group has committed, asked once; the error of those that are not told.
+
+        Without those that have nothing. With ``stable``, UnstableOffsetCommitError of those that
+        an undecided transaction commits (KIP-447).
+        """
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for partition in partitions:
+            by_topic[partition.topic].append(partition.partition)
+        response = await self._loop.send(
+            OffsetFetchRequest(
+                group_id=self._group_id,
+                topics=[
+                    OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=found)
+                    for topic, found in by_topic.items()
+                ],
+                require_stable=stable,
+                max_version=7,  # from there on it asks for several groups
+            ),
+            self._io.coordinator(),
+            self._timeout_ms,
+        )
+        whole = error_of(getattr(response, "error_code", 0) or 0)
+        if whole is not kafka_errors.NoError:
+            raise whole(self._group_id)
+        told: dict[TopicPartition, OffsetAndMetadata | type[Exception]] = {}
+        for topic in response.topics:
+            for found in topic.partitions:
+                partition = TopicPartition(topic.name, found.partition_index)
+                if found.error_code:
+                    told[partition] = error_of(found.error_code)
+                elif found.committed_offset >= 0:
+                    told[partition] = OffsetAndMetadata(
+                        found.committed_offset, found.metadata or "", found.committed_leader_epoch
+                    )
+        return told
 
     async def leave(self, member: Member, reason: str) -> type[Exception]:
         """Leave the group; the other members learn of it with their next heartbeat."""

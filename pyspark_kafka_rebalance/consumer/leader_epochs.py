@@ -14,7 +14,11 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping
 from operator import itemgetter
+
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 #: Of a record whose batch does not tell, and in an OffsetCommit.
 UNKNOWN = -1
@@ -55,6 +59,13 @@ class LeaderEpochs:
                 self._known.append(one)
         self._end = max(self._end, end)
 
+    def is_news(self, offset: int, epoch: int) -> bool:
+        """Whether a record of this epoch there proves others, from there on, to be gone."""
+        if epoch == UNKNOWN or offset >= self._end:
+            return False
+        known = self._known[max(0, bisect_right(self._known, offset, key=_offset) - 1) :]
+        return any(0 <= past < epoch for _, past in known)
+
     def truncate(self, offset: int) -> None:
         """The records from this offset on are gone."""
         del self._known[bisect_right(self._known, offset - 1, key=_offset) :]
@@ -68,3 +79,22 @@ class LeaderEpochs:
     def _at(self, offset: int) -> int:
         at = bisect_right(self._known, offset, key=_offset) - 1
         return self._known[at][1] if at >= 0 else UNKNOWN
+
+
+class EpochsByPartition(defaultdict[TopicPartition, LeaderEpochs]):
+    """What is known of the owned partitions, also before anything of them is handed out."""
+
+    def __init__(self) -> None:
+        super().__init__(LeaderEpochs)
+
+    def before(self, partition: TopicPartition, next_offset: int) -> int:
+        """The leader epoch of the last record before this next offset; -1 where it is unknown."""
+        found = self.get(partition)
+        return UNKNOWN if found is None else found.of(next_offset)
+
+    def entries(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """These next offsets as they are committed, each with that epoch (KIP-320)."""
+        before = self.before
+        return {p: OffsetAndMetadata(at, "", before(p, at)) for p, at in offsets.items()}

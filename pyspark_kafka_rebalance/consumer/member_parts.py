@@ -28,7 +28,8 @@ class BrokerRules(NamedTuple):
     Attributes
     ----------
     commit_version : int
-        OffsetCommit: up to v8 the classic protocol's meaning, from v9 on a member epoch fences.
+        The highest OffsetCommit: up to v8 the classic protocol's meaning, from v9 on a member epoch
+        fences.
     member_id_survives : bool
         Whether a member that was fenced comes back under its id.
     commits_are_signs_of_life : bool

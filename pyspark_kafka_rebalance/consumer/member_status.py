@@ -56,8 +56,9 @@ class MemberStatus(ClusterQueries):
         """
         if partition not in self.assignment():
             raise IllegalStateError(f"{partition} is not assigned")
-        found = self._metadata_of(partition)
-        return None if found is None else found.lag
+        position = self._io.subscription.position(partition)
+        end = self._ends.latest(partition)
+        return None if end is None or position is None else end.seen_from(position).lag
 
     @property
     def generation(self) -> int:
@@ -88,5 +89,6 @@ class MemberStatus(ClusterQueries):
         return self._membership.commits.acknowledged(partition)
 
     def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        end, position = self._ends.latest(partition), self._io.subscription.position(partition)
+        end = self._ends.latest(partition)
+        position = self._io.subscription.read_position(partition)
         return None if end is None or position is None else end.seen_from(position)

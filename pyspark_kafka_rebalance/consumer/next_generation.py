@@ -29,6 +29,7 @@ from .member_parts import BrokerRules, MemberParts
 from .member_record import AssignmentReceived, Attempt, Member
 from .messages import ConsumerGroupHeartbeatRequest
 from .reconciliation import Reconciliation, Report
+from .unheard_writes import UnheardWrites
 from .verdicts import Consequence, after_consumer_heartbeat
 from .wanted_topics import Wanted, WantedTopics
 
@@ -46,7 +47,7 @@ _GIVE_UP_SHARE = 0.1
 # Joining with another id while the broker has not fenced the old one, a member would share its
 # group, until the session times out, with one that nobody is. And only heartbeats reset the session
 # timer in this protocol.
-RULES = BrokerRules(commit_version=9, member_id_survives=True, commits_are_signs_of_life=False)
+RULES = BrokerRules(commit_version=10, member_id_survives=True, commits_are_signs_of_life=False)
 
 
 class NextGenerationProtocol:
@@ -60,6 +61,8 @@ class NextGenerationProtocol:
         The server-side assignor (``group.remote.assignor``); the broker's default if None.
     """
 
+    by_topic_id = True
+
     def __init__(self, parts: MemberParts, assignor: str | None = None) -> None:
         self._parts = parts
         self._io = parts.io
@@ -68,8 +71,11 @@ class NextGenerationProtocol:
         self._record = parts.record
         self._assignor = assignor
         self._rebalance_timeout_ms: int = parts.config["max_poll_interval_ms"]
+        self._added_ms = 0
+        self._unheard = UnheardWrites()
         self._leaving = Leaving(parts.io, parts.group_id, self._send_leave)
         self._reconciliation = self._new_reconciliation()
+        parts.lane.topic_id_of = lambda partition: self._reconciliation.owned.get(partition)
         # As it came, by topic id: its topics may not be known by name yet.
         self._assignment: dict[uuid.UUID, list[int]] = {}
         self._decided_at = 0.0
@@ -204,8 +210,12 @@ class NextGenerationProtocol:
         )
         if record.overtaken(attempt):
             return  # answers a membership that has ended
+        error = error_of(response.error_code)
+        if self._unheard.answered(error):
+            # What has changed of a member is written; so small a change is none of anything else.
+            self._added_ms ^= 1
         if response.error_code:
-            self._refused(error_of(response.error_code), response.error_message or "")
+            self._refused(error, response.error_message or "")
             return
         self._wanted.told(wanted)
         self._unreleased_since = None
@@ -232,7 +242,7 @@ class NextGenerationProtocol:
         """The optional fields: all of them, or those that changed."""
         fields: dict[str, Any] = {}
         if report.all_fields:
-            fields["rebalance_timeout_ms"] = self._rebalance_timeout_ms
+            fields["rebalance_timeout_ms"] = self._rebalance_timeout_ms + self._added_ms
             fields["server_assignor"] = self._assignor
             fields["rack_id"] = self._parts.config["client_rack"] or None
         if report.all_fields or not self._wanted.is_told(wanted):

@@ -46,7 +46,7 @@ class OffsetCommits:
         """Records up to these next offsets (exclusive) are processed; older ones are ignored."""
         for partition, value in offsets.items():
             line = self._line(partition)
-            line.stretches[-1].add(as_entry(value))
+            line.add(as_entry(value))
             self._note(partition, line)
 
     def repeat(
@@ -77,11 +77,15 @@ class OffsetCommits:
         """The partition is read from this offset, which a former owner has committed.
 
         With metadata of the application's own, if it is described by them. What is lower is not
-        committed in the background, unless the position moves back.
+        committed in the background, unless the position moves back; nor what is the same, if that
+        would replace the metadata.
         """
         line = self._line(partition)
-        line.began_at, line.described = offset, described
-        line.stretches[0].floor = max(line.stretches[0].floor, offset - 1)
+        line.began_at = offset
+        if line.acknowledged is None:  # else the application has put the group somewhere since
+            line.described = described
+            floor = offset if described else offset - 1
+            line.stretches[0].floor = max(line.stretches[0].floor, floor)
 
     def enter(self, by_hand: CommitByHand) -> None:
         """Commit this by hand, after what was entered before it (invariant 5)."""
@@ -104,6 +108,14 @@ class OffsetCommits:
     def move_back(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset, which may be lower: so may be what is committed next."""
         self._line(partition).move_back(offset)
+
+    def seek(self, partition: TopicPartition, offset: int | None) -> None:
+        """Polls are to go on from this offset; None is one that is not known yet.
+
+        Nothing came from there. What is committed next may be as low as that, and not lower; where
+        polls are sent elsewhere first, it has not been.
+        """
+        self._line(partition).seek(offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """The records from this offset on are gone, and others may be there by now.
@@ -207,7 +219,7 @@ class OffsetCommits:
                         line.acknowledged = None
                 else:
                     line.acknowledged, line.described = entry.offset, False
-                    line.sought_to = line.left = None
+                    line.sought_to = line.sought_since = line.left = None
                 self._note(partition, line)
             self._abandoned.discard(partition)
         if by_hand is not None and not by_hand.offsets and by_hand in self._by_hand:

@@ -1,8 +1,10 @@
 """PartitionCompletion: which handed out records of one partition are processed.
 
 Asynchronous workers finish out of order; a committed position may only pass what is complete
-(KIP-983, problem 4). Offsets are kept as ranges: memory grows with the gaps between what is
-pending (out of order workers, compaction, transaction markers), not with the records.
+(KIP-983, problem 4). What is pending is an ``OffsetSet``: memory grows with the gaps between it
+(out of order workers, compaction, transaction markers), not with the records. Where a backlog was
+set aside (KIP-333), what of it is not handed out yet is in ``SetAside``; what was handed out of it
+is pending as anything else is.
 
 Invariants:
  1. What is pending was handed out, is not complete, and lies below ``next_offset``.
@@ -11,19 +13,24 @@ Invariants:
  3. What was never handed out (a forward seek, compaction) holds nothing up. Who takes over has not
     sought: what a seek left out is still to be processed there.
  4. Handed out again after a seek, a record is pending again.
+ 5. What is set aside holds the position to commit, too.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import sys
 from collections.abc import Iterable, Sequence
+from copy import copy
 
-from .gaps import Gap, runs, without
+from .gaps import Gap, end_of, joined, runs, without
 from .inherited import Inherited
 from .leader_epochs import UNKNOWN, LeaderEpochs
+from .offset_set import OffsetSet
 from .remaining import Remaining
+from .set_aside import SetAside
+from .stretches import Stretches
 
 
 class PartitionCompletion:
@@ -36,66 +43,75 @@ class PartitionCompletion:
     """
 
     def __init__(self, epochs: LeaderEpochs | None = None) -> None:
-        # Disjoint and not touching, in order: first offset, and the offset after the last.
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+        #: What was handed out and is not complete.
+        self.pending = OffsetSet()
+        self._stretches = Stretches()
+        #: What waits for a reader of its own.
+        self.aside = SetAside()
+        #: The offset after the highest that was handed out; None before the first.
+        self.next_offset: int | None = None
+        #: Where polls go on unless the application seeks; None before the first.
+        self.continues_at: int | None = None
         self._lowest: int | None = None
-        self._next: int | None = None
-        self._continues_at: int | None = None  # where polls go on
         self._epochs = LeaderEpochs() if epochs is None else epochs
-        self._singly = False  # whether records were completed one by one
+        #: Whether records were completed one by one.
+        self.singly = False
         self._left_out: list[Gap] = []  # by forward seeks, above the position to commit
+        self._sought_to: int | None = None  # the application, and nothing is handed out since
         #: Whether the position to commit is lower than it was, and nobody was told.
         self.moved_back = False
         #: What the owner before had completed out of order; those records are not handed out.
         self.inherited: Inherited | None = None
 
-    @property
-    def next_offset(self) -> int | None:
-        """The offset after the highest that was handed out; None before the first."""
-        return self._next
-
-    @property
-    def continues_at(self) -> int | None:
-        """Where polls go on unless the application seeks; None before the first."""
-        return self._continues_at
-
     def reached(self, offset: int) -> bool:
-        """Whether the offset lies between the lowest and the highest that were handed out.
+        """Whether the offset was handed out under the present assignment."""
+        inherited = self.inherited
+        if inherited is not None and inherited.offset <= offset not in inherited.remaining:
+            return False
+        return offset in self._stretches
 
-        Those between that do not exist are not remembered, and count as handed out, as does what a
-        forward seek left out.
+    def reached_below(self, offset: int, position: int | None) -> int:
+        """How far polls went through of what ends at this next offset; 0 if through nothing there.
+
+        They stand at this position, if that is known, and were not sought to it.
         """
-        return (
-            self._lowest is not None
-            and self._next is not None
-            and (self._lowest <= offset < self._next)
-        )
+        return self._stretches.end_below(offset, self.continues_at or 0, position)
 
     @property
     def position(self) -> int | None:
-        """The offset to commit, exclusive (invariant 2); None before the first hand-out."""
-        if self._next is None or self._continues_at is None:
+        """The offset to commit, exclusive (invariants 2, 5); None before the first hand-out."""
+        if self.continues_at is None or (self.next_offset is None and self.aside.live_from is None):
             return None
-        after = self._continues_at
+        after = self.continues_at
         if self.inherited is not None:
             after = self.inherited.remaining.next_from(after)
-        return min(self._starts[0], after) if self._starts else after
+        if self.aside.unread:
+            after = min(after, self.aside.unread[0].start)
+        first = self.pending.first
+        return after if first is None or after < first else first
 
-    @property
-    def any_pending(self) -> bool:
-        """Whether something that was handed out is not complete."""
-        return bool(self._starts)
+    def position_from(self, sought: int) -> int:
+        """The offset to commit when polls go on from there, and handed out nothing there yet.
+
+        What they went through before is complete if it is not pending, also behind where they stood
+        last: after a look back, and forth again, it does not come again.
+        """
+        after = sought
+        if self.continues_at is not None and sought > self.continues_at:
+            after = min(sought, self._stretches.end_from(self.continues_at))
+        if self.aside.unread:
+            after = min(after, self.aside.unread[0].start)
+        first = self.pending.first
+        return after if first is None or after < first else first
 
     def is_complete(self, offset: int) -> bool:
         """Whether the record at this offset, which polls have passed, is processed."""
-        if self._continues_at is None or offset >= self._continues_at:
+        if self.continues_at is None or offset >= self.continues_at:
             return False
         if self.inherited is not None and offset not in self.inherited.remaining:
             return True
-        at = bisect_right(self._starts, offset) - 1
-        pending = at >= 0 and offset < self._ends[at]
-        return not pending and not any(start <= offset < end for start, end in self._left_out)
+        left_out = any(start <= offset < end for start, end in self._left_out)
+        return offset not in self.pending and not left_out and offset not in self.aside
 
     def remaining(self, offset: int) -> tuple[Remaining, int]:
         """What is left to process when this offset is committed, and the highest leader epoch.
@@ -104,11 +120,11 @@ class PartitionCompletion:
         completes records one by one: what is left out of a log is nothing to tell of.
         """
         inherited = self.inherited
-        if self._continues_at is None or not (self._singly or inherited):
+        if self.continues_at is None or not (self.singly or inherited or self.catches_up):
             return Remaining(offset), -1
-        pending = [*zip(self._starts, self._ends, strict=True), *self._left_out]
-        remaining = Remaining.of(pending, max(offset, self._continues_at))
-        complete_to = _last_complete(pending, self._continues_at)
+        pending = [*self.pending, *self._left_out, *self.aside.unread]
+        remaining = Remaining.of(pending, max(offset, self.continues_at))
+        complete_to = _last_complete(pending, self.continues_at)
         epoch = self._epochs.of(complete_to)
         if inherited is not None:
             remaining = remaining.merge(inherited.remaining)
@@ -130,13 +146,20 @@ class PartitionCompletion:
         if not offsets:
             return
         before = self.position
-        self._epochs.learn(offsets[0], offsets[-1] + 1, leader_epoch)
-        for start, end in runs(offsets):
-            self._add(start, end)
         after = offsets[-1] + 1
+        # Where polls only went on, what they passed before does not exist.
+        came_from = offsets[0] if self._sought_to is not None else self.continues_at
+        came_from = offsets[0] if came_from is None else min(came_from, offsets[0])
+        if came_from < offsets[0] and self.inherited is None:
+            self._epochs.learn(came_from, offsets[0], self._epochs.of(came_from))
+        self._epochs.learn(offsets[0], after, leader_epoch)
+        for start, end in runs(offsets):
+            self._begin(start, end)
+        self._stretches.add(came_from, after)
+        self._sought_to = None
         self._lowest = offsets[0] if self._lowest is None else min(self._lowest, offsets[0])
-        self._next = after if self._next is None else max(self._next, after)
-        self._continues_at = after
+        self.next_offset = after if self.next_offset is None else max(self.next_offset, after)
+        self.continues_at = after
         if before is not None:
             position = self.position or 0
             self.moved_back = self.moved_back or position < before
@@ -144,53 +167,56 @@ class PartitionCompletion:
 
     def seek(self, offset: int) -> None:
         """The application said that polls go on from this offset."""
-        after, position = self._continues_at, self.position or 0
-        if after is not None and offset > after:
+        after, position = self.continues_at, self.position or 0
+        self._sought_to = offset
+        self.aside.go_back(offset)
+        if after is None:
+            self.moved_back = True  # from wherever the group stands
+        if after is not None and offset > (start := self._stretches.end_from(after)):
             self._left_out = [gap for gap in self._left_out if gap.end > position]
-            self._left_out.append(Gap(after, offset))
-            self._epochs.learn(after, offset, UNKNOWN)  # there may be records
+            self._left_out.append(Gap(start, offset))
+            self._epochs.learn(start, offset, UNKNOWN)  # there may be records
 
     def skip(self, offset: int) -> None:
         """Polls go on from this offset, which is behind a record that cannot be read."""
         self.seek(offset)
-        self.go_on(offset)
+        self.continues_at, self._sought_to = offset, None
+
+    def disinherit(self) -> None:
+        """What the owner before had completed is no part of what polls went through."""
+        if self.inherited is not None:
+            remaining = self.inherited.remaining
+            below, beyond = Gap(0, self.inherited.offset), Gap(remaining.live, sys.maxsize)
+            owed = joined([below, *remaining.gaps, beyond])
+            self._stretches.keep(owed)
+            self.inherited = None
 
     def go_on(self, offset: int) -> None:
         """Polls have come to here, and what they passed is not handed out."""
-        self._continues_at = offset
+        inherited_from = offset if self.inherited is None else self.inherited.offset
+        start = inherited_from if self.continues_at is None else self.continues_at
+        if start < offset:
+            self._stretches.add(start, offset)
+        self.continues_at = offset
 
     def truncate(self, offset: int) -> None:
         """Forget what was handed out from this offset on: those records are gone."""
-        self.inherited = None
-        at = bisect_right(self._starts, offset - 1)
-        del self._starts[at:], self._ends[at:]
-        if self._ends and self._ends[-1] > offset:
-            self._ends[-1] = offset
+        self.disinherit()
+        self.pending.discard_from(offset)
+        self._stretches.discard_from(offset)
+        self.aside.go_back(offset)
         self._epochs.truncate(offset)
         self._left_out = without(self._left_out, offset)
-        if self._next is not None:
-            self._next = min(self._next, offset)
+        if self.next_offset is not None:
+            self.next_offset = min(self.next_offset, offset)
         if self._lowest is not None:
             self._lowest = min(self._lowest, offset)
-        self._continues_at = offset
+        self.continues_at = offset
 
     def complete(self, offset: int) -> None:
         """The record at this offset is processed; again is fine."""
-        self._singly = True
-        at = bisect_right(self._starts, offset) - 1
-        if at < 0 or offset >= self._ends[at]:
-            return
-        start, end = self._starts[at], self._ends[at]
-        if start == offset and end == offset + 1:
-            del self._starts[at], self._ends[at]
-        elif start == offset:
-            self._starts[at] = offset + 1
-        elif end == offset + 1:
-            self._ends[at] = offset
-        else:
-            self._ends[at] = offset
-            self._starts.insert(at + 1, offset + 1)
-            self._ends.insert(at + 1, end)
+        self.singly = True
+        self.pending.discard(offset)
 
     def complete_below(self, offset: int) -> bool:
         """Everything below this next offset is processed.
@@ -200,31 +226,87 @@ class PartitionCompletion:
         bool
             Whether workers complete records one by one, and may have completed more.
         """
-        at = bisect_right(self._ends, offset)
-        del self._starts[:at], self._ends[:at]
-        if self._starts and self._starts[0] < offset:
-            self._starts[0] = offset
-        return self._singly or self.inherited is not None
+        self.pending.discard_below(offset)
+        return self.singly or self.inherited is not None
 
-    def _add(self, start: int, end: int) -> None:
-        """Add a range, merged with what it touches."""
+    # -- what is set aside (KIP-333) --------------------------------------------------------------
+
+    def set_aside(self, remaining: Remaining, in_order: bool) -> None:
+        """Before the first hand-out: polls go on at the live position, beside the gaps' reader."""
+        self.aside = SetAside(remaining.gaps, remaining.live, in_order)
+        self.continues_at = remaining.live
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether something below the live part is not processed."""
+        live_from = self.aside.live_from
+        if live_from is None:  # by far the most
+            return False
+        first = self.pending.first
+        return bool(self.aside.unread) or (first is not None and first < live_from)
+
+    def live_in_processing(self) -> Gap | None:
+        """From the first live record that is pending to the last; None without a gap beside it."""
+        live_from = self.aside.live_from
+        if live_from is None or self.aside.in_order or not self.catches_up:
+            return None
+        live = without(self.pending, 0, live_from)
+        return Gap(live[0].start, live[-1].end) if live else None
+
+    def catch_up(self, offsets: Sequence[int], end: int, leader_epoch: int = -1) -> None:
+        """The reader of the gaps has passed this end, and handed out these offsets below it.
+
+        Ascending, and each is one that was unread. What it passed without finding a record does
+        not exist.
+        """
+        if offsets:
+            self._epochs.learn(offsets[0], offsets[-1] + 1, leader_epoch)
+            for start, after in runs(offsets):
+                self._begin(start, after)
+            self._lowest = offsets[0] if self._lowest is None else min(self._lowest, offsets[0])
+            self.next_offset = max(offsets[-1] + 1, self.next_offset or 0)
+        for gap in self.aside.pass_to(end):
+            self._stretches.add(*gap)
+        self._epochs.forget_below(self.position or 0)
+
+    def leave_out(self, start: int, end: int) -> None:
+        """The application gave up what is unread in [start, end); who is next may read it."""
+        self._left_out += self.aside.give_up(start, end)
+
+    def end_order(self) -> None:
+        """The application sought. In order there is one position: all is the live reader's now.
+
+        What is unread is left out, or not, as by any seek.
+        """
+        aside = self.aside
+        if aside.in_order and aside.unread and aside.live_from is not None:
+            self.continues_at = aside.unread[0].start
+            self.leave_out(0, aside.live_from)
+
+    def handed_out_so_far(self) -> tuple[Gap, ...]:
+        """All that was handed out, and what lies between."""
+        return self.aside.read_of(0, self.next_offset or 0)
+
+    def with_processed(self, claims: Iterable[Gap]) -> PartitionCompletion:
+        """A copy in which everything in there that was handed out is processed."""
+        other = copy(self)
+        other.pending = self.pending.copy()
+        other.pending.discard_all(claims)
+        return other
+
+    def _begin(self, start: int, end: int) -> None:
+        """These offsets are in processing now."""
         if self._left_out:
             self._left_out = without(self._left_out, start, end)
-        first = bisect_right(self._ends, start - 1)
-        last = bisect_right(self._starts, end)
-        if first < last:
-            start = min(start, self._starts[first])
-            end = max(end, self._ends[last - 1])
-        self._starts[first:last] = [start]
-        self._ends[first:last] = [end]
+        self.pending.add(start, end)
 
 
-def _last_complete(pending: Iterable[tuple[int, int]], end: int) -> int:
+def _last_complete(pending: Iterable[Gap], end: int) -> int:
     """The offset after the last one below this end that is in none of these ranges.
 
     What was skipped behind it is of an unknown leader epoch, which says nothing of it.
     """
-    for start, after in sorted(pending, reverse=True):
+    for start, after in sorted(pending, key=end_of, reverse=True):
         if after < end:
             break
         end = min(end, start)

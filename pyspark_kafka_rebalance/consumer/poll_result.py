@@ -30,6 +30,9 @@ class PollResult:
         Of every partition that a fetch answered since the last poll, empty answers included, and
         of those in ``records`` (KIP-695). Never of one whose revoke is requested: nothing more of
         it will be read, so that whoever waits for its lag to shrink would wait in vain.
+    catch_up : dict of TopicPartition to list, as ``records``
+        With ``parallel_rebalance="live"``, records of the backlog that was there when the partition
+        was assigned, lowest first; ``records`` has the live ones (KIP-333).
     """
 
     records: dict[TopicPartition, list[Any]] = field(default_factory=dict)
@@ -38,3 +41,11 @@ class PollResult:
     assigned: frozenset[TopicPartition] = frozenset()
     revoked: frozenset[TopicPartition] = frozenset()
     metadata: dict[TopicPartition, FetchMetadata] = field(default_factory=dict)
+    catch_up: dict[TopicPartition, list[Any]] = field(default_factory=dict)
+
+    def in_one(self) -> dict[TopicPartition, list[Any]]:
+        """Both kinds of records; of a partition those that are caught up first."""
+        if not self.catch_up:
+            return self.records
+        partitions = dict.fromkeys([*self.catch_up, *self.records])
+        return {p: self.catch_up.get(p, []) + self.records.get(p, []) for p in partitions}

@@ -20,6 +20,7 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from ..errors import UnreadableRecordError
+from .catching_up import CatchingUp, records_left
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import GroupMembership
 from .hand_outs import HandOuts
@@ -61,6 +62,8 @@ class Polls:
         What fetches have said of the partitions' ends.
     metadata_of : callable
         Of a partition, what a poll tells of its end, once that is known.
+    catching_up : CatchingUp, optional
+        Hands out what was set aside, too.
 
     Attributes
     ----------
@@ -80,6 +83,7 @@ class Polls:
         hand_outs: HandOuts,
         ends: EndOffsets,
         metadata_of: Callable[[TopicPartition], FetchMetadata | None],
+        catching_up: CatchingUp | None = None,
     ) -> None:
         self.woken = threading.Event()
         self._consumer = consumer
@@ -93,6 +97,7 @@ class Polls:
         self._hand_outs = hand_outs
         self._ends = ends
         self._metadata_of = metadata_of
+        self._catching_up = catching_up
         self._untold = False  # while a poll runs, and after it if it raised
 
     def poll(
@@ -103,7 +108,7 @@ class Polls:
         if self._is_by_hand(timeout_ms):
             records = self._poll_by_hand(timeout_ms, max_records, True)
             return PollResult(records, metadata=self._fetch_metadata(records))
-        return self._poll(timeout_ms, max_records, True)
+        return self._poll(form, timeout_ms, max_records, True)
 
     def poll_records(
         self,
@@ -112,11 +117,11 @@ class Polls:
         max_records: int | None,
         update_offsets: bool,
     ) -> dict[TopicPartition, list[Any]]:
-        """As ``poll``; only the records, maybe without moving on behind them."""
+        """As ``poll``; only the records, all in one, maybe without moving on behind them."""
         hand_out_as(self._consumer, form)
         if self._is_by_hand(timeout_ms):
             return self._poll_by_hand(timeout_ms, max_records, update_offsets)
-        return self._poll(timeout_ms, max_records, update_offsets).records
+        return self._poll(form, timeout_ms, max_records, update_offsets).in_one()
 
     def poll_membership(self) -> PollResult:
         """A poll without records, for an application that may or may not be alive."""
@@ -159,12 +164,21 @@ class Polls:
                 self._ends.collect(self._consumer.assignment())
                 return records
 
-    def _poll(self, timeout_ms: float, max_records: int | None, update_offsets: bool) -> PollResult:
+    def _poll(
+        self,
+        form: Callable[..., Any],
+        timeout_ms: float,
+        max_records: int | None,
+        update_offsets: bool,
+    ) -> PollResult:
         # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In
         # between, kafka-python's fetcher waits for data a slice at a time.
         if max_records is None:
             max_records = self._consumer.config["max_poll_records"]
         deadline = time.monotonic() + timeout_ms / 1000
+        catching_up = self._catching_up
+        step = fetch_step if catching_up is None else catching_up.live_step
+        gaps: dict[TopicPartition, list[Any]] = {}
         self._end_iteration(update_offsets)
         self._membership.polled()
         if (untold := self._take_untold()) is not None:
@@ -178,24 +192,34 @@ class Polls:
             return_early = self._rebalancing.apply_events()
             self._listener.raise_failure()
             left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
+            number, wait_ms = max_records, min(left_ms, _SLICE_MS)
+            if catching_up is not None:
+                number, wait_ms = catching_up.begin(max_records, wait_ms)
+                if not return_early:
+                    catching_up.raise_failure()
+            records: dict[TopicPartition, list[Any]] = {}
             try:
-                records = fetch_step(
-                    self._consumer, min(left_ms, _SLICE_MS), max_records, update_offsets
-                )
+                if number or max_records <= 0:
+                    records = step(self._consumer, wait_ms, number, update_offsets)
             except UnreadableRecordError as error:
                 if not return_early:
-                    self._hand_outs.stopped(error)
+                    self._hand_outs.seeks.stopped(error)
                     raise
-                records = {}  # first what this poll has to tell; a later one meets them again
+                # first what this poll has to tell; a later one meets them again
             looked_at = records.keys()
             if update_offsets:
                 records = self._hand_outs.hand_out(records)
             self._hand_outs.look_for_truncations(looked_at)
+            if catching_up is not None:
+                left = records_left(max_records, records)
+                gaps = catching_up.read(form, left, update_offsets, records)
+                if gaps and catching_up.in_order:
+                    records, gaps = PollResult(records, catch_up=gaps).in_one(), {}
             woken = self.woken.is_set()
-            if records or return_early or woken or time.monotonic() >= deadline:
+            if records or gaps or return_early or woken or time.monotonic() >= deadline:
                 self.woken.clear()
                 self._untold = False
-                return self._result(records, self._fetch_metadata(records))
+                return self._result(records, self._fetch_metadata(records), gaps)
 
     def _end_iteration(self, update_offsets: bool) -> None:
         """What ``__next__`` has fetched ahead is polled again by whoever polls in between.
@@ -221,6 +245,7 @@ class Polls:
         self,
         records: dict[TopicPartition, list[Any]],
         metadata: dict[TopicPartition, FetchMetadata],
+        gaps: dict[TopicPartition, list[Any]] | None = None,
     ) -> PollResult:
         ownership = self._ownership
         return PollResult(
@@ -230,6 +255,7 @@ class Polls:
             ownership.added,
             ownership.revoked,
             metadata,
+            gaps or {},
         )
 
     def _fetch_metadata(

@@ -30,10 +30,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
-from .gaps import Gap, common, joined, runs
+from .gaps import Gap, common, end_of, joined, runs, start_of
 from .golomb import packed, unpacked
 
 #: The broker's ``offset.metadata.max.bytes`` unless it is configured otherwise.
@@ -47,9 +46,6 @@ _TEXT = re.compile(r"([A-Za-z0-9_-]+)(?:\.([0-9]{1,10}))?")
 
 _CHECKSUM_BYTES = 4
 _HIGHEST = 2**63 - 1
-
-_start = attrgetter("start")
-_end = attrgetter("end")
 
 
 class Told(enum.Enum):
@@ -91,14 +87,17 @@ class Remaining:
     gaps: tuple[Gap, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.live < 0 or (self.gaps and not self._are_below()):
+            raise ValueError(f"these are no gaps below the live position {self.live}: {self.gaps}")
+
+    def _are_below(self) -> bool:
         gaps = self.gaps
-        if (
-            (gaps[0].start if gaps else self.live) < 0
-            or any(gap.start >= gap.end for gap in gaps)
-            or any(gap.end >= after.start for gap, after in pairwise(gaps))
-            or (gaps and gaps[-1].end > self.live)
-        ):
-            raise ValueError(f"these are no gaps below the live position {self.live}: {gaps}")
+        return (
+            gaps[0].start >= 0
+            and gaps[-1].end <= self.live
+            and all(gap.start < gap.end for gap in gaps)
+            and all(gap.end < after.start for gap, after in pairwise(gaps))
+        )
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]], live: int) -> Remaining:
@@ -127,7 +126,7 @@ class Remaining:
 
     def next_from(self, offset: int) -> int:
         """The lowest unprocessed offset that is not below this one."""
-        at = bisect_right(self.gaps, offset, key=_end)
+        at = bisect_right(self.gaps, offset, key=end_of)
         if at < len(self.gaps):
             return max(offset, self.gaps[at].start)
         return max(offset, self.live)
@@ -137,7 +136,7 @@ class Remaining:
         if start >= end:
             return ()
         gaps = self.gaps[
-            bisect_right(self.gaps, start, key=_end) : bisect_left(self.gaps, end, key=_start)
+            bisect_right(self.gaps, start, key=end_of) : bisect_left(self.gaps, end, key=start_of)
         ]
         found = [Gap(max(gap.start, start), min(gap.end, end)) for gap in gaps]
         if max(start, self.live) < end:
@@ -208,8 +207,10 @@ class Remaining:
 
         The live position is the higher one.
         """
-        live = max(self.live, other.live)
-        return Remaining(live, tuple(common(self.between(0, live), other.between(0, live))))
+        lower, higher = (self, other) if self.live < other.live else (other, self)
+        if not higher.gaps:  # mostly: nothing below it is left
+            return higher
+        return Remaining(higher.live, tuple(common(lower.between(0, higher.live), higher.gaps)))
 
     def close_spaces(self, gaps: int) -> Remaining:
         """At most so many gaps: the smallest of the spaces behind them are closed.

@@ -19,6 +19,8 @@ from .cluster_queries import ClusterQueries
 from .commit_loop import CommitLoop
 from .lane import Lane
 from .member_record import Member
+from .remaining import Remaining
+from .told_remaining import ToldRemaining, bound_to
 from .verdicts import Verdict
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,6 @@ class SimpleCommits:
         self._group_id: str = client.config["group_id"]
         self._refusal = refusal
         self._failure: KafkaRebalanceError | None = None
-        self._in_doubt = False
         self._ended = False
         lane = Lane(io, self._group_id, None, client.config["request_timeout_ms"], _COMMIT_VERSION)
         nobody = Member()
@@ -59,6 +60,10 @@ class SimpleCommits:
             on_verdict=self._consider,
             clock=time.monotonic,
         )
+        self._told = ToldRemaining()
+        self._loop.metadata_of = lambda partition, offset, limit, _: (
+            self._told.metadata(partition, offset, limit, self._bound(partition)) or ""
+        )
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -70,6 +75,22 @@ class SimpleCommits:
         """Commit these next offsets, if they are higher than what was committed before."""
         self._loop.add(offsets)
 
+    def add_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        """This is what is left of partitions: commit it, again if the gaps alone have changed."""
+        further, beyond = self._told.news(remaining)
+        self._told.tell({p: (remaining[p], self._bound(p)) for p in (*further, *beyond)})
+        self._loop.add(further)
+        if beyond:
+            self._loop.tell_gaps(beyond)
+            self._loop.hurry()
+
+    def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
+        """What :meth:`add_remaining` was given last, if the broker has accepted it."""
+        told = self._told.of(partition)
+        if told is None or self._loop.outstanding(partition):
+            return None
+        return told if self._loop.acknowledged(partition) == told.committed() else None
+
     def add_again(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these next offsets, although they may have been acknowledged before."""
         self._loop.drop(offsets)
@@ -77,6 +98,7 @@ class SimpleCommits:
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next."""
+        self._told.forget(partitions)
         self._loop.drop(partitions)
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
@@ -87,10 +109,14 @@ class SimpleCommits:
         """Whether a commit of the partition waits for its answer."""
         return self._loop.outstanding(partition)
 
-    def take_in_doubt(self) -> bool:
-        """Whether the coordinator has not known a partition since the last call."""
-        in_doubt, self._in_doubt = self._in_doubt, False
-        return in_doubt
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Those whose commit was given up since the last call, since the broker has no such.
+
+        The same may be told of them again.
+        """
+        unknown = self._loop.take_unknown()
+        self._told.forget(unknown)
+        return unknown
 
     @property
     def have_failed(self) -> bool:
@@ -117,6 +143,9 @@ class SimpleCommits:
         self._ended = True
         self._loop.wake()
 
+    def _bound(self, partition: TopicPartition) -> str:
+        return bound_to(self._io.metadata.topic_id(partition.topic), partition)
+
     # -- the I/O loop -----------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -137,11 +166,9 @@ class SimpleCommits:
         """Draw the consequences of an answer that was not an acceptance."""
         if verdict is Verdict.COORDINATOR_GONE:
             self._io.coordinator_dead(error.__name__)
-        elif verdict is Verdict.NO_SUCH_PARTITION:
-            self._in_doubt = True
         elif verdict in (Verdict.AFTER_JOIN, Verdict.FENCED):
             self._failure = self._refusal(detail, error.__name__)
-        elif verdict is not Verdict.BUSY:
+        elif verdict not in (Verdict.BUSY, Verdict.NO_SUCH_PARTITION):  # see `take_unknown`
             doing = f"committing {detail} to group {self._group_id!r}"
             final = error(detail)
             self._failure = explain_final(final, doing) or KafkaRebalanceError(

@@ -58,6 +58,7 @@ _VERDICTS: dict[type[Exception], Verdict] = {
     kafka_errors.StaleMemberEpochError: Verdict.AFTER_JOIN,
     kafka_errors.FencedInstanceIdError: Verdict.INSTANCE_FENCED,
     kafka_errors.UnknownTopicOrPartitionError: Verdict.NO_SUCH_PARTITION,
+    kafka_errors.UnknownTopicIdError: Verdict.NO_SUCH_PARTITION,
 }
 
 #: The request may or may not have arrived; the coordinator is looked up anew.

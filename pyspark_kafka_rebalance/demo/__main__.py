@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import shutil
-import signal
 import sys
-import tempfile
-import time
-import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from ..testing import LocalKafkaError, kafka_from_environment
 from ..testing.ledger import read_ledger, tally
 from ..testing.rebalances.figures import deliveries_of, figures_of
 from ..testing.rebalances.scenario import Scenario, Settings
+from .command import kafka_topic_and_folder, positive, run_demo
 from .picture import save_picture
 from .report import print_report, summary
 from .screen import Screen
@@ -48,21 +41,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     defaults = Settings()
     parser.add_argument(
         "--seconds-per-phase",
-        type=_positive(float),
+        type=positive(float),
         default=defaults.seconds_per_phase,
         metavar="S",
         help="calm before each change of the group (default: %(default)g)",
     )
     parser.add_argument(
         "--rate",
-        type=_positive(int),
+        type=positive(int),
         default=defaults.rate,
         metavar="N",
         help="records per second in total (default: %(default)s)",
     )
     parser.add_argument(
         "--partitions",
-        type=_positive(int),
+        type=positive(int),
         default=defaults.partitions,
         metavar="N",
         help="partitions of the topic, at least 3 (default: %(default)s)",
@@ -93,36 +86,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 after Ctrl-C.
     """
     given = parse(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    logging.getLogger("kafka").setLevel(logging.ERROR)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # Like Ctrl-C: whatever the demo started ends with it.
-        signal.signal(number, signal.default_int_handler)
-    console = Console(width=None if sys.stdout.isatty() else 120)
     settings = Settings(given.peer, given.seconds_per_phase, given.rate, given.partitions)
-    try:
-        return _run(console, settings, given.picture, given.keep)
-    except KeyboardInterrupt:
-        console.print("interrupted; everything that was started has ended")
-        return 130
-    except (LocalKafkaError, TimeoutError, RuntimeError) as error:
-        console.print(str(error), style="red", markup=False, highlight=False)
-        return 2
+    return run_demo(partial(_run, settings=settings, picture=given.picture, keep=given.keep))
 
 
-def _run(console: Console, settings: Settings, picture: Path, keep: bool) -> int:
-    began = time.monotonic()
-    with ExitStack() as stack:
-        work = Path(tempfile.mkdtemp(prefix="rebalance-demo-"))
-        if keep:
-            stack.callback(console.print, f"kept: {work}")
-        else:
-            stack.callback(shutil.rmtree, work, ignore_errors=True)
-        console.print("starting Kafka", highlight=False)
-        kafka = stack.enter_context(kafka_from_environment())
-        name = f"rebalance-demo-{uuid.uuid4().hex[:6]}"
-        kafka.create_topic(name, partitions=settings.partitions)
-        stack.callback(kafka.delete_topic, name)
+def _run(console: Console, settings: Settings, picture: Path, keep: bool) -> bool:
+    with kafka_topic_and_folder(console, "rebalance-demo", settings.partitions, keep) as (
+        kafka,
+        name,
+        work,
+    ):
         scenario = Scenario(settings, kafka.bootstrap_servers, name, name, work)
         where = f"group {name} at {kafka.bootstrap_servers}"
         with Screen(console, where, scenario.lines) as screen:
@@ -135,18 +108,7 @@ def _run(console: Console, settings: Settings, picture: Path, keep: bool) -> int
     print_report(console, title, sum(course.end_offsets.values()), found, figures)
     save_picture(picture, title, summary(found, figures), course, deliveries)
     console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
-    console.print(f"took {time.monotonic() - began:.0f} s", highlight=False)
-    return 1 if settings.peer == "deferred" and (found.lost or found.duplicated) else 0
-
-
-def _positive(number: type[int] | type[float]) -> Any:
-    def parse_positive(text: str) -> float:
-        value = number(text)
-        if value <= 0:
-            raise argparse.ArgumentTypeError(f"{text}: not positive")
-        return value
-
-    return parse_positive
+    return settings.peer != "deferred" or not (found.lost or found.duplicated)
 
 
 if __name__ == "__main__":

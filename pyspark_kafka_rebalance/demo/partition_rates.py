@@ -5,21 +5,18 @@ Drawn again and again by ``notebooks/rebalance.ipynb`` while the queries run.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from PIL import Image
 
 from ..testing.rebalances.figures import Delivery, Window, partition_rates, smooth
 from .screen import COLOURS
-from .time_axis import INK, SMOOTH_BINS, SMOOTH_S, bin_edges, middles, name_above
+from .time_axis import INK, SMOOTH_BINS, SMOOTH_S, bin_edges, middles, name_above, small_png
 
 _EMPTY = "#eceef0"
-_PALETTE = 64  # colours, shades of edges and letters included
 
 #: How much of the space from one band to the next a full one takes.
 _FULL = 0.84
@@ -98,11 +95,7 @@ def draw_partition_rates(
         frameon=False,
         labelcolor=INK,
     )
-    drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png")
-    # A notebook is committed with its pictures: a fifth of the size.
-    Image.open(drawn).convert("RGB").quantize(_PALETTE).save(small, format="png", optimize=True)
-    return small.getvalue()
+    return small_png(figure)
 
 
 def _label(axes: Any, partitions: Sequence[str], seconds: float) -> None:

@@ -11,12 +11,12 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MultipleLocator
+from matplotlib.ticker import MultipleLocator
 
 from ..testing.rebalances.figures import Delivery, Window, counter_rates, rates, smooth, spans
 from ..testing.rebalances.scenario import Course
 from .screen import COLOURS
-from .time_axis import INK, SMOOTH_BINS, bin_edges, middles, name_above
+from .time_axis import INK, SMOOTH_BINS, bin_edges, in_thousands, middles, save_stacked
 
 
 def save_picture(
@@ -46,21 +46,8 @@ def save_picture(
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_rates(top, deliveries, course, edges)
     _draw_owners(bottom, [d for d in deliveries if d.completed_at > began], began)
-    for axes in (top, bottom):
-        for rebalance in course.rebalances:
-            axes.axvline(rebalance.at - began, color=INK, linewidth=1.1, zorder=5)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=INK, labelsize=9)
-        axes.set_xlim(0, until - began)
-    for rebalance in course.rebalances:
-        name_above(top, rebalance.name, rebalance.at - began)
-    bottom.set_xlabel("seconds", color=INK)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=14, color=INK, weight="bold")
-    top.set_title(subtitle, loc="left", fontsize=10, color=INK, pad=24)
-    handles, labels = top.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    marks = {rebalance.name: rebalance.at - began for rebalance in course.rebalances}
+    save_stacked(path, figure, (top, bottom), until - began, marks, title, subtitle)
 
 
 def _draw_rates(
@@ -88,7 +75,7 @@ def _draw_rates(
     )
     axes.set_ylim(bottom=0)
     axes.set_ylabel("rows per second, stacked\n(mean over 1 s)", color=INK)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    in_thousands(axes)
     axes.grid(axis="y", color="white", linewidth=0.6, alpha=0.5)
 
 

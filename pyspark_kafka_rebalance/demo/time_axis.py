@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+from matplotlib.ticker import FuncFormatter
+from PIL import Image
 
 from ..testing.rebalances.figures import Window
 
@@ -15,6 +20,8 @@ SMOOTH_S = 1.0
 SMOOTH_BINS = round(SMOOTH_S / BIN_S) | 1
 
 INK = "#33383d"
+
+_PALETTE = 64  # colours, shades of edges and letters included
 
 
 def bin_edges(window: Window) -> list[float]:
@@ -42,3 +49,58 @@ def name_above(axes: Any, name: str, at: float) -> None:
         weight="bold",
         color=INK,
     )
+
+
+def in_thousands(axes: Any) -> None:
+    """Write the numbers beside the axes as 1,000."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def small_png(figure: Any) -> bytes:
+    """The figure as a PNG of a fifth of the size: a notebook is committed with its pictures."""
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png")
+    Image.open(drawn).convert("RGB").quantize(_PALETTE).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def save_stacked(
+    path: Path,
+    figure: Any,
+    axes: Sequence[Any],
+    seconds: float,
+    marks: Mapping[str, float],
+    title: str,
+    subtitle: str,
+) -> None:
+    """Finish a figure of axes that stand upon one another, over the same time, and save it.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder is made.
+    figure, axes
+        What was drawn, from the top down; the legend is that of the first.
+    seconds : float
+        How long the time is.
+    marks : mapping of str to float
+        What happened when, as vertical lines.
+    title, subtitle : str
+        Above all.
+    """
+    top, bottom = axes[0], axes[-1]
+    for one in axes:
+        for at in marks.values():
+            one.axvline(at, color=INK, linewidth=1.1, zorder=5)
+        one.spines[["top", "right"]].set_visible(False)
+        one.tick_params(colors=INK, labelsize=9)
+        one.set_xlim(0, seconds)
+    for name, at in marks.items():
+        name_above(top, name, at)
+    bottom.set_xlabel("seconds", color=INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=14, color=INK, weight="bold")
+    top.set_title(subtitle, loc="left", fontsize=10, color=INK, pad=24)
+    handles, labels = top.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)

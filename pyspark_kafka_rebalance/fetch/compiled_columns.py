@@ -87,36 +87,41 @@ class CompiledColumns:
 
     def take(self) -> pa.RecordBatch:
         """See `Columns.take`."""
-        schema = record_schema(self._include_headers)
-        rows = len(self)
-        keys, values, offsets, timestamps, timestamp_types, *headers = self._columns.take()
-        arrays = [
-            _strings(pa.binary(), *keys),
-            _strings(pa.binary(), *values),
-            *(
-                pa.Array.from_buffers(schema.field(name).type, rows, [None, _buffer(numbers)], 0)
-                for name, numbers in (
-                    ("offset", offsets),
-                    ("timestamp", timestamps),
-                    ("timestampType", timestamp_types),
-                )
-            ),
-        ]
-        if self._include_headers:
-            arrays.append(_headers(rows, *headers))
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return record_batch_of(self._columns, self._include_headers)
 
 
-# (address, size, owner), as the compiled decoder hands its memory over.
-_Memory = tuple[int, int, Any]
+def record_batch_of(columns: Any, include_headers: bool) -> pa.RecordBatch:
+    """The rows of the compiled decoder's ``Columns``, which is empty then."""
+    schema = record_schema(include_headers)
+    rows = len(columns)
+    keys, values, offsets, timestamps, timestamp_types, *headers = columns.take()
+    arrays = [
+        _strings(pa.binary(), *keys),
+        _strings(pa.binary(), *values),
+        *(
+            pa.Array.from_buffers(schema.field(name).type, rows, [None, _buffer(numbers)], 0)
+            for name, numbers in (
+                ("offset", offsets),
+                ("timestamp", timestamps),
+                ("timestampType", timestamp_types),
+            )
+        ),
+    ]
+    if include_headers:
+        arrays.append(_headers(rows, *headers))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _buffer(memory: _Memory) -> pa.Buffer:
+#: (address, size, owner), as the compiled decoder hands its memory over.
+Memory = tuple[int, int, Any]
+
+
+def _buffer(memory: Memory) -> pa.Buffer:
     return pa.foreign_buffer(*memory)
 
 
 def _strings(
-    kind: pa.DataType, rows: int, validity: tuple[_Memory | None, int], ends: _Memory, data: _Memory
+    kind: pa.DataType, rows: int, validity: tuple[Memory | None, int], ends: Memory, data: Memory
 ) -> pa.Array:
     bitmap, nulls = validity
     buffers = [bitmap and _buffer(bitmap), _buffer(ends), _buffer(data)]
@@ -124,7 +129,7 @@ def _strings(
 
 
 def _headers(
-    rows: int, ends: _Memory, validity: tuple[_Memory | None, int], keys: Any, values: Any
+    rows: int, ends: Memory, validity: tuple[Memory | None, int], keys: Any, values: Any
 ) -> pa.Array:
     bitmap, nulls = validity
     items = list_of_headers.value_type

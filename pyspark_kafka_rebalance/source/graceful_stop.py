@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource
 
 from ..errors import OffsetFormatError
 from .group.group_commits import STOP_TIMEOUT_S
-from .offsets import StreamOffset
+from .offset_json import parse_offset
 from .progress import is_ours, plain_offset
 from .stop_request import Answer, answer_of, ask_to_stop, give_up
 
@@ -187,7 +187,7 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
             continue
         offset = plain_offset(source["endOffset"])
         try:
-            run = StreamOffset.parse(offset).run
+            run = parse_offset(offset).run
         except OffsetFormatError:
             continue  # of a newer release
         found = True

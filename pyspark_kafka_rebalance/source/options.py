@@ -29,8 +29,10 @@ from ..settings.values import (
     nearest,
     parse_value,
 )
+from .catch_up_options import CATCH_UP_OPTIONS, CatchUpOptions
 from .checkpoint.checkpoint_files import parse_location
 from .ending_offsets import ENDING_OPTIONS, EndingOffsets
+from .event_time_options import EVENT_TIME_OPTIONS, EventTimeOptions
 from .partition_json import is_topic_name, parse_partitions
 from .starting_offsets import Start, StartingOffsets
 
@@ -74,6 +76,8 @@ _OWN_OPTIONS = (
     "maxBatchDurationMs",
     "includeRebalanceEvents",
     "checkpointLocation",
+    *CATCH_UP_OPTIONS,
+    *EVENT_TIME_OPTIONS,
 )
 
 _NOT_YET = "leave it out: it is not supported yet"
@@ -85,8 +89,6 @@ _REFUSED_OPTIONS = {
     "paths": "load() without paths; topics are named by subscribe or subscribePattern",
     "topic": "subscribe: topic is an option of the sink",
     "includeFetchMetadata": _NOT_YET,
-    "parallelRebalance": _NOT_YET,
-    "maxTaskIdleMs": _NOT_YET,
 }
 
 _KAFKA = "kafka."
@@ -145,6 +147,10 @@ class SourceOptions:
         How long a batch may take before the members leave the group; None: as long as it takes.
     checkpoint_location : str or None
         The query's checkpoint: an absolute local path, or a URI for pyarrow, maybe with keys.
+    catch_up : CatchUpOptions or None
+        With ``parallelRebalance=live``.
+    event_time : EventTimeOptions or None
+        With ``maxTaskIdleMs``, unless it is -1.
     given : frozenset of str
         The names of what was given, in lower case.
     """
@@ -175,6 +181,8 @@ class SourceOptions:
     revoke_timeout_ms: int | None
     max_batch_duration_ms: int | None
     checkpoint_location: str | None = field(repr=False)
+    catch_up: CatchUpOptions | None
+    event_time: EventTimeOptions | None
     given: frozenset[str]
 
     @classmethod
@@ -249,6 +257,8 @@ class SourceOptions:
             revoke_timeout_ms=value("revokeTimeoutMs", timeout),
             max_batch_duration_ms=value("maxBatchDurationMs", integer(1, LONG_MAX)),
             checkpoint_location=parse_location(checkpoint) if checkpoint is not None else None,
+            catch_up=CatchUpOptions.parse(given),
+            event_time=EventTimeOptions.parse(given),
             given=frozenset(given),
         )
 
@@ -287,6 +297,12 @@ class SourceOptions:
         OptionError
             What a batch cannot do.
         """
+        for name in CATCH_UP_OPTIONS:
+            if name.lower() in self.given:
+                raise OptionError(name, "given", "leave it out: a batch catches up with nothing")
+        for name in EVENT_TIME_OPTIONS:
+            if name.lower() in self.given:
+                raise OptionError(name, "given", "leave it out: a batch is read as a whole")
         if not self.given.intersection(name.lower() for name in _STARTING_OPTIONS):
             return replace(self, starting_offsets=StartingOffsets.EARLIEST)
         starts = self.starting_offsets

@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition
 from ..errors import KafkaRebalanceError
 from .checkpoint.checkpoint_files import CheckpointFiles, open_checkpoint, parse_location, redacted
 from .checkpoint.offset_log import parse_offset_log
-from .offsets import StreamOffset, is_own
+from .offset_json import is_own, parse_offset
 
 
 def positions_in(
@@ -59,7 +59,7 @@ def positions_in(
     newest = max(planned & committed, default=None)
     logged = [] if newest is None else parse_offset_log(files.read(f"offsets/{newest}"))
     own = {
-        name: StreamOffset.parse(offset).positions()
+        name: parse_offset(offset).lowest_positions()
         for name, offset in logged
         if is_own(offset) and source in (None, name)
     }

@@ -8,12 +8,15 @@ the partitions that its batch reads (see ``offsets.py``); the progresses before 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from kafka.structs import TopicPartition
 
-from .offsets import StreamOffset, is_own, parse_built_in
+from .offset_json import is_own, parse_built_in, parse_offset
+from .offsets import StreamOffset
 from .progress_table import (
     ASSIGNED,
     LOST,
@@ -23,6 +26,9 @@ from .progress_table import (
     PartitionProgress,
     QueryProgress,
 )
+
+#: Catching up goes on as fast as in so many of the last batches.
+_RATE_OF_BATCHES = 10
 
 
 def progress(query: Any) -> QueryProgress:
@@ -66,7 +72,7 @@ def progress(query: Any) -> QueryProgress:
         sources = one.get("sources") or []
         stories += [_Story() for _ in sources[len(stories) :]]
         for story, source in zip(stories, sources, strict=False):
-            story.add(source)
+            story.add(source, _seconds_of(one))
     if all(story.is_foreign for story in stories):
         described = ", ".join(str(s.get("description")) for s in progresses[-1].get("sources", []))
         raise ValueError(f"the query has no source of the format kafka_deferred: {described}")
@@ -76,6 +82,7 @@ def progress(query: Any) -> QueryProgress:
         batch=last.get("batchId"),
         timestamp=last.get("timestamp"),
         partitions=tuple(row for story in stories for row in story.rows()),
+        catch_up_ends_in_s=_ends_in_s(stories),
     )
 
 
@@ -87,11 +94,14 @@ class _Story:
         self._members: dict[TopicPartition, str] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
+        self._gaps: dict[TopicPartition, int] = {}  # how many offsets are left in them
+        # Of batches: when each was planned, how long it took, and what it read of gaps.
+        self._caught_up: deque[tuple[float, float, int]] = deque(maxlen=_RATE_OF_BATCHES)
         self._is_first = True
         self.is_foreign = False
 
-    def add(self, source: Mapping[str, Any]) -> None:
-        """Go on with the next progress of the source."""
+    def add(self, source: Mapping[str, Any], seconds: tuple[float, float] | None) -> None:
+        """Go on with the next progress; ``seconds``: when its trigger began, how long it took."""
         start, end = plain_offset(source.get("startOffset")), plain_offset(source.get("endOffset"))
         if not is_ours(source):
             self.is_foreign = end is not None
@@ -99,12 +109,16 @@ class _Story:
         self.is_foreign = False
         is_first, self._is_first = self._is_first, False
         if is_first and (is_own(start) or parse_built_in(start)):
-            self._positions = StreamOffset.parse(start).positions()
+            before = parse_offset(start)
+            self._positions, self._gaps = before.positions(), _left_in_gaps(before)
         # An idle trigger's progress repeats the offset of the batch before.
         is_idle = end == start
-        batch = StreamOffset.parse(end) if is_first or not is_idle else None
+        batch = parse_offset(end) if is_first or not is_idle else None
         if batch is not None:
             self._read(batch)
+            if seconds is not None and not is_idle:
+                number = sum(len(one) for pieces in batch.catch_up.values() for one in pieces)
+                self._caught_up.append((*seconds, number))
         ends = plain_offset(source.get("latestOffset"))
         # Spark 4.0 and 4.1 have the end of the batch there, and know no end offsets.
         if isinstance(ends, dict) and not is_own(ends):
@@ -123,12 +137,13 @@ class _Story:
     def _read(self, batch: StreamOffset) -> None:
         """A batch ends here."""
         self._positions.update(batch.positions())
+        self._gaps = _left_in_gaps(batch)
         for index, member in enumerate(batch.members):
             self._members |= dict.fromkeys(member.partitions, f"{batch.run}-{index}")
         for partition, state in self._states.items():
             if state == REVOKING:
                 self._states[partition] = REVOKED
-        self._states |= dict.fromkeys(batch.ranges, ASSIGNED)
+        self._states |= dict.fromkeys((*batch.ranges, *batch.catch_up), ASSIGNED)
         self._states |= dict.fromkeys(batch.revoking, REVOKING)
         self._states |= dict.fromkeys(batch.lost, LOST)
 
@@ -164,9 +179,40 @@ class _Story:
             end = self._ends.get(partition) if state in OWNED else None
             lag = None if position is None or end is None else max(0, end - position)
             member = self._members.get(partition)
+            left = self._gaps.get(partition, 0) if state in OWNED else 0
             yield PartitionProgress(
-                partition.topic, partition.partition, member, position, end, lag, state
+                partition.topic, partition.partition, member, position, end, lag, state, left
             )
+
+    def catch_up_ends_in_s(self) -> float | None:
+        """How long the owned gaps take at the rate of the last batches; None if that is unknown."""
+        left = sum(row.catch_up_lag for row in self.rows())
+        if not left:
+            return 0.0
+        if not self._caught_up:
+            return None
+        took_s = self._caught_up[-1][0] + self._caught_up[-1][1] - self._caught_up[0][0]
+        read = sum(number for _, _, number in self._caught_up)
+        return left * took_s / read if read and took_s > 0 else None
+
+
+def _left_in_gaps(offset: StreamOffset) -> dict[TopicPartition, int]:
+    return {p: sum(gap.end - gap.start for gap in found) for p, found in offset.gaps.items()}
+
+
+def _seconds_of(progress: Mapping[str, Any]) -> tuple[float, float] | None:
+    """When its trigger began, and how long that took, where the progress says so."""
+    try:
+        began_at = datetime.fromisoformat(str(progress["timestamp"]).replace("Z", "+00:00"))
+        return began_at.timestamp(), float(progress["durationMs"]["triggerExecution"]) / 1000
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _ends_in_s(stories: Sequence[_Story]) -> float | None:
+    """When the last source has caught up; None if that of any is not known."""
+    found = [story.catch_up_ends_in_s() for story in stories if not story.is_foreign]
+    return None if None in found else max((one for one in found if one is not None), default=0.0)
 
 
 def _progresses(query: Any) -> Sequence[Any]:

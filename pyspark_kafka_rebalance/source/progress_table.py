@@ -19,7 +19,8 @@ LOST = "lost"
 OWNED = (ASSIGNED, REVOKING)
 
 _HEADINGS = ("topic", "partition", "member", "position", "end offset", "lag", "state")
-_NUMBERS = ("partition", "position", "end offset", "lag")
+_CATCH_UP = "catch-up lag"  # shown where there is any
+_NUMBERS = ("partition", "position", "end offset", "lag", _CATCH_UP)
 _UNKNOWN = "-"
 _COLOURS = {REVOKING: "#b36b00", LOST: "#c62828", REVOKED: "#757575"}
 
@@ -35,8 +36,8 @@ class PartitionProgress:
     member : str or None
         Client id of the query's group member that read it last; None when nothing was read yet.
     position : int or None
-        The next offset: all before it is in batches that Spark has committed. None while no
-        progress tells.
+        The next offset: all before it is in batches that Spark has committed, but for what is
+        caught up. None while no progress tells.
     end_offset : int or None
         The partition's end when the last batch was planned, exclusive: high watermark, or last
         stable offset under read_committed. None of partitions that are not the query's any more,
@@ -46,6 +47,9 @@ class PartitionProgress:
     state : {"assigned", "revoking", "revoked", "lost"}
         ``revoking``: its revoke was requested when the last batch was planned, it gets no new
         records. ``revoked``: handed over since. ``lost``: gone without a hand-over.
+    catch_up_lag : int
+        How many offsets below the position are still to be caught up
+        (``parallelRebalance=live``), of an owned partition.
     """
 
     topic: str
@@ -55,6 +59,7 @@ class PartitionProgress:
     end_offset: int | None
     lag: int | None
     state: str
+    catch_up_lag: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,12 +76,16 @@ class QueryProgress:
         When that progress was made, in UTC.
     partitions : tuple of PartitionProgress
         Those it owns, and those that it gave up or lost as far back as the progress goes.
+    catch_up_ends_in_s : float or None
+        How many seconds after that progress all should be caught up, at the rate of the last
+        batches; 0 where nothing is to be, None where no batch tells.
     """
 
     query: str | None = None
     batch: int | None = None
     timestamp: str | None = None
     partitions: tuple[PartitionProgress, ...] = ()
+    catch_up_ends_in_s: float | None = 0.0
 
     def __iter__(self) -> Iterator[PartitionProgress]:
         return iter(self.partitions)
@@ -90,23 +99,30 @@ class QueryProgress:
         lags = [p.lag for p in self.partitions if p.state in OWNED]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
+    @property
+    def catch_up_lag(self) -> int:
+        """What is to be caught up in all owned partitions together, in offsets."""
+        return sum(p.catch_up_lag for p in self.partitions)
+
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a data frame; what is not known is ``pandas.NA``."""
         import pandas as pd
 
         names = [field.name for field in fields(PartitionProgress)]
-        types = dict.fromkeys(("partition", "position", "end_offset", "lag"), "Int64")
+        numbers = ("partition", "position", "end_offset", "lag", "catch_up_lag")
+        types = dict.fromkeys(numbers, "Int64")
         return pd.DataFrame([asdict(p) for p in self.partitions], columns=names).astype(types)
 
     def __repr__(self) -> str:
         if not self.partitions:
             return self._summary()
-        rows = [_HEADINGS, *map(_cells, self.partitions)]
+        headings = self._headings()
+        rows = [headings, *(_cells(p)[: len(headings)] for p in self.partitions)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
                 cell.rjust(width) if heading in _NUMBERS else cell.ljust(width)
-                for cell, width, heading in zip(row, widths, _HEADINGS, strict=True)
+                for cell, width, heading in zip(row, widths, headings, strict=True)
             ).rstrip()
             for row in rows
         ]
@@ -115,12 +131,16 @@ class QueryProgress:
     def _repr_html_(self) -> str:
         if not self.partitions:
             return f"<p>{html.escape(self._summary())}</p>"
-        head = "".join(f"<th{_align(name)}>{name}</th>" for name in _HEADINGS)
-        body = "".join(_html_row(p) for p in self.partitions)
+        headings = self._headings()
+        head = "".join(f"<th{_align(name)}>{name}</th>" for name in headings)
+        body = "".join(_html_row(p, headings) for p in self.partitions)
         return (
             f"<table><caption>{html.escape(self._summary())}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
+
+    def _headings(self) -> tuple[str, ...]:
+        return (*_HEADINGS, _CATCH_UP) if self.catch_up_lag else _HEADINGS
 
     def _summary(self) -> str:
         name = self.query or "the query"
@@ -131,7 +151,16 @@ class QueryProgress:
             return f"{what}: no partition yet"
         owned = sum(p.state in OWNED for p in self.partitions)
         lag = "not known" if self.lag is None else f"{self.lag:,}"
-        return f"{what}: {owned} partition{'' if owned == 1 else 's'}, lag {lag}"
+        return (
+            f"{what}: {owned} partition{'' if owned == 1 else 's'}, lag {lag}{self._catching_up()}"
+        )
+
+    def _catching_up(self) -> str:
+        if not self.catch_up_lag:
+            return ""
+        ends = self.catch_up_ends_in_s
+        when = "" if ends is None else f", done in about {max(1, round(ends)):,} s"
+        return f", {self.catch_up_lag:,} to catch up{when}"
 
 
 def _cells(row: PartitionProgress) -> tuple[str, ...]:
@@ -141,15 +170,16 @@ def _cells(row: PartitionProgress) -> tuple[str, ...]:
         row.member or _UNKNOWN,
         *(_UNKNOWN if n is None else f"{n:,}" for n in (row.position, row.end_offset, row.lag)),
         row.state,
+        f"{row.catch_up_lag:,}",
     )
 
 
-def _html_row(row: PartitionProgress) -> str:
+def _html_row(row: PartitionProgress, headings: tuple[str, ...]) -> str:
     colour = _COLOURS.get(row.state)
     style = f' style="color: {colour}"' if colour else ""
     cells = (
         f"<td{_align(name)}>{html.escape(cell)}</td>"
-        for name, cell in zip(_HEADINGS, _cells(row), strict=True)
+        for name, cell in zip(headings, _cells(row)[: len(headings)], strict=True)
     )
     return f"<tr{style}>{''.join(cells)}</tr>"
 

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from ..errors import KafkaRebalanceError, names_of
 from .driver_sources import DriverSources
+from .group.batch_state import Gaps
 from .group.group_commits import STOP_TIMEOUT_S
+from .group.left_behind import LeftBehind
 from .group.membership import QueryMembership
 from .sigterm import stop_on_sigterm
 from .stop_request import StopRequest
 
 if TYPE_CHECKING:
+    from .offsets import StreamOffset
     from .options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,21 @@ class QueryRun:
         stop_on_sigterm()
         self.membership.start()
 
+    def restore(self, begin: StreamOffset, before: LeftBehind | None) -> None:
+        """Begin at the offset that Spark starts with, or where an abandoned run before has ended.
+
+        Spark's log may be behind that: where a log became shorter, or a topic was deleted.
+        """
+        live = self._options.catch_up is not None  # else what lies below is read in order
+        positions = begin.positions() if live else begin.lowest_positions()
+        gaps: Gaps = begin.gaps
+        if before is not None:
+            positions = {p: before.known[p] for p in positions if p in before.known}
+            gaps = before.gaps
+        self.membership.restore(positions, begin.initial, begin.imported, gaps if live else None)
+        if before is not None:
+            self.membership.go_on(before)
+
     def is_asked_to_stop(self) -> bool:
         """Whether ``stop_gracefully`` wants no further batch."""
         return self.stop_request.is_made()
@@ -68,7 +86,7 @@ class QueryRun:
         """Whether who has asked to stop is gone, so that the query is to go on."""
         return self.stop_request.is_abandoned()
 
-    def abandon(self) -> None:
+    def abandon(self) -> LeftBehind:
         """End a run that is abandoned.
 
         Raises
@@ -86,6 +104,7 @@ class QueryRun:
                 "query again"
             )
         self.end()
+        return self.membership.left_behind()
 
     def leave_if_proven(self) -> None:
         """Asked to stop, and Spark has no batch under way: leave, and do not wait for it."""

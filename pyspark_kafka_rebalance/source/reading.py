@@ -94,6 +94,7 @@ class ConstantColumns:
             "revoking": task_range.revoking,
             "lost": task_range.lost_below >= task_range.range.end,
             "generation": task_range.generation,
+            "catch_up": task_range.catch_up,
             "event": None,
         }
         inside = task_range.range.start < task_range.lost_below < task_range.range.end
@@ -133,6 +134,7 @@ def _event_rows(task: ReadTask, schema: pa.Schema) -> pa.RecordBatch:
         "revoking": [event.event == "revoke_requested" for event in task.events],
         "lost": [event.event == "lost" for event in task.events],
         "generation": [event.generation for event in task.events],
+        "catch_up": [False] * len(task.events),
         "event": [event.event for event in task.events],
     }
     nulls = [None] * len(task.events)

@@ -29,6 +29,7 @@ _HEADERS = Column(
     "ARRAY<STRUCT<`key`: STRING, `value`: BINARY>>",
     pa.list_(pa.field("element", _HEADER)),
 )
+_CATCH_UP = Column("catch_up", "BOOLEAN", pa.bool_())
 _EVENT = Column("event", "STRING", pa.string())
 
 _SPARKS = (
@@ -53,6 +54,7 @@ def columns(options: SourceOptions) -> tuple[Column, ...]:
         *_SPARKS,
         *((_HEADERS,) if options.include_headers else ()),
         *_OURS,
+        *((_CATCH_UP,) if options.catch_up is not None else ()),
         *((_EVENT,) if options.include_rebalance_events else ()),
     )
 

@@ -11,18 +11,19 @@ call otherwise: ``spark_versions``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ..errors import KafkaRebalanceError, names_of
+from ..consumer.remaining import Remaining
 from .checkpoint.built_in_start import start_of_first_batch
-from .group.coverage import COVERAGE_TICK_S
+from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
+from .group.left_behind import LeftBehind
+from .group.unproven_batches import NOTHING, CaughtUp
+from .offset_json import offset_to_json, parse_offset
 from .offsets import StreamOffset
 from .plan.available_now import AvailableNowRun
 from .plan.batch_planner import NO_LIMIT, BatchPlanner, Gone, Postponed
@@ -45,20 +46,9 @@ if TYPE_CHECKING:
 #: the broker's ``group.initial.rebalance.delay.ms``, 3 s by default.
 _FIRST_JOIN_S = 10.0
 
-#: A run with an end waits so long for brokers that restart, and for a rebalance.
-_POSTPONED_AT_MOST_S = 60.0
-
 #: Where Spark does not tell the trigger: for how long nothing must have changed in the group before
 #: the first batch, which may be the only one.
 _SETTLED_FOR_S = 1.0
-
-#: A run with an end waits so long in one trigger for what others own, if another source of this
-#: driver is in the group: it may be another ``load()`` of this query, whose members release nothing
-#: of this batch before Spark has committed it. AvailableNow looks again in its next batch; Once has
-#: none, and gives a member that owes no batch the time to release (two heartbeats, of 5 s in the
-#: consumer protocol).
-_BESIDE_A_SIBLING_S = 1.0
-_BESIDE_A_SIBLING_ONCE_S = 10.0
 
 
 @shows_our_errors
@@ -88,7 +78,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._planned: tuple[dict[str, Any], StreamOffset] | None = None
         #: The batch that tasks were made for last, by its end: its rows are marked once.
         self._tasks: tuple[dict[str, Any], list[ReadTask]] | None = None
-        self._waited_s = 0.0  # for what others own, in the triggers since a batch with records
+        self._left_behind: LeftBehind | None = None  # by a run that was abandoned
+        self._end_of_run = EndOfRun(self._data_loss)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "trigger_is_told": self._trigger_is_told}
@@ -100,7 +91,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def initialOffset(self) -> dict[str, Any]:
         """A constant: where a partition starts is found out when the group assigns it."""
-        return StreamOffset().to_json_dict()
+        return offset_to_json(StreamOffset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``, or no limit."""
@@ -115,7 +106,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing for one."""
         if self._run is not None and self._run.is_abandoned():
-            self._run.abandon()
+            left = self._run.abandon()
+            self._left_behind = left if self._begun else None
             self._run = self._planner = self._planned = None
             self._begun = self._replayed = False
         run = self._started()
@@ -123,77 +115,42 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         membership.raise_failure()
         if not self._begun:
             self._begun = True
-            begin = StreamOffset.parse(start)
-            membership.restore(begin.positions(), begin.initial, begin.imported)
-            if self._has_end(limit):
-                membership.proofs.progress_is_synchronous()
-            if not (self._has_end(limit) or self._trigger_is_told):
-                # Maybe a run with an end, and maybe not: then a query must not wait for long.
-                membership.join()
-                membership.joining.wait_until_positioned(
-                    run.is_asked_to_stop, _POSTPONED_AT_MOST_S, _SETTLED_FOR_S
-                )
-            elif self._has_end(limit):
-                membership.join()
-                ends = None if self._available_now is None else self._available_now.ends
-                membership.coverage.wait(
-                    ends, run.is_asked_to_stop, lambda: _patience_s(run, limit)
-                )
-            elif not self._replayed:
-                if membership.joining.has_others():
-                    return self._empty_batch(run, _number_after(start))
-                self._warms_up = False  # nobody waits for what our members own meanwhile
-                membership.join()
-                membership.joining.wait_until_positioned(run.is_asked_to_stop, _FIRST_JOIN_S)
+            before, self._left_behind = self._left_behind, None
+            run.restore(parse_offset(start), before)
+            if not self._join_first(run, limit):
+                return self._empty_batch(run, _number_after(start))
         membership.proofs.begin_trigger(start)
         if run.is_asked_to_stop():
             run.leave_if_proven()
             return start
         membership.join()
-        planned = self._plan(run, limit)
-        if isinstance(planned, Postponed) and self._has_end(limit):
-            planned = self._plan_to_the_end(run, start, limit, planned)
+        planned = self._plan_batch(run, limit)
+        if planned is None:
+            return self._empty_batch(run, _number_after(start))
         if isinstance(planned, Postponed):
             return self._without_ranges(run, start, limit)
         return planned
 
-    def _plan_to_the_end(
-        self,
-        run: QueryRun,
-        start: dict[str, Any],
-        limit: ReadLimit,
-        planned: dict[str, Any] | Postponed,
-    ) -> dict[str, Any] | Postponed:
-        """Wait for what is unread: a trigger without a batch would end a run that has an end.
-
-        Beside another ``load()`` of the query not for long: an empty batch brings another trigger.
-        """
+    def _join_first(self, run: QueryRun, limit: ReadLimit) -> bool:
+        """Let the members join, and wait for them; False: in the next trigger, after a warm-up."""
         membership = run.membership
-        began_at = answered_at = time.monotonic()
-        while isinstance(planned, Postponed) and not run.is_asked_to_stop():
-            now = time.monotonic()
-            if planned.partitions:
-                if now - answered_at >= _POSTPONED_AT_MOST_S:
-                    raise KafkaRebalanceError(
-                        f"not read to the end within {_POSTPONED_AT_MOST_S:g} s, since their "
-                        "brokers or the group's coordinator do not answer: "
-                        f"{names_of(planned.partitions)}"
-                    )
-                membership.wait_for_change()
-            elif uncovered := self._uncovered(membership):
-                waited_s = now - began_at
-                if self._waited_s + waited_s >= membership.coverage.within_s:
-                    raise membership.coverage.error(uncovered)
-                patience_s = _patience_s(run, limit)
-                if patience_s is not None and waited_s >= patience_s:
-                    self._waited_s += waited_s
-                    return self._empty_batch(run, _number_after(start))
-                membership.wait_for_change(COVERAGE_TICK_S)
-                answered_at = now
-            else:
-                return planned
-            planned = self._plan(run, limit)
-        return planned
+        if self._has_end(limit):
+            membership.proofs.progress_is_synchronous()
+            membership.join()
+            self._end_of_run.wait_for_members(run, limit, self._available_now)
+        elif not self._trigger_is_told:
+            # Maybe a run with an end, and maybe not: then a query must not wait for long.
+            membership.join()
+            membership.joining.wait_until_positioned(
+                run.is_asked_to_stop, POSTPONED_AT_MOST_S, _SETTLED_FOR_S
+            )
+        elif not self._replayed:
+            if membership.joining.has_others():
+                return False
+            self._warms_up = False  # nobody waits for what our members own meanwhile
+            membership.join()
+            membership.joining.wait_until_positioned(run.is_asked_to_stop, _FIRST_JOIN_S)
+        return True
 
     def _without_ranges(
         self, run: QueryRun, start: dict[str, Any], limit: ReadLimit
@@ -272,18 +229,30 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         initial = run.membership.initial_partitions()
         return self._hand_to_spark(run, replace(state.offset(run.name, initial), warm_up=warm_up))
 
+    def _plan_batch(self, run: QueryRun, limit: ReadLimit) -> dict[str, Any] | Postponed | None:
+        """As :meth:`_plan`; in a run with an end it waits, and None stands for an empty batch."""
+        if not self._has_end(limit):
+            return self._plan(run, limit)
+        return self._end_of_run.wait_for_batch(
+            run, limit, self._available_now, lambda: self._plan(run, limit)
+        )
+
     def _plan(self, run: QueryRun, limit: ReadLimit) -> dict[str, Any] | Postponed:
         """The end of a batch with records, or with the group's events."""
         membership = run.membership
         if self._planner is None:
             self._planner = BatchPlanner(
                 cuts_of(
-                    self._options, membership.log_ends, membership.unpositioned, self._available_now
+                    self._options,
+                    membership.log_ends,
+                    membership.record_times,
+                    membership.unpositioned,
+                    self._available_now,
                 )
             )
-        if deleted := membership.deletions.take():
-            self._data_loss.is_deleted(deleted, self._available_now)
         positions = membership.plannable()
+        # After the positions: one in a topic that was created anew comes only with the news of it.
+        self._note_gone(membership)
         ends = membership.log_ends.end_offsets(positions) if positions else {}
         while isinstance(plan := self._planner.plan(positions, ends, limit), Gone):
             if self._available_now is None or plan.lost:
@@ -293,23 +262,47 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._data_loss.run_is_shortened(self._available_now, plan.shortened)
         if isinstance(plan, Postponed):
             return plan
-        handed_out = membership.hand_out(plan.ranges)
+        catch_up = self._plan_catch_up(run, limit, ends)
+        handed_out = membership.hand_out(plan.ranges, catch_up)
         if handed_out is None:
-            waiting = plan.postponed or plan.ranges.keys() or membership.unpositioned()
-            return Postponed(frozenset(waiting))
+            planned = plan.ranges.keys() | catch_up.keys()
+            unread = planned or membership.catch_up.unread(self._available_now)
+            return Postponed(frozenset(plan.postponed or unread or membership.unpositioned()))
         ranges, events, state = handed_out
         self._planner.handed_out(ranges)
-        if ranges:
-            self._waited_s = 0.0
-        initial = None if ranges else membership.initial_partitions()
+        if self._available_now is not None:
+            left = {p: found[0].start for p, found in state.gaps.items() if p in positions}
+            self._available_now.reach(left)
+        reads = ranges or state.catch_up
+        if reads:
+            self._end_of_run.has_read()
+        initial = None if reads else membership.initial_partitions()
         return self._hand_to_spark(run, state.offset(run.name, initial, ranges, events))
+
+    def _plan_catch_up(
+        self, run: QueryRun, limit: ReadLimit, ends: Mapping[TopicPartition, int]
+    ) -> CaughtUp:
+        """What the batch reads below the live positions."""
+        if self._options.catch_up is None:
+            return NOTHING
+        return run.membership.catch_up.plan(limit, self._available_now, self._data_loss, ends)
+
+    def _note_gone(self, membership: QueryMembership) -> None:
+        """What was deleted since the last plan: an error, or a warning, or not missed."""
+        run, deleted = self._available_now, membership.deletions.take()
+        if run is not None:
+            run.read_by_group(membership.coverage.read_by_group)
+            if gone := membership.deletions.take_gone_elsewhere():
+                self._data_loss.run_does_without(run, gone)
+        if deleted:
+            self._data_loss.is_deleted(deleted, run)
 
     def _has_end(self, limit: ReadLimit) -> bool:
         """Whether this is a run with AvailableNow or Once."""
         return self._available_now is not None or isinstance(limit, ReadAllAvailable)
 
     def _hand_to_spark(self, run: QueryRun, offset: StreamOffset) -> dict[str, Any]:
-        told = offset.to_json_dict()
+        told = offset_to_json(offset)
         self._planned = told, offset
         run.membership.proofs.planned(told)
         return told
@@ -321,11 +314,16 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         else:
             offset = self._replay(start, end)
         lost_below: Mapping[TopicPartition, int] = {}
+        owed: Mapping[TopicPartition, Remaining] = {}
         revoking: frozenset[TopicPartition] = frozenset()
         # What is assigned by hand nobody else takes over.
-        if offset.ranges and self._options.partitions is None:
+        if (offset.ranges or offset.catch_up) and self._options.partitions is None:
             membership = self._started().membership
-            if not offset.built_in:  # that source shares its work with nobody
+            if offset.built_in:
+                pass  # that source shares its work with nobody
+            elif self._options.catch_up is not None or offset.catch_up:
+                owed = membership.foreign_ranges.owed(offset.reads())
+            else:
                 lost_below = membership.foreign_ranges.lost_below(offset.ranges)
             revoking = membership.state_of(()).revoking
         return group_into_tasks(
@@ -334,6 +332,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._options.min_partitions,
             self._options.max_records_per_partition,
             lost_below,
+            owed,
         )
 
     def _replay(self, start: dict[str, Any], end: dict[str, Any]) -> StreamOffset:
@@ -343,45 +342,28 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         is done, however long that takes.
         """
         self._replayed = True
-        begin, offset = StreamOffset.parse(start), StreamOffset.parse(end)
+        begin, offset = parse_offset(start), parse_offset(end)
         if offset.built_in and start == self.initialOffset():
             location = self._options.checkpoint_location
             begin = StreamOffset(others=start_of_first_batch(location, offset.others))
-        ranges = offset.ranges_after(begin)
-        if not ranges:
+        ranges, catch_up = offset.ranges_after(begin), offset.catch_up_after(begin)
+        if not ranges and not catch_up:
             return offset
+        replayed = replace(offset, ranges=ranges, catch_up=catch_up, warm_up=None)
         if self._options.partitions is None:
             membership = self._started().membership
             others = {p: at for p, at in offset.others.items() if p not in ranges}
             proven = {**begin.positions(), **others}
-            membership.resume(proven, ranges, end, offset.imported)
+            if self._options.catch_up is not None:
+                membership.resume(proven, ranges, end, offset.imported, catch_up, offset.gaps)
+            else:  # in order, from the first offset on that the batch found to be read
+                below = offset.lowest_found()
+                above = {p: one for p, one in ranges.items() if p not in below}
+                membership.resume({**proven, **below}, above, end, offset.imported)
             membership.join()
-        return replace(offset, ranges=ranges, warm_up=None)
-
-    def _uncovered(self, membership: QueryMembership) -> list[TopicPartition]:
-        """What this run would leave unread, although no other live member has it."""
-        run = self._available_now
-        if run is None:
-            return []
-        uncovered = membership.coverage.uncovered(run.ends)
-        left_behind = run.left_behind(membership.plannable())
-        if not (asked := {*uncovered, *left_behind}):
-            return []
-        try:
-            deleted = membership.deletions.ask(asked)
-        except kafka_errors.KafkaTimeoutError:
-            return sorted(asked)
-        self._data_loss.run_does_without(run, deleted)
-        return [p for p in uncovered if p in run.ends]
+        return replayed
 
 
 def _number_after(start: dict[str, Any]) -> int:
     """The number of the next batch that only warms up."""
-    return (StreamOffset.parse(start).warm_up or 0) + 1
-
-
-def _patience_s(run: QueryRun, limit: ReadLimit) -> float | None:
-    """How long one trigger may wait for what others own; None: as long as the group may."""
-    if not run.may_have_siblings():
-        return None
-    return _BESIDE_A_SIBLING_ONCE_S if isinstance(limit, ReadAllAvailable) else _BESIDE_A_SIBLING_S
+    return (parse_offset(start).warm_up or 0) + 1

@@ -1,4 +1,4 @@
-"""Real brokers and Spark clusters on this machine, for the demo, the tests and users' own tests.
+"""Real brokers, Spark clusters and databases here, for demos, tests and users' own tests.
 
 The fixtures for pytest are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
 ``pytest_plugins`` of a ``conftest.py``.
@@ -13,29 +13,41 @@ _PUBLIC = {
     "KafkaCluster": "cluster",
     "LocalKafka": "local_kafka",
     "LocalKafkaError": "errors",
+    "LocalPostgres": "local_postgres",
+    "LocalPostgresError": "errors",
     "LocalSparkCluster": "local_spark_cluster",
     "LocalSparkError": "errors",
+    "PostgresServer": "postgres_server",
     "SecuredKafka": "secured_kafka",
     "kafka_from_environment": "environment",
+    "postgres_from_environment": "environment",
 }
 
 __all__ = [
     "KafkaCluster",
     "LocalKafka",
     "LocalKafkaError",
+    "LocalPostgres",
+    "LocalPostgresError",
     "LocalSparkCluster",
     "LocalSparkError",
+    "PostgresServer",
     "SecuredKafka",
     "kafka_from_environment",
+    "postgres_from_environment",
 ]
 
 if TYPE_CHECKING:
     from .cluster import KafkaCluster as KafkaCluster
     from .environment import kafka_from_environment as kafka_from_environment
+    from .environment import postgres_from_environment as postgres_from_environment
     from .errors import LocalKafkaError as LocalKafkaError
+    from .errors import LocalPostgresError as LocalPostgresError
     from .errors import LocalSparkError as LocalSparkError
     from .local_kafka import LocalKafka as LocalKafka
+    from .local_postgres import LocalPostgres as LocalPostgres
     from .local_spark_cluster import LocalSparkCluster as LocalSparkCluster
+    from .postgres_server import PostgresServer as PostgresServer
     from .secured_kafka import SecuredKafka as SecuredKafka
 
 

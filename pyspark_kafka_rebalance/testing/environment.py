@@ -1,4 +1,4 @@
-"""The user's own cluster when there is one, else a local one."""
+"""The user's own cluster and database when there are such, else local ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from .cluster import KafkaCluster
 from .local_kafka import LocalKafka
+from .local_postgres import LocalPostgres
+from .postgres_server import PostgresServer
 
 
 @contextmanager
@@ -23,3 +25,14 @@ def kafka_from_environment(**local: Any) -> Iterator[KafkaCluster]:
     servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     with KafkaCluster(servers) if servers else LocalKafka(**local) as cluster:
         yield cluster
+
+
+@contextmanager
+def postgres_from_environment() -> Iterator[PostgresServer]:
+    """Yield the server of the database that ``POSTGRES_URL`` names, or a LocalPostgres without it.
+
+    Of somebody's own server use schemas of ``new_schema`` only.
+    """
+    url = os.environ.get("POSTGRES_URL")
+    with PostgresServer(url) if url else LocalPostgres() as server:
+        yield server

@@ -11,3 +11,7 @@ class LocalKafkaError(KafkaRebalanceError, RuntimeError):
 
 class LocalSparkError(KafkaRebalanceError, RuntimeError):
     """A process of a local Spark cluster did not do what it was asked."""
+
+
+class LocalPostgresError(KafkaRebalanceError, RuntimeError):
+    """PostgreSQL's programs are missing, or the server did not do what it was asked."""

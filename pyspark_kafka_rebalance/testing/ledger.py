@@ -18,7 +18,16 @@ import pyarrow.parquet as pq
 from kafka.structs import TopicPartition
 
 #: What the sink knows of a record, beside the reader and the time.
-RECORD_COLUMNS = ("topic", "partition", "offset", "revoking", "lost", "generation")
+RECORD_COLUMNS = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "revoking",
+    "lost",
+    "generation",
+    "catch_up",
+)
 
 
 class LedgerWriter:
@@ -159,6 +168,12 @@ def tally(
     }
     records_seen = sum(map(len, seen.values()))
     return Tally(records_seen, lost, deliveries - records_seen)
+
+
+def seconds(timestamps: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The records' timestamps as ``time.time()`` has them."""
+    micros = timestamps.cast(pa.timestamp("us", timestamps.type.tz)).cast(pa.int64())
+    return pc.divide(micros.cast(pa.float64()), 1e6)
 
 
 def duplicated_rows(ledger: pa.Table) -> pa.Table:

@@ -129,11 +129,11 @@ class LocalKafka(KafkaCluster):
     @property
     def running(self) -> tuple[int, ...]:
         """The ids of the brokers that have a process, suspended ones too."""
-        return tuple(b.broker_id for b in self._brokers.values() if b.is_running)
+        return tuple(b.broker_id for b in self._brokers.values() if b.process.is_running)
 
     def pid(self, broker_id: int = 1) -> int | None:
         """Return the process id of a broker; None when it does not run."""
-        return self._chosen(broker_id)[0].pid
+        return self._chosen(broker_id)[0].process.pid
 
     def start(self) -> Self:
         """Start all brokers and wait until each knows all; done by ``with``.
@@ -161,11 +161,11 @@ class LocalKafka(KafkaCluster):
         """Stop one broker, or all, cleanly; ``restart`` brings it back with its data."""
         chosen = self._chosen(broker_id)
         for broker in chosen:
-            broker.send(signal.SIGCONT)
-            broker.send(signal.SIGTERM)
+            broker.process.send(signal.SIGCONT)
+            broker.process.send(signal.SIGTERM)
         deadline = time.monotonic() + _STOP_S
         for broker in chosen:
-            if not broker.wait_until_ended(max(0.0, deadline - time.monotonic())):
+            if not broker.process.wait_until_ended(max(0.0, deadline - time.monotonic())):
                 log.warning("broker %d does not stop; killing it", broker.broker_id)
                 self.kill(broker.broker_id)
 
@@ -173,10 +173,12 @@ class LocalKafka(KafkaCluster):
         """End one broker, or all, by SIGKILL; ``restart`` brings it back with its data."""
         chosen = self._chosen(broker_id)
         for broker in chosen:
-            broker.send(signal.SIGKILL)
+            broker.process.send(signal.SIGKILL)
         for broker in chosen:
-            if not broker.wait_until_ended(_STOP_S):
-                raise LocalKafkaError(f"broker {broker.broker_id} does not end (pid {broker.pid})")
+            if not broker.process.wait_until_ended(_STOP_S):
+                raise LocalKafkaError(
+                    f"broker {broker.broker_id} does not end (pid {broker.process.pid})"
+                )
 
     def restart(self, broker_id: int | None = None) -> None:
         """Start one broker, or all, again on the same port and data; stop it first if it runs.
@@ -192,12 +194,12 @@ class LocalKafka(KafkaCluster):
     def suspend(self, broker_id: int | None = None) -> None:
         """Halt one broker, or all, by SIGSTOP: connections stay open and nothing is answered."""
         for broker in self._chosen(broker_id):
-            broker.send(signal.SIGSTOP)
+            broker.process.send(signal.SIGSTOP)
 
     def resume(self, broker_id: int | None = None) -> None:
         """Let a suspended broker, or all, go on."""
         for broker in self._chosen(broker_id):
-            broker.send(signal.SIGCONT)
+            broker.process.send(signal.SIGCONT)
 
     def close(self) -> None:
         """End all brokers and remove their data, unless it is to be kept; again is fine."""
@@ -305,12 +307,14 @@ class LocalKafka(KafkaCluster):
                         break
                 except OSError:  # not listening yet
                     pass
-                if not broker.is_running:
-                    raise LocalKafkaError(f"broker {broker.broker_id} ended:\n{broker.log_end()}")
+                if not broker.process.is_running:
+                    raise LocalKafkaError(
+                        f"broker {broker.broker_id} ended:\n{broker.process.log_end()}"
+                    )
                 if time.monotonic() > deadline:
                     raise LocalKafkaError(
                         f"waited {self._timeout_s:g} s for {what} on broker {broker.broker_id}; "
-                        f"the end of its log:\n{broker.log_end()}"
+                        f"the end of its log:\n{broker.process.log_end()}"
                     )
                 time.sleep(_LOOK_EVERY_S)
 

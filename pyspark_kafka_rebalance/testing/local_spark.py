@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ def local_spark(
     cores: int = 2,
     conf: Mapping[str, str] | None = None,
     master: str | None = None,
+    log: Path | None = None,
 ) -> SparkSession:
     """Start a session without a user interface.
 
@@ -30,6 +34,9 @@ def local_spark(
         More of Spark's settings; they have the last word.
     master : str, optional
         Such as that of a ``LocalSparkCluster``; by default the tasks run in the driver.
+    log : Path, optional
+        A file for what Spark's JVM and its Python processes write to standard error; by default
+        they share the caller's, which a notebook shows.
     """
     from pyspark.sql import SparkSession
 
@@ -52,4 +59,21 @@ def local_spark(
         )
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _standard_error(log):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _standard_error(log: Path | None) -> Iterator[None]:
+    """What is started meanwhile writes it there, for as long as it lives."""
+    if log is None:
+        yield
+        return
+    shown = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)

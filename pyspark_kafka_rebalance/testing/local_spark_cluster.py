@@ -11,13 +11,10 @@ The jars are those inside pyspark; nothing else is needed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,11 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from . import watchdog
 from .errors import LocalSparkError
 from .java import find_java
 from .ports import ReservedPort
 from .spark_java import java_home_for_spark
+from .watched_process import WatchedProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 _LOOK_EVERY_S = 0.05
-_QUOTED_LINES = 30
 
 #: That of Spark 4. A worker asks for it before it starts an executor; Spark's own scripts set it.
 _SCALA_VERSION = "2.13"
@@ -144,7 +140,7 @@ class LocalSparkCluster:
     def stop(self) -> None:
         """Stop all and remove the folder; idempotent. Executors end with their workers."""
         for daemon in reversed(self._daemons):
-            daemon.send(signal.SIGTERM)
+            daemon.process.send(signal.SIGTERM)
         for daemon in reversed(self._daemons):
             daemon.end()
         self._daemons.clear()
@@ -166,53 +162,33 @@ class LocalSparkCluster:
 
 
 class _Daemon:
-    """A process of Spark's that does not outlive this one (see ``watchdog.py``)."""
+    """A process of Spark's."""
 
     def __init__(
         self, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]
     ) -> None:
         self._name = name
-        self._log = folder / f"{name}.log"
-        watched = [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), str(folder)]
-        with open(self._log, "ab") as output:
-            self._process = subprocess.Popen(
-                [*watched, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the tests, not for the cluster
-            )
+        self.process = WatchedProcess(
+            folder, folder / f"{name}.log", folder, environment=environment
+        )
+        if not self.process.start(command):
+            raise LocalSparkError(f"Spark's {name} did not start:\n{self.process.log_end()}")
 
     def wait_for(self, text: str) -> None:
         """Wait until it logs this."""
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while text not in (logged := self._log.read_text(errors="replace")):
-            ended = self._process.poll() is not None
+        while text not in self.process.log_file.read_text(errors="replace"):
+            ended = not self.process.is_running
             if ended or time.monotonic() > deadline:
                 how = "ended" if ended else f"did not say {text!r} in {_START_TIMEOUT_S:g} s"
-                end = logged.splitlines()[-_QUOTED_LINES:]
-                raise LocalSparkError("\n".join([f"Spark's {self._name} {how}:", *end]))
+                raise LocalSparkError(f"Spark's {self._name} {how}:\n{self.process.log_end()}")
             time.sleep(_LOOK_EVERY_S)
-
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal; nothing when it has ended."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(bytes([number]))
-            self._process.stdin.flush()
 
     def end(self) -> None:
         """Wait for its end, and insist after a while."""
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.send(signal.SIGKILL)
-            self._process.wait(_STOP_TIMEOUT_S)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        if not self.process.wait_until_ended(_STOP_TIMEOUT_S):
+            self.process.send(signal.SIGKILL)
+            self.process.wait_until_ended(_STOP_TIMEOUT_S)
 
 
 def _spark_home() -> Path:

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: a shared broker, three of them, and fresh names.
+"""Fixtures for pytest: a shared broker, three of them, a PostgreSQL, and fresh names.
 
 In a ``conftest.py``::
 
@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from .environment import postgres_from_environment
 from .local_kafka import LocalKafka
+from .postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,20 @@ def kafka3() -> Iterator[LocalKafka]:
     """Three brokers for the tests of one file."""
     with LocalKafka(3) as local:
         yield local
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL for the whole run: that of ``POSTGRES_URL``, else one of its own."""
+    with postgres_from_environment() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a database by which one is in an empty schema, which goes with the test."""
+    with postgres.new_schema() as url:
+        yield url
 
 
 @pytest.fixture

@@ -61,6 +61,8 @@ class QueryProcess(SparkProcess):
         For ``DataStreamWriter.trigger``.
     batch_s : float
         A batch takes at least this long: the sink waits, as a slow sink would.
+    row_s : float
+        And at least this long for each of its rows.
     source : str
         The source's format.
     conf : mapping
@@ -86,6 +88,7 @@ class QueryProcess(SparkProcess):
         work: Path,
         trigger: Mapping[str, Any] | None = None,
         batch_s: float = 0.0,
+        row_s: float = 0.0,
         source: str = "kafka_deferred",
         conf: Mapping[str, str] | None = None,
         writer_options: Mapping[str, str] | None = None,
@@ -101,6 +104,7 @@ class QueryProcess(SparkProcess):
             work=work,
             trigger=trigger,
             batch_s=batch_s,
+            row_s=row_s,
             source=source,
             writer_options=writer_options,
         )
@@ -127,6 +131,7 @@ def query_settings(
     work: Path,
     trigger: Mapping[str, Any] | None = None,
     batch_s: float = 0.0,
+    row_s: float = 0.0,
     source: str = "kafka_deferred",
     writer_options: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -140,6 +145,7 @@ def query_settings(
         "checkpoint": checkpoint,
         "trigger": dict(trigger or {"processingTime": "0 seconds"}),
         "batch_s": batch_s,
+        "row_s": row_s,
         "writer_options": dict(writer_options or {}),
     }
 
@@ -173,7 +179,7 @@ def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[
     from pyspark.sql import DataFrame
 
     from ..source.graceful_stop import stop_gracefully
-    from .ledger import RECORD_COLUMNS, LedgerWriter
+    from .ledger import RECORD_COLUMNS, LedgerWriter, seconds
 
     stream = spark.readStream.format(settings["source"]).options(**settings["options"]).load()
     writer = LedgerWriter(Path(settings["ledger"]), settings["name"])
@@ -185,10 +191,12 @@ def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[
         received_at = time.time()
         tell("began", batch=batch_id, rows=records.num_rows)
         if records.num_rows:
-            time.sleep(max(0.0, settings["batch_s"] - (time.time() - began_at)))
+            takes_s = max(settings["batch_s"], records.num_rows * settings["row_s"])
+            time.sleep(max(0.0, takes_s - (time.time() - began_at)))
         writer.write(batch_id, records, began_at, received_at)
         lost = pc.sum(records["lost"]).as_py() if "lost" in columns else None
-        tell("batch", batch=batch_id, rows=records.num_rows, lost=lost or 0)
+        newest = pc.max(seconds(records["timestamp"])).as_py() if "timestamp" in columns else None
+        tell("batch", batch=batch_id, rows=records.num_rows, lost=lost or 0, newest=newest)
 
     stopping = threading.Event()
     complete: bool | None = None  # None: not stopped, but ended
@@ -220,7 +228,9 @@ def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[
     if stopping.is_set():
         obeying.join()  # the planner is still leaving the group
     progress = [progress.json for progress in query.recentProgress[-3:]]
-    tell("stopped", complete=complete, progress=progress)
+    # Spark forgets a query after its cleanup; an error in that, as of the last commit of an
+    # asyncProgressTrackingEnabled one whose planner has ended, leaves it listed under its name.
+    tell("stopped", complete=complete, progress=progress, forgotten=not spark.streams.active)
     return stopping.is_set()
 
 

@@ -1,8 +1,11 @@
-"""Runs one broker as its child and does not let it outlive the process that wanted it.
+"""Runs one broker, or another server, and does not let it outlive the process that wanted it.
 
 Started by path, with nothing but the standard library, so that it is up in a moment::
 
-    python -I -S watchdog.py PARENT_PID FOLDER_TO_REMOVE COMMAND...
+    python -I -S watchdog.py PARENT_PID FOLDER_TO_REMOVE [--user=NAME] [--end=SIGNAL] COMMAND...
+
+With ``--user`` the server runs as that user, which takes root; ``--end`` is the number of the
+signal that ends an orphan, SIGKILL by default.
 
 The parent holds the other end of standard input and writes signal numbers to it, one byte each,
 which go to the broker. When that end closes, or this process has another parent than it had, the
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import select
 import shutil
 import signal
@@ -52,7 +56,23 @@ def _wait_until_stopped(pid: int) -> None:
 
 def _main() -> None:
     parent, folder, *command = sys.argv[1:]
-    broker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    end_with = signal.SIGKILL
+    user = None
+    while command[0].startswith("--"):
+        name, _, value = command.pop(0).partition("=")
+        if name == "--user":
+            user = value
+        else:
+            end_with = signal.Signals(int(value))
+    broker = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        user=user,
+        # Neither root's group nor its others.
+        group=None if user is None else pwd.getpwnam(user).pw_gid,
+        extra_groups=None if user is None else [],
+    )
     # Whoever ends a test run by signals means the tests; what becomes of the broker follows from
     # that. Only now: the broker would have inherited it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -69,7 +89,8 @@ def _main() -> None:
     waiting.start()
     _pass_signals_on(broker, int(parent))
     orphaned.set()
-    broker.kill()
+    broker.send_signal(end_with)
+    broker.send_signal(signal.SIGCONT)  # or one that was suspended would never end
     waiting.join()
     if folder:
         shutil.rmtree(folder, ignore_errors=True)

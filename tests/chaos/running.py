@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,9 @@ from .invariants import Holding
 from .librdkafka_member import LibrdkafkaMember
 from .member import Member
 from .plan import MemberKind
+
+#: A process that has ended may have told so, and its last line not be read yet.
+_LAST_WORD_S = 5.0
 
 
 class RunningMember(Protocol):
@@ -108,8 +112,12 @@ class _InProcess:
 
     @property
     def has_left(self) -> bool:
-        if self._stopped is None:
-            self._process.raise_if_ended()
+        if self._stopped is None and not self._process.is_running:
+            deadline = time.monotonic() + _LAST_WORD_S
+            while self._stopped is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if self._stopped is None:
+                self._process.raise_if_ended()
         return self._stopped is not None
 
     def report(self, timeout_s: float) -> MemberReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -29,6 +29,20 @@ _LOOK_EVERY_S = 0.25
 def partitions_of(topics: Mapping[str, int]) -> list[TopicPartition]:
     """All partitions of the topics, given how many each has."""
     return [TopicPartition(topic, n) for topic, count in topics.items() for n in range(count)]
+
+
+def wait_until_in_sync(kafka: LocalKafka, topics: Iterable[str], restarted: int) -> None:
+    """Wait until a broker that has restarted says that all have every record of these topics."""
+    deadline = time.monotonic() + PATIENCE_S
+    port = int(kafka.bootstrap_servers.split(",")[restarted - 1].rpartition(":")[2])
+    while True:
+        metadata = ask_broker(port, list(topics))
+        partitions = [p for topic in metadata.topics for p in topic.partitions]
+        if all(len(p.isr_nodes) == len(kafka.broker_ids) for p in partitions):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the replicas of broker {restarted} are not in sync again")
+        time.sleep(0.1)
 
 
 class Background:
@@ -138,23 +152,11 @@ class RollingRestarts(Background):
         while self._order and not self._stop.is_set():
             for broker_id in self._order:
                 self._kafka.restart(broker_id)
-                self._wait_until_in_sync(broker_id)
+                wait_until_in_sync(self._kafka, self._topics, broker_id)
                 self.restarts += 1
                 if self._stop.is_set():
                     return
             self._stop.wait(self._rest_s)
-
-    def _wait_until_in_sync(self, restarted: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        port = int(self._kafka.bootstrap_servers.split(",")[restarted - 1].rpartition(":")[2])
-        while True:
-            metadata = ask_broker(port, self._topics)
-            partitions = [p for topic in metadata.topics for p in topic.partitions]
-            if all(len(p.isr_nodes) == len(self._order) for p in partitions):
-                return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the replicas of broker {restarted} are not in sync again")
-            time.sleep(0.1)
 
 
 class CommitWatch(Background):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from flaky_network import FlakyNetwork
+from gaps_and_live import Commit, commit_foreign
 from group_members import PROTOCOLS, MakeMember, elected_preferred, members_of, wait_until
+from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
@@ -39,6 +41,25 @@ def consumers(
 
 
 @pytest.fixture
+def topic(kafka: LocalKafka, topic_name: str) -> str:
+    """A topic of one partition."""
+    kafka.create_topic(topic_name)
+    return topic_name
+
+
+@pytest.fixture
+def committed_at(kafka: LocalKafka, topic: str, group_id: str) -> Commit:
+    """Have a foreign client, which knows no gaps, commit where the group is."""
+
+    def commit(offset: int, partition: int = 0) -> TopicPartition:
+        where = TopicPartition(topic, partition)
+        commit_foreign(kafka, group_id, {where: offset})
+        return where
+
+    return commit
+
+
+@pytest.fixture
 def quorum(kafka3: LocalKafka) -> Iterator[LocalKafka]:
     """Three brokers; afterwards all run again, and coordinate what they preferably do."""
     yield kafka3
@@ -67,7 +88,9 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
     """Make the members of queries; stopped at the end."""
     made: list[QueryMembership] = []
 
-    def make(**options: str) -> QueryMembership:
+    def make(
+        restored: Mapping[TopicPartition, int] | None = None, **options: str
+    ) -> QueryMembership:
         settings = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "kafka.group.id": group_id,
@@ -78,6 +101,8 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
         query = QueryMembership(SourceOptions.parse(settings, default_readers=2), group_id)
         made.append(query)
         query.start()
+        if restored is not None:
+            query.restore(restored)
         query.join()
         return query
 

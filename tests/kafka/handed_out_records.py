@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from group_members import wait_until
+from group_members import membership_of, poll_until, wait_until
 from kafka import KafkaConsumer
 from kafka.serializer import Deserializer
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance import DeferredRevokeConsumer, UnreadableRecordError
+from pyspark_kafka_rebalance import (
+    DeferredRevokeConsumer,
+    PartitionsLostError,
+    UnreadableRecordError,
+)
 
 
 class Picky(Deserializer):
@@ -55,3 +60,20 @@ def read_to_end(
 
     wait_until(polled, f"offset {last}")
     return seen
+
+
+def commits_in_the_topic_created_anew(
+    member: DeferredRevokeConsumer, partition: TopicPartition, offset: int
+) -> None:
+    """At once, or with topic ids when it is assigned anew, and has been read once more."""
+
+    def accepted() -> bool:
+        with suppress(PartitionsLostError):
+            member.commit_processed({partition: offset})
+        assert member.drain(10_000)
+        return bool(member.committed(partition) == offset)
+
+    if membership_of(member).by_topic_id:
+        poll_until(accepted, member)
+    else:
+        assert accepted()

@@ -15,7 +15,8 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
-from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, MembershipError
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError, MembershipError
 from pyspark_kafka_rebalance.source.group import assign_client
 from pyspark_kafka_rebalance.source.group.assign_client import AssignClient
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -28,14 +29,14 @@ def client_of(kafka: LocalKafka, group_id: str) -> Iterator[MakeClient]:
     """Make clients of partitions; closed at the end."""
     with ExitStack() as stack:
 
-        def make(*partitions: TopicPartition, fail: bool = True, **config: Any) -> AssignClient:
+        def make(*partitions: TopicPartition, **config: Any) -> AssignClient:
             consumer = DeferredRevokeConsumer(
                 bootstrap_servers=kafka.bootstrap_servers,
                 group_id=group_id,
                 reconnect_backoff_max_ms=200,
                 **config,
             )
-            client = AssignClient(consumer, partitions, fail)
+            client = AssignClient(consumer, partitions)
             stack.callback(client.close, timeout_ms=2_000)
             return client
 
@@ -141,20 +142,13 @@ def test_what_does_not_exist_is_named(
     assert str(caught.value) == named
 
 
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_is_deleted(
-    kafka: LocalKafka, topic_name: str, client_of: MakeClient, fail: bool
-) -> None:
+def test_a_topic_is_deleted(kafka: LocalKafka, topic_name: str, client_of: MakeClient) -> None:
     kept, gone = TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}.gone", 0)
     for p in (kept, gone):
         kafka.create_topic(p.topic, partitions=1)
-    client = client_of(kept, gone, fail=fail, metadata_max_age_ms=200)
+    client = client_of(kept, gone, metadata_max_age_ms=200)
     assert client.poll_membership().assigned == {kept, gone}
     kafka.delete_topic(gone.topic)
-    if fail:
-        with pytest.raises(DataLossError, match=f"{gone.topic}-0 deleted"):
-            polls_until(client, lambda: False)
-        return
     results = []
     wait_until(lambda: bool(results.append(client.poll_membership()) or results[-1].lost), "lost")
     assert results[-1].lost == {gone}
@@ -165,18 +159,42 @@ def test_a_topic_is_deleted(
     assert client.drain(60_000)
 
 
+@pytest.mark.parametrize("with_gaps", [False, True])
 def test_a_commit_of_a_deleted_partition_has_it_looked_for(
-    kafka: LocalKafka, topic_name: str, client_of: MakeClient
+    kafka: LocalKafka,
+    topic_name: str,
+    client_of: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    with_gaps: bool,
 ) -> None:
-    """With metadata as old as they become by default."""
+    """With metadata as old as they become by default.
+
+    It was committed again as soon as the coordinator had refused it, 180 times a second.
+    """
     kafka.create_topic(topic_name, partitions=1)
-    client = client_of(TopicPartition(topic_name, 0))
+    partition = TopicPartition(topic_name, 0)
+    client = client_of(partition)
     client.poll_membership()
     client._client.existing_topics(60_000)  # no request for them is on its way any more
     kafka.delete_topic(topic_name)
-    client.commit_processed({TopicPartition(topic_name, 0): 5})
-    with pytest.raises(DataLossError, match=f"{topic_name}-0 deleted"):
-        polls_until(client, lambda: False)
+    sent: list[Any] = []
+    commit = client._commits._loop._lane.commit
+
+    async def count_and_commit(*arguments: Any) -> Any:
+        sent.append(arguments)
+        return await commit(*arguments)
+
+    monkeypatch.setattr(client._commits._loop._lane, "commit", count_and_commit)
+
+    def is_lost() -> bool:  # as the pump goes on, which has something to commit
+        if with_gaps:
+            client.commit_remaining({partition: Remaining(5)})
+        else:
+            client.commit_processed({partition: 5})
+        return bool(client.poll_membership().lost)
+
+    wait_until(is_lost, "it is found deleted")
+    assert 1 <= len(sent) <= 5, "one for each look for it, or so"
 
 
 def test_one_answer_that_does_not_know_a_partition_is_no_deletion(
@@ -192,7 +210,7 @@ def test_one_answer_that_does_not_know_a_partition_is_no_deletion(
     answers = [frozenset({partition}), frozenset[TopicPartition]()]
     assert client.poll_membership().assigned == {partition}
     monkeypatch.setattr(client, "_ask_for_missing", lambda timeout_ms: answers.pop(0))
-    client._commits._in_doubt = True
+    client._commits._loop._unknown = frozenset({partition})
     while answers:
         assert client.poll_membership().lost == set()
 

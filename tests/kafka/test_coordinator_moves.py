@@ -28,7 +28,7 @@ STEPS = {
 
 
 #: Nobody may be thought dead because of a move.
-outlive_moves = pytest.mark.parametrize("session_timeout_ms", [25_000])
+outlive_moves = pytest.mark.parametrize("session_timeout_ms", [60_000])
 
 
 @outlive_moves

@@ -25,7 +25,7 @@ from group_members import (
     request_revoke,
 )
 from group_members import records as records_of
-from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.cluster import ClusterMetadata
 from kafka.serializer import Deserializer
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -836,3 +836,38 @@ def test_bad_options_are_named_before_any_network(config, option):
     with pytest.raises(OptionError, match=option) as caught:
         DeferredRevokeConsumer("t", **{**settings, **config})
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+def test_a_partition_paused_in_the_midst_of_what_was_fetched_goes_on_when_resumed(
+    kafka: LocalKafka, topic_name: str, consumers: Callable[..., DeferredRevokeConsumer]
+) -> None:
+    """kafka-python puts aside what is left of the fetch, and may not find it again."""
+    kafka.create_topic(topic_name, 2)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    partitions = [TopicPartition(topic_name, n) for n in range(2)]
+    for partition in partitions:
+        for _ in range(100):
+            producer.send(topic_name, b"x", partition=partition.partition)
+    producer.close()
+    consumer = consumers(topic_name)
+    found = dict.fromkeys(partitions, 0)
+
+    def polled(**how: Any) -> None:
+        for partition, records in consumer.poll(timeout_ms=100, **how).items():
+            found[partition] += len(records)
+
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(found.values()):
+        assert time.monotonic() < deadline
+        polled(max_records=10)
+    (first,) = (partition for partition in partitions if found[partition])
+    consumer.pause(first)
+    while sorted(found.values()) != [10, 100]:
+        assert time.monotonic() < deadline
+        polled()
+    polled()
+    consumer.resume(first)
+    while sorted(found.values()) != [100, 100]:
+        assert time.monotonic() < deadline, found
+        polled()

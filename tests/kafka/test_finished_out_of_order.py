@@ -7,8 +7,14 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from group_members import PATIENCE_S, counted, owns, poll_until, wait_until
-from handed_out_records import Picky, read_to_end, skipping, told
+from group_members import PATIENCE_S, counted, membership_of, owns, poll_until, wait_until
+from handed_out_records import (
+    Picky,
+    commits_in_the_topic_created_anew,
+    read_to_end,
+    skipping,
+    told,
+)
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest
@@ -328,6 +334,8 @@ def test_what_is_written_behind_a_truncation_is_not_left_out(heir, kafka, topic_
     assert seen[-2:] == [7, 8]
     member.processed(partition, *seen)
     assert member.drain(10_000)
+    if membership_of(member).by_topic_id:
+        commits_in_the_topic_created_anew(member, partition, 9)
     assert member.committed(partition) == 9, "lower than what was committed of the old log"
 
 

@@ -21,22 +21,28 @@ from group_members import (
     losses,
     lost,
     owns,
+    parts_of,
     poll_until,
     records,
+    revoked,
     share,
     wait_until,
 )
+from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import JoinGroupRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatResponse
 from pyspark_kafka_rebalance.testing import LocalKafka
+
+AWAY = kafka_errors.CoordinatorNotAvailableError
 
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
 #: Longer than a broker's end is noticed and its partitions have another leader.
-outlive_brokers = pytest.mark.parametrize("session_timeout_ms", [25_000])
+outlive_brokers = pytest.mark.parametrize("session_timeout_ms", [60_000])
 
 
 def coordinator_of(member: DeferredRevokeConsumer) -> int | None:
@@ -159,6 +165,35 @@ def test_the_coordinator_vanishes_without_a_word_while_it_holds_a_join(
             poll_until(lambda: bool(again), *members, results=polled)
     poll_until(share(*members, partitions=6), *members, results=polled)
     assert not any(map(lost, polled.values()))
+
+
+@outlive_brokers
+def test_a_coordinator_that_waits_for_what_it_has_written_is_made_to_write_again(
+    kafka, topic_name, consumers, protocol, monkeypatch
+):
+    """One that had just taken over answered so until the sessions of a quiet group were over."""
+    kafka.create_topic(topic_name, partitions=4)
+    first, second = consumers(topic_name), consumers(topic_name)
+    poll_until(share(first, second, partitions=4), first, second)
+    lane, unavailable = parts_of(first).lane, iter(range(2))
+    answer = ConsumerGroupHeartbeatResponse(error_code=AWAY.errno, error_message=None)
+    send = lane.heartbeat if protocol == "classic" else lane.consumer_group_heartbeat
+
+    async def heartbeat(*arguments):
+        if next(unavailable, None) is None:
+            return await send(*arguments)
+        return AWAY if protocol == "classic" else answer
+
+    offsets = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
+    logs = [TopicPartition("__consumer_offsets", n) for n in range(3)]
+    written, polled = offsets.end_offsets(logs), {}
+    monkeypatch.setattr(lane, send.__name__, heartbeat)
+    poll_until(lambda: offsets.end_offsets(logs) != written, first, second, results=polled)
+    poll_until(share(first, second, partitions=4), first, second, results=polled)
+    assert next(unavailable, None) is None, "not both were answered, so this proves nothing"
+    offsets.close()
+    assert not any(map(lost, polled.values()))
+    assert not any(map(revoked, polled.values()))
 
 
 @pytest.mark.parametrize("session_timeout_ms", [3_000])

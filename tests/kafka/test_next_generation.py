@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,11 +23,13 @@ from group_members import (
     poll_until,
 )
 from kafka import KafkaAdminClient
-from kafka.structs import TopicPartition
+from kafka.errors import UnknownTopicIdError
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import (
     DeferredRevokeConsumer,
     MembershipError,
+    PartitionsLostError,
     UnsupportedBrokerError,
 )
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, describe_group
@@ -341,6 +344,47 @@ def test_a_topic_created_again_is_revoked_and_assigned_anew(kafka, topic_name, c
     kafka.produce(topic_name, [b"new"])
     poll_until(note)
     assert events == ["assigned", "revoked", "assigned"]
+
+
+def test_what_is_committed_of_a_topic_counts_for_none_that_is_created_again(
+    kafka, topic_name, group_id, consumers
+):
+    """Before a heartbeat tells the member; nor does what polls have brought of the new one."""
+    partition = TopicPartition(topic_name, 0)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"old"] * 300)
+    member = consumers(topic_name, metadata_max_age_ms=300)
+    read: list[int] = []
+
+    def process() -> None:
+        result = member.poll_with_rebalance(timeout_ms=20)
+        for found in result.records.values():
+            read.extend(record.offset for record in found)
+            with suppress(PartitionsLostError):
+                member.commit_processed({partition: found[-1].offset + 1})
+
+    poll_until(lambda: (process(), len(read) == 300)[1])
+    assert member.drain(10_000)
+    lane = parts_of(member).lane
+    heartbeat, held = lane.consumer_group_heartbeat, True
+
+    async def in_a_while(*arguments: Any) -> Any:
+        while held:
+            await member._io.loop.sleep(0.02)
+        return await heartbeat(*arguments)
+
+    lane.consumer_group_heartbeat = in_a_while  # type: ignore[method-assign]
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"new"] * 400)  # more than there were: no position is out of range
+    with pytest.raises(UnknownTopicIdError):
+        member.commit({partition: OffsetAndMetadata(300, "", -1)})
+    read.clear()
+    poll_until(lambda: (process(), len(read) == 100)[1])
+    assert member.drain(10_000)
+    assert kafka.committed(group_id) == {}
+    held = False
+    poll_until(lambda: (process(), set(read) == set(range(400)))[1])
 
 
 # Choosing the protocol

@@ -19,6 +19,7 @@ from group_members import (
     share,
     wait_until,
 )
+from kafka import errors as kafka_errors
 from kafka.protocol.consumer import JoinGroupRequest, OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -245,3 +246,35 @@ def test_the_gate_of_a_revoking_partition_outlives_an_assignment(
     assert second.assignment() | third.assignment() == frozenset(), "given away while held"
     results = poll_until(share(first, second, third, partitions=6), first, second, third)
     assert not any(map(lost, results.values()))
+
+
+def test_a_leader_that_the_metadata_do_not_list_costs_no_records(
+    kafka, topic_name, consumers, monkeypatch
+):
+    """A poll raised after it had taken records, and nothing was fetched of that broker any more."""
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"%d" % number for number in range(50)])
+    member = consumers(topic_name)
+    manager = member._io.loop._manager
+    find, read = manager.get_connection, []
+    unlisted = 0
+
+    def fail(node_id, *arguments, **named):
+        nonlocal unlisted
+        if node_id == kafka.broker_ids[0]:
+            unlisted += 1
+            raise kafka_errors.UnknownBrokerIdError(node_id)
+        return find(node_id, *arguments, **named)
+
+    def read_some(more):
+        for _ in range(more):
+            result = member.poll_with_rebalance(timeout_ms=50, max_records=10)
+            read.extend(r.offset for found in result.records.values() for r in found)
+
+    wait_until(lambda: read_some(1) or read, "the first are read")
+    monkeypatch.setattr(manager, "get_connection", fail)
+    wait_until(lambda: read_some(1) or unlisted > 2, "the others are taken, and more asked for")
+    monkeypatch.setattr(manager, "get_connection", find)
+    kafka.produce(topic_name, [b"more"] * 50)
+    wait_until(lambda: read_some(1) or len(read) >= 100, "the broker is asked again")
+    assert read == list(range(100))

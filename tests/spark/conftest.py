@@ -43,6 +43,25 @@ built_in_source = pytest.mark.skipif(
 )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On an older Spark, only what may differ there.
+
+    One group protocol is enough, since the brokers have both with every Spark, and what they and
+    the group decide is not decided anew: the mark ``newest_spark``.
+    """
+    if HAS_ADMISSION_CONTROL:
+        return
+    same = {item for item in items if item.get_closest_marker("newest_spark")}
+    same |= {i for i in items if i.path.parent.name == "spark" and _is_new_protocol(i)}
+    config.hook.pytest_deselected(items=[item for item in items if item in same])
+    items[:] = [item for item in items if item not in same]
+
+
+def _is_new_protocol(item: pytest.Item) -> bool:
+    spec = getattr(item, "callspec", None)
+    return spec is not None and spec.params.get("protocol") == "consumer"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _sparks_start_soon() -> Iterator[None]:
     """Those of this process and of those that it starts."""
@@ -73,7 +92,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     master = None
     if os.environ.get("TESTS_ON_SPARK_CLUSTER"):
         master = request.getfixturevalue("cluster").master
-    conf = {"spark.sql.session.timeZone": "UTC", **spark_home.CONNECT_SERVER}
+    conf = {"spark.sql.session.timeZone": "UTC"}
+    conf |= {**spark_home.CONNECT_SERVER, **spark_home.IDLE_SELDOM}
     if HAS_ADMISSION_CONTROL:  # as built_in_source
         conf["spark.jars"] = ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))
     session = local_spark("tests", conf=conf, master=master)
@@ -215,9 +235,9 @@ class SteadyProducer:
         self._producer.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def warm_sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmSparks]:
-    """Processes for the queries of one test file; none is started before the first of them."""
+    """Processes for the queries of one test after another; none is started before the first."""
     sparks = WarmSparks(tmp_path_factory.mktemp("warm-sparks"))
     yield sparks
     sparks.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
 from pyspark_kafka_rebalance.source.group import marking
-from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.offset_json import parse_offset
 from pyspark_kafka_rebalance.source.spark_versions import reader_for_this_spark
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
@@ -57,7 +57,7 @@ class Death:
 
 
 def has_ranges(offset: dict) -> bool:
-    return bool(StreamOffset.parse(offset).ranges)
+    return bool(parse_offset(offset).ranges)
 
 
 class DyingReader(KafkaDeferredStreamReader):

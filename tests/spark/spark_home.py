@@ -38,6 +38,10 @@ CONNECT_SERVER = {
     "spark.connect.grpc.binding.port": "0",
 }
 
+#: A trigger without data comes again after 10 ms by default: a few queries that wait for something
+#: would take all the time there is.
+IDLE_SELDOM = {"spark.sql.streaming.pollingDelay": "50ms"}
+
 _TIMEOUT_S = 300.0
 
 

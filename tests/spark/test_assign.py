@@ -183,6 +183,7 @@ def test_the_last_commit_of_a_run_is_not_refused_in_silence(
         member.__exit__(None, None, None)
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_topic_is_deleted_while_it_is_read(
     kafka: LocalKafka, topic_name: str, assigned: Callable[..., Stream], fail: str
@@ -197,13 +198,36 @@ def test_a_topic_is_deleted_while_it_is_read(
     wait_for_rows(query, 5)
     kafka.delete_topic(gone)
     if fail == "true":
-        with pytest.raises(StreamingQueryException, match=f"DataLossError: .*{gone}-0 deleted"):
+        with pytest.raises(
+            StreamingQueryException, match=f"DataLossError: .*{gone}-0: read to 5, deleted"
+        ):
             running.awaitTermination(PATIENCE_S)
     else:
         kafka.produce(topic_name, [b"x"] * 5)
         wait_for_rows(query, 10)
 
 
+@many_batches
+def test_a_run_with_an_end_does_not_miss_a_deleted_topic_that_it_has_read(
+    kafka: LocalKafka, topic_name: str, assigned: Callable[..., Stream]
+) -> None:
+    gone = f"{topic_name}.gone"
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.create_topic(gone, partitions=1)
+    kafka.produce(gone, [b"x"])
+    kafka.produce(topic_name, [b"x"] * 40)
+    partitions = json.dumps({topic_name: [0], gone: [0]})
+    query = assigned(
+        assign=partitions, maxOffsetsPerTrigger="2", kafka__metadata__max__age__ms="300"
+    )
+    running = query.start(availableNow=True)
+    wait_until(lambda: query.rows().num_rows >= 2, "the first batch, which reads of both")
+    kafka.delete_topic(gone)
+    assert running.awaitTermination(PATIENCE_S)
+    assert query.rows().num_rows == 41
+
+
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("starts", ["earliest", '{"%s":{"0":3},"%s.gone":{"0":3}}'])
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_topic_that_was_deleted_and_created_anew_is_read_from_its_first_record(

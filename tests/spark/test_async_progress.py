@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.offset_json import parse_offset
 from pyspark_kafka_rebalance.testing.ledger import tally
 
 from . import waiting
@@ -48,7 +48,7 @@ def test_kill_9_forgets_nothing_that_is_not_in_sparks_log(
         positions = {}  # an entry is silent of what had nothing new and is committed
         for number in logged(offsets):
             text = (offsets / str(number)).read_text()
-            positions |= StreamOffset.parse(json.loads(text.splitlines()[-1])).positions()
+            positions |= parse_offset(json.loads(text.splitlines()[-1])).positions()
         return positions
 
     with SteadyProducer(kafka, topic_name, partitions=3, per_second=300) as producer:

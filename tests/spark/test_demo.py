@@ -1,4 +1,4 @@
-"""The demo itself, short."""
+"""The demos themselves, short."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.several_sparks
+pytestmark = [pytest.mark.several_sparks, pytest.mark.newest_spark]
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @contextmanager
-def demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "pyspark_kafka_rebalance.demo", *options]
+def demo(
+    folder: Path, *options: str, module: str = "pyspark_kafka_rebalance.demo"
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", module, *options]
     with subprocess.Popen(
         command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -71,6 +73,28 @@ def test_nothing_is_lost_or_duplicated_and_the_picture_is_drawn(tmp_path):
         values = [value.strip() for value in line.strip("│").split("│")]
         assert (values[1], values[5]) == (str(kept), str(moved)), printed
     picture = (tmp_path / "artifacts" / "rebalance.png").read_bytes()
+    assert picture.startswith(PNG)
+    assert len(picture) > 20_000
+
+
+def test_a_query_that_is_live_again_at_once_misses_nothing_of_its_backlog(tmp_path):
+    numbers = ("--backlog", "45000", "--partitions", "2", "--rate", "300", "--seconds-of-calm", "1")
+    with demo(tmp_path, *numbers, module="pyspark_kafka_rebalance.demo.catch_up") as process:
+        printed, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, printed
+    rows = {}
+    for line in printed.splitlines():
+        if line.startswith("│"):
+            name, live, ordered = (cell.strip() for cell in line.strip("│").split("│"))
+            rows[name] = (live, ordered)
+    produced = rows["records produced"]
+    assert rows["delivered"] == produced
+    assert int(produced[0].replace(",", "")) > 45_000
+    assert rows["missing"] == rows["twice: others"] == ("0", "0"), printed
+    of_gaps, none = rows["of them with catch_up = true"]
+    assert int(of_gaps.replace(",", "")) > 40_000
+    assert none == "0"
+    picture = (tmp_path / "artifacts" / "catch-up.png").read_bytes()
     assert picture.startswith(PNG)
     assert len(picture) > 20_000
 

@@ -199,6 +199,7 @@ def by_customer(rows):
     return found
 
 
+@pytest.mark.newest_spark
 def test_totals_are_written_before_their_partition_moves_and_none_is_lost_or_counted_twice(
     kafka, topic_name, group_id, committed, totals
 ):

@@ -149,6 +149,7 @@ def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
     assert planners_answer(query) == "uncommitted"
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_the_coordinator_is_away_when_the_batch_ends(
     kafka, topic_name, stream, committed, asked, comes_back

@@ -122,6 +122,7 @@ def test_kill_9_in_the_middle_of_a_batch_then_restart(
     assert {batch[1] for batch in others} == {in_flight}, "twice: only the batch in flight"
 
 
+@pytest.mark.newest_spark
 def test_a_planner_stopped_for_longer_than_the_session(kafka, topic_name, queries):
     """Nothing is handed out that is gone; only the batch in flight may come twice."""
     kafka.create_topic(topic_name, partitions=4)
@@ -154,6 +155,7 @@ def test_a_planner_stopped_for_longer_than_the_session(kafka, topic_name, querie
     }
 
 
+@pytest.mark.newest_spark
 def test_a_batch_longer_than_the_revoke_timeout_loses_only_what_is_revoked(
     kafka, topic_name, group_id, queries
 ):
@@ -179,6 +181,7 @@ def test_a_batch_longer_than_the_revoke_timeout_loses_only_what_is_revoked(
     slow.stop(timeout_s=PATIENCE_S)
 
 
+@pytest.mark.newest_spark
 def test_a_graceful_stop_while_a_dead_member_holds_the_join(kafka, topic_name, group_id, queries):
     """Without the lane a stop could not commit, and all that was open came twice."""
     kafka.create_topic(topic_name, partitions=6)
@@ -216,6 +219,7 @@ def test_a_graceful_stop_while_a_dead_member_holds_the_join(kafka, topic_name, g
             late.close(timeout_ms=1_000)
 
 
+@pytest.mark.newest_spark
 def test_shares_a_topic_with_plain_consumers(kafka, topic_name, group_id, stream, committed):
     """kafka-python's and librdkafka's cooperative consumers in the same group."""
     from confluent_kafka import Consumer

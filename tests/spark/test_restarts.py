@@ -303,6 +303,7 @@ def produce(kafka, topic_name, count, start=0, partitions=2):
     return {divmod(number, partitions)[::-1]: 1 for number in numbers}
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_rows_marked_lost_may_be_dropped_though_their_next_owner_stopped_before_them(
     kafka, topic_name, group_id, stream, protocol
@@ -347,6 +348,7 @@ def test_rows_marked_lost_may_be_dropped_though_their_next_owner_stopped_before_
     assert set(unmarked().values()) == {1}
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("membership", ["static", "dynamic"])
 def test_a_replay_outlives_the_session_of_the_run_that_died(
     spark, kafka, topic_name, group_id, stream, membership
@@ -419,6 +421,7 @@ def test_a_replay_outlives_the_session_of_the_run_that_died(
     assert twice == {}
 
 
+@pytest.mark.newest_spark
 def test_a_replay_waits_for_what_a_dead_member_keeps_for_its_session(
     spark, kafka, topic_name, group_id, stream
 ):
@@ -478,6 +481,7 @@ def test_a_replay_waits_for_what_a_dead_member_keeps_for_its_session(
     assert mine.marked == in_flight & others.times.keys()
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_hung_sink_does_not_keep_its_partitions(
     kafka, topic_name, group_id, stream, committed, protocol

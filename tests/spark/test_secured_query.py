@@ -62,6 +62,7 @@ def failure_of(query: Any) -> str:
     return text
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 def test_a_wrong_password_ends_the_query_and_is_named(kafka, topic_name, stream, mechanism):
     kafka.create_topic(topic_name)
@@ -73,6 +74,7 @@ def test_a_wrong_password_ends_the_query_and_is_named(kafka, topic_name, stream,
     assert ("by PLAIN" if mechanism == "PLAIN" else "401 (invalid_client)") in text
 
 
+@pytest.mark.newest_spark
 def test_a_group_without_permission_ends_the_query_and_is_named(
     kafka, topic_name, group_id, stream
 ):
@@ -82,6 +84,7 @@ def test_a_group_without_permission_ends_the_query_and_is_named(
     assert f"AuthorizationError: group '{group_id}': membership takes READ on the group" in text
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize("allowed", ["nothing", "DESCRIBE"])
 def test_a_topic_without_permission_ends_the_query_and_is_named(kafka, topic_name, stream, allowed):
     """Without DESCRIBE there is no plan; without READ there are no commits, or no records."""
@@ -96,6 +99,7 @@ def test_a_topic_without_permission_ends_the_query_and_is_named(kafka, topic_nam
     assert topic_name in text
 
 
+@pytest.mark.newest_spark
 @pytest.mark.parametrize(("user", "where"), [("etl", "reading"), ("somebody", "finding out")])
 def test_a_batch_without_permission_names_the_topic(kafka, topic_name, spark, user, where):
     """Who may describe it finds out on the executors, who may not on the driver."""

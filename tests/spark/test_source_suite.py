@@ -51,6 +51,7 @@ STARTS = [
 ]
 
 
+@pytest.mark.newest_spark
 def test_start_positions_restarts_and_partitions_that_are_added(
     kafka: LocalKafka, topic_name: str, group_id: str, stream: Callable[..., Stream]
 ) -> None:
@@ -214,6 +215,7 @@ def test_available_now_ends_when_the_topic_is_another_one_meanwhile(
         assert max(places.values()) == 1
 
 
+@pytest.mark.newest_spark
 def test_topics_of_a_pattern_are_deleted_and_made_again_while_the_query_runs(
     kafka: LocalKafka, topic_name: str, stream: Callable[..., Stream], committed: Any
 ) -> None:

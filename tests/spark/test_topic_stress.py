@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 from tests.chaos.topic_stress import TopicStress, make_rounds
 
 
+@pytest.mark.newest_spark
 def test_eight_rounds_lose_nothing_and_deliver_nothing_twice(
     kafka: LocalKafka, spark: SparkSession, group_id: str, tmp_path: Path
 ) -> None:

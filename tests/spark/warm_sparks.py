@@ -21,6 +21,8 @@ from pyspark_kafka_rebalance.testing.query_process import (
     warm_up,
 )
 
+from . import spark_home
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -32,7 +34,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class WarmSparks:
-    """The Sparks of one test file. While fewer than ``MOST`` are in use, one more is getting ready.
+    """The Sparks of one process of tests; with fewer than ``MOST`` in use one more gets ready.
 
     Parameters
     ----------
@@ -70,7 +72,8 @@ class WarmSparks:
         if not self._idle and len(self._in_use) < MOST:
             self._made += 1
             name = f"spark-{self._made}"
-            settings = {"name": name, "conf": {}, "parallelism": 2, "master": None}
+            conf = spark_home.IDLE_SELDOM
+            settings = {"name": name, "conf": conf, "parallelism": 2, "master": None}
             self._idle.append(SparkProcess(name, __name__, settings, work=self._work).start())
 
 
@@ -133,6 +136,8 @@ class WarmQuery:
         """Stop the query gracefully, and give the process back; the event that it stopped with."""
         self._process.order("stop")
         stopped = self._process.wait_for("stopped", timeout_s)
+        if not stopped["forgotten"]:  # another of its name could not start there
+            self._process.kill()
         self._give_back()
         return stopped
 

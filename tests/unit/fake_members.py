@@ -13,6 +13,8 @@ from kafka.structs import OffsetAndTimestamp, TopicPartition
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
 from pyspark_kafka_rebalance.consumer.offset_commits import OffsetCommits
 from pyspark_kafka_rebalance.consumer.ownership import Ownership
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.told_remaining import ToldRemaining
 from pyspark_kafka_rebalance.errors import PartitionsLostError
 
 PARTITIONS = [TopicPartition("t", n) for n in range(4)]
@@ -28,6 +30,7 @@ class Group:
         self.changed = threading.Condition()
         self.members: list[FakeMember] = []
         self.committed: dict[TopicPartition, int] = {}
+        self.metadata: dict[TopicPartition, str] = {}  # of these commits; empty without
         self.ends: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 1_000)
         self.high_watermarks: dict[TopicPartition, int] = {}  # under read_committed
         self.silent: set[TopicPartition] = set()  # their leaders do not tell where they begin
@@ -60,6 +63,7 @@ class FakeMember:
         self.lease_holds = True
         self.ownership = Ownership(revoke_timeout_s=math.inf)
         self.commits = OffsetCommits()
+        self.told = ToldRemaining()
         self.delayed: set[TopicPartition] = set()  # in the last call
         self.released: set[TopicPartition] = set()
         self.polls = 0
@@ -141,6 +145,7 @@ class FakeMember:
             step = ownership.begin(self._to_lose, now=0)
             ownership.give_up(step.revoked)
             self.commits.drop(step.lost | step.revoked)
+            self.told.forget(step.lost | step.revoked)
             self.released |= ownership.drained(outstanding=()).released
             self._to_lose = set()
             if not step.lost:  # as the real one: an assignment waits for the poll after a loss
@@ -164,8 +169,15 @@ class FakeMember:
         """What waits reaches the group, and its answer the member, at once."""
         if self.group.accepts_commits:
             sent = self.commits.take()
-            self.group.committed |= {p: entry.offset for p, entry in sent.items()}
+            self.accept({p: entry.offset for p, entry in sent.items()})
             self.commits.acknowledge(sent)
+
+    def accept(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These reach the group, with what is told beyond them."""
+        for partition, offset in offsets.items():
+            self.group.committed[partition] = offset
+            told = self.told.metadata(partition, offset, 4_096, str(partition))
+            self.group.metadata[partition] = told or ""
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
         with self.group.changed:
@@ -182,6 +194,30 @@ class FakeMember:
             if offsets.keys() - self.owned:
                 raise PartitionsLostError(str(offsets))
             self.commits.add(offsets)
+
+    def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        with self.group.changed:
+            if remaining.keys() - self.owned:
+                raise PartitionsLostError(str(remaining))
+            further, beyond = self.told.news(remaining)
+            self.commits.add(further)
+            self.told.tell({p: (remaining[p], str(p)) for p in (*further, *beyond)})
+            self.commits.repeat(beyond)
+
+    def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
+        with self.group.changed:
+            told = self.told.of(partition)
+            if told is None or self.commits.outstanding(partition):
+                return None
+            return told if self.commits.acknowledged(partition) == told.committed() else None
+
+    def committed_remaining(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, Remaining]:
+        return {
+            p: Remaining.decode(offset, self.group.metadata.get(p), str(p)).remaining
+            for p, offset in self.committed_offsets(partitions, timeout_ms).items()
+        }
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         with self.group.changed:
@@ -210,13 +246,14 @@ class FakeMember:
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        return self.end_offsets(partitions, timeout_ms)
+        return self.end_offsets(self.partitions_with_leader(partitions), timeout_ms)
 
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         self.group.lookups += 1
-        return {p: self.group.high_watermarks[p] for p in partitions}
+        known = {**self.group.ends, **self.group.high_watermarks}
+        return {p: known[p] for p in partitions}
 
     def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
@@ -243,6 +280,7 @@ class FakeMember:
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         with self.group.changed:
             self.commits.drop(partitions)
+            self.told.forget(partitions)
 
     def request_metadata(self) -> None:
         pass
@@ -258,7 +296,7 @@ class FakeMember:
             self.drained += 1
             if self.group.accepts_commits:
                 while sent := self.commits.take():
-                    self.group.committed |= {p: entry.offset for p, entry in sent.items()}
+                    self.accept({p: entry.offset for p, entry in sent.items()})
                     self.commits.acknowledge(sent)
             return not self.commits.any_outstanding()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -50,6 +51,8 @@ class Application:
         ``group_protocol``.
     on_delivery : callable
         Told of each record that a poll brings.
+    **options
+        What else its consumer is given.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Application:
         broker: Broker,
         protocol: str,
         on_delivery: Callable[[Stint, int, Record], None],
+        **options: Any,
     ) -> None:
         self.client_id = name
         self.broker = broker
@@ -83,6 +87,7 @@ class Application:
             session_timeout_ms=int(SESSION_S * 1000),
             revoke_timeout_ms=int(REVOKE_TIMEOUT_S * 1000),
             auto_offset_reset="earliest",
+            **options,
         )
 
     # -- what it does -----------------------------------------------------------------------------
@@ -130,6 +135,38 @@ class Application:
         except (PartitionsLostError, kafka_errors.KafkaError):
             return
         stint.told |= finished
+
+    def tell_late(self, over: Stint, how: str, offsets: list[int]) -> bool:
+        """As ``tell``, of a stint that is over; whether the consumer took it.
+
+        It does if all of it was handed out again: then that counts as finished too.
+        """
+        try:
+            if how == "processed":
+                self.consumer.processed(over.partition, *offsets)
+            else:
+                self.consumer.commit_processed({over.partition: over.frontier})
+        except PartitionsLostError:
+            return False
+        stint = self.stints[over.partition]
+        below = [o for o in stint.work if o < over.frontier] if how != "processed" else offsets
+        for offset in below:
+            if (record := stint.work.pop(offset, None)) is not None:
+                stint.told.add(record)
+        return True
+
+    def look_elsewhere(self, partition: TopicPartition, offset: int) -> None:
+        """Seek there and back, where nothing of a former owner is left out: that ends it."""
+        position = self.consumer._io.subscription.position(partition)
+        if (catching_up := self.consumer._catching_up) is not None and catching_up.in_order:
+            # There is one position, and a seek to where the live reader is would leave the gap out.
+            in_gap = self.consumer._hand_outs.gaps.next_offset(partition)
+            position = position if in_gap is None else in_gap
+        inherits = partition in self.consumer._hand_outs._completion._inherited
+        starts = self.consumer._io.starts.of(partition)
+        if position is not None and not inherits and (starts is None or not starts.metadata):
+            self.consumer.seek(partition, offset)
+            self.consumer.seek(partition, position)
 
     def _by_hand(self, stint: Stint) -> dict[TopicPartition, OffsetAndMetadata]:
         return {stint.partition: OffsetAndMetadata(stint.frontier, "", -1)}

@@ -15,6 +15,7 @@ from model_log import Logs, PartitionLog
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
 
 P, Q = (TopicPartition("t", n) for n in range(2))
 BOTH = (P, Q)
@@ -65,6 +66,7 @@ class ModelGroup(Group):
         """They expire when a group has been empty for long, or it is deleted."""
         assert not self.roster
         self.committed.clear()
+        self.metadata.clear()
 
     # -- membership -------------------------------------------------------------------------------
 
@@ -99,7 +101,14 @@ class ModelGroup(Group):
 
     # -- offsets ----------------------------------------------------------------------------------
 
-    def commit(self, member: ModelMember, partition: TopicPartition, offset: int) -> bool:
+    def owed(self, partition: TopicPartition) -> Remaining:
+        """By the last commit, with what its metadata tell."""
+        offset = self.committed.get(partition, 0)
+        return Remaining.decode(offset, self.metadata.get(partition), str(partition)).remaining
+
+    def commit(
+        self, member: ModelMember, partition: TopicPartition, offset: int, metadata: str
+    ) -> bool:
         """Whether the commit is accepted: it is fenced by membership, not by ownership."""
         if member not in self.roster:
             return False
@@ -108,6 +117,7 @@ class ModelGroup(Group):
         if before is not None and offset < before:
             assert partition in self.may_go_back, f"{partition}: {before} back to {offset}"
         self.committed[partition] = offset
+        self.metadata[partition] = metadata
         self.on_commit()
         return True
 
@@ -165,7 +175,7 @@ class ModelMember(FakeMember):
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        return super().end_offsets(partitions, timeout_ms)
+        return super().end_offsets(self.partitions_with_leader(partitions), timeout_ms)
 
     def fence(self) -> None:
         """Its session ended. It learns of it with its next poll; its lease ended before."""
@@ -178,7 +188,13 @@ class ModelMember(FakeMember):
         if self.group.commits == "held":
             return
         sent = self.commits.take()
-        accepted = [p for p, offset in sent.items() if self.group.commit(self, p, offset.offset)]
+        accepted = [
+            p
+            for p, (offset, *_) in sent.items()
+            if self.group.commit(
+                self, p, offset, self.told.metadata(p, offset, 4_096, str(p)) or ""
+            )
+        ]
         if self.group.commits == "accepted":
             self.commits.acknowledge(accepted)
         self.commits.retry()

@@ -80,12 +80,13 @@ class ModelStopRequest:
     def __init__(self, run: str) -> None:
         self.asked: list[dict[str, Any]] | None = None
         self.told_committed: bool | None = None
+        self.abandoned = False
 
     def is_made(self) -> bool:
         return self.asked is not None
 
     def is_abandoned(self) -> bool:
-        return False
+        return self.abandoned
 
     def proven(self) -> list[dict[str, Any]]:
         return self.asked or []
@@ -253,11 +254,23 @@ class ModelQuery:
         self.stop()
         return isinstance(request, ModelStopRequest) and bool(request.told_committed)
 
-    def last_read(self) -> dict[TopicPartition, int]:
-        """Behind the last rows of the last batch of this process that had any, in its sink."""
+    def is_asked_to_stop(self) -> ModelStopRequest | None:
+        """By one who proves nothing; between two batches it leaves the group."""
+        assert self.process is not None
+        run = self.process.reader._run
+        if run is None:
+            return None
+        assert isinstance(run.stop_request, ModelStopRequest)
+        run.stop_request.asked = []
+        self.process.reader.latestOffset(self.process.start, ReadMaxRows(1))
+        self.pump()
+        return run.stop_request
+
+    def last_read(self) -> list[Row]:
+        """The rows of the last batch of this process that had any, in its sink."""
         rows = self.rows[self.rows_before :]
         last = max((row.batch for row in rows), default=None)
-        return {row.partition: row.offset + 1 for row in rows if row.batch == last}
+        return [row for row in rows if row.batch == last]
 
     # -- a trigger --------------------------------------------------------------------------------
 
@@ -339,6 +352,7 @@ class ModelCommitLogWatch:
     """The commit log that the option ``checkpointLocation`` of the source names."""
 
     queries: list[ModelQuery]
+    answers_at_once = True
 
     def __init__(self, location: str) -> None:
         self._query = next(

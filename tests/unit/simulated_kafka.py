@@ -269,6 +269,8 @@ class Broker:
         self.session_s = session_s
         self.group = Group(world, range(len(logs)), rebalance_timeout_s)
         self.committed: dict[TopicPartition, int] = {}
+        #: Those of the last commits, once it is to keep them.
+        self.metadata_of: dict[TopicPartition, str] | None = None
         self.fates: list[Fate] = []
         self.on_commit: Callable[[str, TopicPartition, int | None, int], None] = lambda *_: None
         self.on_send: Callable[[str, Any], None] = lambda *_: None
@@ -431,6 +433,8 @@ class Broker:
                     before = self.committed.get(partition)
                     self.on_commit(client_id, partition, before, one.committed_offset)
                     self.committed[partition] = one.committed_offset
+                    if self.metadata_of is not None:
+                        self.metadata_of[partition] = one.committed_metadata
         return Fields(
             topics=[
                 Fields(
@@ -446,11 +450,12 @@ class Broker:
 
     def _committed(self, client_id: str, request: Any) -> Any:
         def found(number: int) -> Any:
+            partition = TopicPartition(TOPIC, number)
             return Fields(
                 partition_index=number,
-                committed_offset=self.committed.get(TopicPartition(TOPIC, number), -1),
+                committed_offset=self.committed.get(partition, -1),
                 committed_leader_epoch=-1,
-                metadata="",
+                metadata=(self.metadata_of or {}).get(partition, ""),
                 error_code=0,
             )
 

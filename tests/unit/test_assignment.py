@@ -222,7 +222,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         committed = self.committed.get(partition)
         marks = [m for m in (committed, self.handed_out.get(partition)) if m is not None]
         start = max(marks, default=otherwise)
-        assert self.query.start_at(partition, committed, otherwise) == start
+        assert self.query.positioning.start_at(partition, committed, otherwise) == start
         self.unlogged |= self.handed_out.get(partition) != start
         mine.position = self.handed_out[partition] = start
         if committed is not None:
@@ -315,10 +315,10 @@ class AgainstAGroup(RuleBasedStateMachine):
 
     # -- commits ----------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.query.commits())
+    @precondition(lambda self: self.query.commits.by_member())
     @rule()
     def send_commits(self) -> None:
-        for member, offsets in self.query.commits().items():
+        for member, offsets in self.query.commits.by_member().items():
             self.sent.setdefault(member, offsets)
 
     @precondition(lambda self: self.sent)
@@ -348,7 +348,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         for partition, offset in self.sent.pop(member).items():
             if partition in self.mine and self.mine[partition].member == member:
                 self.known[partition] = max(offset, self.known.get(partition, offset))
-                self.query.acknowledge({partition: offset})
+                self.query.commits.acknowledge({partition: offset})
 
     # -- misfortune -------------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         self.delivered.pop(partition, None)
         self.last_read.pop(partition, None)
         self.committed.pop(partition, None)  # not another's to go by any more
-        self.query.move_to(partition, end)
+        self.query.positioning.move_to(partition, end)
 
     @precondition(lambda self: self.committed and not self.has and not self.mine)
     @rule(partition=a_partition)
@@ -419,7 +419,7 @@ class AgainstAGroup(RuleBasedStateMachine):
     def commits_what_is_proven_and_owned(self) -> None:
         commits = {
             (member, partition): offset
-            for member, offsets in self.query.commits().items()
+            for member, offsets in self.query.commits.by_member().items()
             for partition, offset in offsets.items()
         }
         assert commits == {
@@ -454,7 +454,7 @@ class AgainstAGroup(RuleBasedStateMachine):
         ends = self.last_read | {p: end for p, (_, end) in in_batch.items()}
         behind = {p for p, end in ends.items() if self.known.get(p, -1) < end}
         owned = {p for p in self.ahead() if p in self.mine and self.mine[p].read}
-        assert self.query.uncommitted() == behind | owned
+        assert self.query.commits.uncommitted() == behind | owned
 
     @invariant()
     def what_there_is_to_see(self) -> None:
@@ -478,7 +478,7 @@ def query() -> QueryAssignment:
     """Owns P from 100 on, by member 0; the group has committed as much."""
     query = QueryAssignment()
     query.assign(0, 41, [P])
-    query.start_at(P, 100, 0)
+    query.positioning.start_at(P, 100, 0)
     return query
 
 
@@ -486,7 +486,7 @@ def query() -> QueryAssignment:
 def query_with_events() -> QueryAssignment:
     query = QueryAssignment(include_events=True)
     query.assign(0, 41, [P])
-    query.start_at(P, 100, 0)
+    query.positioning.start_at(P, 100, 0)
     query.take_events()
     return query
 
@@ -505,12 +505,14 @@ def test_a_loss_and_quick_rejoin_do_not_hand_out_the_batch_in_flight_again(
     assert query.events.take_lost() == {P}
     query.assign(0, 43, [P])
     assert query.partitions.plannable() == {}, "its start is not known yet"
-    assert query.start_at(P, 100, 0) == 150, "what the batch in flight reads is not read again"
-    assert query.commits() == {}, "Spark has not committed it"
+    assert query.positioning.start_at(P, 100, 0) == 150, (
+        "what the batch in flight reads is not read again"
+    )
+    assert query.commits.by_member() == {}, "Spark has not committed it"
     assert query.undrained([P]) == {P}
     query.prove()
-    assert query.commits() == {0: {P: 150}}
-    query.acknowledge({P: 150})
+    assert query.commits.by_member() == {0: {P: 150}}
+    query.commits.acknowledge({P: 150})
     assert query.undrained([P]) == set()
 
 
@@ -524,15 +526,15 @@ def test_after_a_loss_the_next_owner_may_have_gone_further(query: QueryAssignmen
     read(query, P, 100, 150)
     query.lose(0, [P])
     query.assign(1, 7, [P])
-    assert query.start_at(P, 300, 0) == 300
+    assert query.positioning.start_at(P, 300, 0) == 300
     query.prove()
-    assert query.commits() == {}, "150 would move the group's offset back"
+    assert query.commits.by_member() == {}, "150 would move the group's offset back"
     assert query.marks.positions() == {P: 300}
 
 
 def test_a_late_loss_does_not_take_what_another_member_of_ours_has(query: QueryAssignment) -> None:
     query.assign(1, 42, [P])
-    query.start_at(P, 100, 0)
+    query.positioning.start_at(P, 100, 0)
     query.lose(0, [P])
     assert query.partitions.plannable() == {P: 100}
     assert query.events.take_lost() == set()
@@ -543,12 +545,12 @@ def test_a_late_loss_does_not_take_what_another_member_of_ours_has(query: QueryA
 
 def test_a_kill_after_a_refused_commit_forgets_nothing(query: QueryAssignment) -> None:
     query.assign(0, 41, [Q])
-    query.start_at(Q, 0, 0)
+    query.positioning.start_at(Q, 0, 0)
     read(query, P, 100, 150)
     query.prove()
-    assert query.commits() == {0: {P: 150}}  # refused: never acknowledged
+    assert query.commits.by_member() == {0: {P: 150}}  # refused: never acknowledged
     query.lose(0, [P])
-    assert query.commits() == {}, "what is lost is not committed"
+    assert query.commits.by_member() == {}, "what is lost is not committed"
     read(query, Q, 0, 10)
     positions = {**query.marks.positions(), Q: 10}
     assert positions == {P: 150, Q: 10}
@@ -557,28 +559,28 @@ def test_a_kill_after_a_refused_commit_forgets_nothing(query: QueryAssignment) -
     restarted.restore(positions)
     assert restarted.marks.positions() == positions, "the next offset carries them as well"
     restarted.assign(0, 44, [P])
-    assert restarted.start_at(P, 100, 0) == 150
-    assert restarted.commits() == {0: {P: 150}}
+    assert restarted.positioning.start_at(P, 100, 0) == 150
+    assert restarted.commits.by_member() == {0: {P: 150}}
 
 
 def test_positions_of_the_checkpoint_do_not_move_the_group_back() -> None:
     restarted = QueryAssignment()
     restarted.restore({P: 150})
     restarted.assign(0, 44, [P])
-    assert restarted.start_at(P, 400, 0) == 400
-    assert restarted.commits() == {}
+    assert restarted.positioning.start_at(P, 400, 0) == 400
+    assert restarted.commits.by_member() == {}
 
 
 def test_positions_of_the_checkpoint_do_not_count_where_the_group_has_gone_back_since() -> None:
     restarted = QueryAssignment()
     restarted.restore({P: 150, Q: 10})
     assert restarted.marks.unheard_of() == [P, Q]
-    restarted.acknowledge({P: 150})
+    restarted.commits.acknowledge({P: 150})
     assert restarted.marks.unheard_of() == [Q]
     restarted.assign(0, 44, [P, Q])
-    assert restarted.start_at(P, 40, 0) == 40
-    assert restarted.start_at(Q, 4, 0) == 10, "its commit was not accepted any more"
-    assert restarted.commits() == {0: {Q: 10}}
+    assert restarted.positioning.start_at(P, 40, 0) == 40
+    assert restarted.positioning.start_at(Q, 4, 0) == 10, "its commit was not accepted any more"
+    assert restarted.commits.by_member() == {0: {Q: 10}}
 
 
 def test_what_a_replay_reads_is_not_committed_before_it_is_done() -> None:
@@ -587,13 +589,15 @@ def test_what_a_replay_reads_is_not_committed_before_it_is_done() -> None:
     restarted.restore({P: 100})
     restarted.resume({P: a_range(P, 100, 150)})
     restarted.assign(0, 44, [P])
-    assert restarted.start_at(P, 100, 0) == 150, "what the replay reads is not read again"
-    assert restarted.commits() == {}
+    assert restarted.positioning.start_at(P, 100, 0) == 150, (
+        "what the replay reads is not read again"
+    )
+    assert restarted.commits.by_member() == {}
     restarted.request_revoke([P])
     assert restarted.waits_for_proof()
     assert restarted.undrained([P]) == {P}, "nor released, however long the replay takes"
     restarted.prove()
-    assert restarted.commits() == {0: {P: 150}}
+    assert restarted.commits.by_member() == {0: {P: 150}}
 
 
 def test_a_partition_whose_log_became_shorter_under_another_query_starts_where_that_one_is() -> (
@@ -602,17 +606,17 @@ def test_a_partition_whose_log_became_shorter_under_another_query_starts_where_t
     """Its own old position was committed again, beyond the end; what came meanwhile was skipped."""
     query = QueryAssignment()
     query.assign(0, 41, [P])
-    query.start_at(P, 100, 0)
+    query.positioning.start_at(P, 100, 0)
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge({P: 150})
+    query.commits.acknowledge({P: 150})
     read(query, P, 150, 160)
     query.lose(0, [P])
     query.assign(0, 43, [P])
-    assert query.start_at(P, 40, 0) == 40
-    assert query.commits() == {}
+    assert query.positioning.start_at(P, 40, 0) == 40
+    assert query.commits.by_member() == {}
     query.prove()
-    assert query.commits() == {}, "160 is of the log before"
+    assert query.commits.by_member() == {}, "160 is of the log before"
     assert query.marks.positions() == {P: 40}
 
 
@@ -621,16 +625,16 @@ def test_after_a_replay_the_checkpoint_does_not_bring_back_what_was_set_back_or_
     restarted = QueryAssignment()
     restarted.restore({P: 100, Q: 9})
     restarted.resume({P: a_range(P, 100, 150)})
-    restarted.acknowledge({P: 100})  # waiting for its owner
+    restarted.commits.acknowledge({P: 100})  # waiting for its owner
     restarted.assign(0, 44, [P, Q])
-    assert restarted.start_at(P, 0, 0) == 0, "the owner has found the log shorter"
-    restarted.start_at(Q, 9, 0)
-    restarted.delete([Q])
+    assert restarted.positioning.start_at(P, 0, 0) == 0, "the owner has found the log shorter"
+    restarted.positioning.start_at(Q, 9, 0)
+    restarted.positioning.delete([Q])
     restarted.restore({P: 150, Q: 9})  # the end of the replayed batch
     restarted.prove()
     assert restarted.partitions.plannable() == {P: 0}
     assert restarted.marks.positions() == {P: 0}
-    assert restarted.commits() == {}
+    assert restarted.commits.by_member() == {}
 
 
 def test_a_replay_of_what_the_group_has_forgotten_commits_where_it_starts() -> None:
@@ -638,28 +642,28 @@ def test_a_replay_of_what_the_group_has_forgotten_commits_where_it_starts() -> N
     restarted = QueryAssignment()
     restarted.resume({P: a_range(P, 100, 150)})
     restarted.assign(0, 44, [P])
-    assert restarted.start_at(P, None, 900) == 150
-    assert restarted.commits() == {0: {P: 100}}
+    assert restarted.positioning.start_at(P, None, 900) == 150
+    assert restarted.commits.by_member() == {0: {P: 100}}
 
 
 def test_a_replay_of_what_another_has_gone_beyond_moves_nothing_back() -> None:
     restarted = QueryAssignment()
     restarted.resume({P: a_range(P, 100, 150)})
     restarted.assign(0, 44, [P])
-    assert restarted.start_at(P, 170, 0) == 170
+    assert restarted.positioning.start_at(P, 170, 0) == 170
     restarted.prove()
-    assert restarted.commits() == {}
+    assert restarted.commits.by_member() == {}
 
 
 def test_a_start_that_nobody_committed_is_committed_at_once() -> None:
     """Else "latest" is another offset for the next owner, and what came in between is lost."""
     query = QueryAssignment()
     query.assign(1, 41, [P])
-    assert query.start_at(P, None, 500) == 500
-    assert query.commits() == {1: {P: 500}}
+    assert query.positioning.start_at(P, None, 500) == 500
+    assert query.commits.by_member() == {1: {P: 500}}
     assert query.undrained([P]) == {P}, "nor is it released before"
-    query.acknowledge({P: 500})
-    assert query.commits() == {}
+    query.commits.acknowledge({P: 500})
+    assert query.commits.by_member() == {}
     assert query.undrained([P]) == set()
 
 
@@ -667,8 +671,8 @@ def test_a_start_that_nobody_committed_is_committed_at_once() -> None:
 def test_a_start_that_the_group_knows_is_not_committed_again(committed: int) -> None:
     query = QueryAssignment()
     query.assign(0, 41, [P])
-    assert query.start_at(P, committed, 500) == committed
-    assert query.commits() == {}
+    assert query.positioning.start_at(P, committed, 500) == committed
+    assert query.commits.by_member() == {}
 
 
 def test_no_range_where_the_revoke_was_requested_after_planning(query: QueryAssignment) -> None:
@@ -680,7 +684,7 @@ def test_no_range_where_the_revoke_was_requested_after_planning(query: QueryAssi
 
 def test_no_range_for_a_member_whose_lease_is_over(query: QueryAssignment) -> None:
     query.assign(1, 42, [Q])
-    query.start_at(Q, 0, 0)
+    query.positioning.start_at(Q, 0, 0)
     planned = {P: a_range(P, 100, 150), Q: a_range(Q, 0, 10)}
     sure: Callable[[int], bool] = [False, True].__getitem__
     assert query.hand_out(planned, sure) == {Q: planned[Q]}
@@ -692,7 +696,7 @@ def test_no_range_from_an_older_position(query: QueryAssignment) -> None:
     planned = {P: a_range(P, 100, 150)}
     query.lose(0, [P])
     query.assign(0, 42, [P])
-    query.start_at(P, 130, 0)
+    query.positioning.start_at(P, 130, 0)
     assert query.hand_out(planned, certain) == {}
 
 
@@ -705,9 +709,9 @@ def test_a_revoke_waits_for_proof_and_then_for_the_acknowledgement(query: QueryA
     query.prove()
     assert not query.waits_for_proof()
     assert query.undrained([P]) == {P}
-    query.acknowledge({P: 149})
+    query.commits.acknowledge({P: 149})
     assert query.undrained([P]) == {P}
-    query.acknowledge({P: 150})
+    query.commits.acknowledge({P: 150})
     assert query.undrained([P]) == set()
     query.complete_revoke(0, [P])
     assert query.partitions.plannable() == {}
@@ -721,7 +725,7 @@ def test_the_row_of_a_requested_revoke_is_proven_before_the_release(
     assert query.take_events() == []
     query.request_revoke([P])
     query.prove()
-    query.acknowledge({P: 150})
+    query.commits.acknowledge({P: 150})
     assert query.undrained([P]) == {P}, "its state is still to be flushed"
     assert not query.waits_for_proof(), "there is no batch with the row yet"
     assert query.hand_out({}, certain) == {}
@@ -750,7 +754,7 @@ def test_a_row_holds_the_release_of_what_was_read_before_a_restart(before: str) 
     else:
         restarted.restore({P: 150})
     restarted.assign(0, 44, [P])
-    restarted.start_at(P, 150, 0)
+    restarted.positioning.start_at(P, 150, 0)
     restarted.prove()
     restarted.request_revoke([P])
     assert restarted.undrained([P]) == {P}
@@ -761,18 +765,48 @@ def test_a_row_holds_the_release_of_what_was_read_before_a_restart(before: str) 
     assert restarted.undrained([P]) == set()
     restarted.complete_revoke(0, [P])
     restarted.assign(0, 46, [P])
-    restarted.start_at(P, 200, 0)
+    restarted.positioning.start_at(P, 200, 0)
     restarted.request_revoke([P])
     assert restarted.undrained([P]) == set(), "flushed when it was given up"
+
+
+def test_a_query_that_reads_on_with_other_members_tells_that_what_it_had_is_lost() -> None:
+    """It was asked to stop, and whoever asked is gone; others may have read on meanwhile."""
+    query = QueryAssignment(include_events=True)
+    query.assign(0, 44, [P])
+    query.assign(1, 44, [Q])
+    query.positioning.start_at(P, 150, 0)
+    read(query, P, 150, 160)
+    query.take_events()
+    query.prove()
+    query.request_revoke([Q])
+    untold = query.end()
+    assert [(e.event, e.partition) for e in untold] == [
+        ("revoke_requested", Q),
+        ("lost", P),
+        ("lost", Q),
+    ]
+    other = TopicPartition("t", 7)
+    goes_on = QueryAssignment(include_events=True)
+    goes_on.restore({P: 160, Q: 150, other: 150})
+    goes_on.begin_after(untold)
+    for partition in (P, other):
+        goes_on.assign(0, 46, [partition])
+        goes_on.commits.acknowledge({partition: 160})
+        goes_on.positioning.start_at(partition, 160, 0)
+    goes_on.request_revoke([P, other])
+    assert goes_on.undrained([P, other]) == {other}, "P is flushed by the row of its loss"
+    assert goes_on.take_events()[: len(untold)] == untold
+    assert not QueryAssignment().end()
 
 
 def test_what_members_of_one_run_exchange_before_it_reads_is_flushed_by_who_gets_it() -> None:
     query = QueryAssignment(include_events=True)
     query.restore({P: 150, Q: 150})
     query.assign(0, 44, [P, Q])
-    query.acknowledge({P: 150, Q: 150})
+    query.commits.acknowledge({P: 150, Q: 150})
     for partition in (P, Q):
-        query.start_at(partition, 150, 0)
+        query.positioning.start_at(partition, 150, 0)
     read(query, Q, 150, 160)
     query.request_revoke([P, Q])
     assert query.undrained([P, Q]) == {P, Q}
@@ -780,9 +814,13 @@ def test_what_members_of_one_run_exchange_before_it_reads_is_flushed_by_who_gets
     assert query.undrained([P, Q]) == {Q}, "in the batch under way"
     query.complete_revoke(0, [P])
     query.assign(1, 45, [P])
-    query.start_at(P, 150, 0)
+    query.positioning.start_at(P, 150, 0)
     query.request_revoke([P])
     assert query.undrained([P]) == {P}, "its state is still to be flushed"
+    query.release_unread()
+    query.keep(1, [])
+    query.request_revoke([P])
+    assert query.undrained([P]) == {P}, "likewise, where the revoke was taken back"
 
 
 def test_a_row_of_before_the_loss_holds_nothing_after_it(
@@ -791,13 +829,13 @@ def test_a_row_of_before_the_loss_holds_nothing_after_it(
     query = query_with_events
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge({P: 150})
+    query.commits.acknowledge({P: 150})
     query.request_revoke([P])
     query.take_events()
     assert query.waits_for_proof()
     query.lose(0, [P])
     query.assign(0, 42, [P])
-    query.start_at(P, 150, 0)
+    query.positioning.start_at(P, 150, 0)
     query.request_revoke([P])
     assert not query.waits_for_proof()
     assert query.undrained([P]) == set()
@@ -842,23 +880,23 @@ def test_a_revoke_that_is_taken_back_lets_ranges_through_again(query: QueryAssig
 
 
 def test_after_data_loss_the_group_moves_back_as_well(query: QueryAssignment) -> None:
-    query.move_to(P, 40)
+    query.positioning.move_to(P, 40)
     assert query.partitions.plannable() == {P: 40}
-    assert query.commits() == {0: {P: 40}}
-    query.acknowledge({P: 40})
-    assert query.commits() == {}
+    assert query.commits.by_member() == {0: {P: 40}}
+    query.commits.acknowledge({P: 40})
+    assert query.commits.by_member() == {}
     query.lose(0, [P])
     query.assign(0, 42, [P])
-    assert query.start_at(P, 40, 0) == 40, "not where it was before the data loss"
+    assert query.positioning.start_at(P, 40, 0) == 40, "not where it was before the data loss"
 
 
 def test_what_a_batch_read_before_data_loss_is_not_committed_after_it(
     query: QueryAssignment,
 ) -> None:
     read(query, P, 100, 150)
-    query.move_to(P, 40)
+    query.positioning.move_to(P, 40)
     query.prove()
-    assert query.commits() == {0: {P: 40}}
+    assert query.commits.by_member() == {0: {P: 40}}
     assert query.unproven() == {}
 
 
@@ -870,12 +908,12 @@ def test_batches_are_proven_in_order_and_each_with_all_before_it(query: QueryAss
     read(query, P, 170, 175)
     assert query.unproven() == {P: a_range(P, 100, 175)}
     query.prove(first)
-    assert query.commits() == {0: {P: 150}}
+    assert query.commits.by_member() == {0: {P: 150}}
     assert query.undrained([P]) == {P}
     assert query.unproven() == {P: a_range(P, 150, 175)}
     query.prove()
-    assert query.commits() == {0: {P: 175}}
-    query.acknowledge({P: 175})
+    assert query.commits.by_member() == {0: {P: 175}}
+    query.commits.acknowledge({P: 175})
     assert query.undrained([P]) == set()
     assert not query.batches.any()
 
@@ -885,39 +923,39 @@ def test_an_offset_that_the_group_has_forgotten_is_committed_again(
 ) -> None:
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge({P: 150})
+    query.commits.acknowledge({P: 150})
     query.lose(0, [P])
     query.assign(0, 43, [P])
-    query.start_at(P, None, 0)  # expired, deleted, or the topic was made anew
+    query.positioning.start_at(P, None, 0)  # expired, deleted, or the topic was made anew
     assert query.partitions.plannable() == {P: 150}
-    assert query.commits() == {0: {P: 150}}
+    assert query.commits.by_member() == {0: {P: 150}}
 
 
 def test_what_is_not_ours_is_not_moved(query: QueryAssignment) -> None:
     query.assign(0, 41, [Q])
-    query.move_to(Q, 3)  # no start yet
+    query.positioning.move_to(Q, 3)  # no start yet
     query.lose(0, [P])
-    query.move_to(P, 40)
+    query.positioning.move_to(P, 40)
     assert query.partitions.plannable() == {}
-    assert query.commits() == {}
+    assert query.commits.by_member() == {}
     assert query.marks.positions() == {P: 100}
 
 
 def test_an_older_acknowledgement_changes_nothing(query: QueryAssignment) -> None:
     read(query, P, 100, 150)
     query.prove()
-    query.acknowledge({P: 150})
-    query.acknowledge({P: 120})
+    query.commits.acknowledge({P: 150})
+    query.commits.acknowledge({P: 120})
     assert query.undrained([P]) == set()
-    assert query.commits() == {}
+    assert query.commits.by_member() == {}
 
 
 def test_a_checkpoint_needs_no_group() -> None:
     restarted = QueryAssignment()
     restarted.restore({P: 150})
     restarted.assign(0, 44, [P])
-    assert restarted.start_at(P, None, 999) == 150, "the group was deleted"
-    assert restarted.commits() == {0: {P: 150}}, "and knows it again"
+    assert restarted.positioning.start_at(P, None, 999) == 150, "the group was deleted"
+    assert restarted.commits.by_member() == {0: {P: 150}}, "and knows it again"
     assert not restarted.marks.are_unlogged()
 
 
@@ -927,22 +965,22 @@ def test_a_start_is_unlogged_until_an_offset_has_it(query: QueryAssignment) -> N
     assert not query.marks.are_unlogged()
     query.lose(0, [P])
     query.assign(1, 42, [P])
-    query.start_at(P, 100, 0)
+    query.positioning.start_at(P, 100, 0)
     assert not query.marks.are_unlogged(), "nothing is new"
-    query.move_to(P, 40)
+    query.positioning.move_to(P, 40)
     assert query.marks.are_unlogged()
 
 
 def test_only_what_is_neither_owned_nor_in_flight_is_forgotten(query: QueryAssignment) -> None:
-    query.forget([P])
+    query.positioning.forget([P])
     assert query.marks.positions() == {P: 100}
     read(query, P, 100, 150)
     query.lose(0, [P])
-    query.forget([P])
+    query.positioning.forget([P])
     assert query.marks.positions() == {P: 100}
     query.prove()
     query.marks.log_positions()
-    query.forget([P])
+    query.positioning.forget([P])
     assert query.marks.positions() == {}
     assert not query.marks.are_known(P)
     assert query.marks.are_unlogged(), "a restart would go on in what has its name by then"
@@ -950,7 +988,7 @@ def test_only_what_is_neither_owned_nor_in_flight_is_forgotten(query: QueryAssig
 
 def test_an_offset_without_what_was_deleted_is_due(query: QueryAssignment) -> None:
     query.marks.log_positions()
-    query.delete([P])
+    query.positioning.delete([P])
     assert query.marks.are_unlogged()
     assert query.marks.log_positions() == {}
 
@@ -959,57 +997,57 @@ def test_an_offset_without_what_was_deleted_is_due(query: QueryAssignment) -> No
 
 
 def test_all_is_committed_when_the_group_has_the_last_batch(query: QueryAssignment) -> None:
-    assert query.uncommitted() == set(), "nothing was read"
+    assert query.commits.uncommitted() == set(), "nothing was read"
     read(query, P, 100, 150)
-    assert query.uncommitted() == {P}, "not proven"
+    assert query.commits.uncommitted() == {P}, "not proven"
     query.prove()
-    assert query.uncommitted() == {P}, "not acknowledged"
-    query.acknowledge({P: 149})
-    assert query.uncommitted() == {P}
-    query.acknowledge({P: 150})
-    assert query.uncommitted() == set()
+    assert query.commits.uncommitted() == {P}, "not acknowledged"
+    query.commits.acknowledge({P: 149})
+    assert query.commits.uncommitted() == {P}
+    query.commits.acknowledge({P: 150})
+    assert query.commits.uncommitted() == set()
 
 
 def test_a_start_that_the_group_lacks_repeats_nothing(query: QueryAssignment) -> None:
     query.assign(0, 41, [Q])
-    query.start_at(Q, None, 7)
-    assert query.commits() == {0: {Q: 7}}
-    assert query.uncommitted() == set()
+    query.positioning.start_at(Q, None, 7)
+    assert query.commits.by_member() == {0: {Q: 7}}
+    assert query.commits.uncommitted() == set()
 
 
 def test_what_the_last_batch_read_is_not_forgotten_when_it_is_lost(query: QueryAssignment) -> None:
     read(query, P, 100, 150)
     query.lose(0, [P])
     query.prove()
-    assert query.commits() == {}, "nobody may commit it"
-    assert query.uncommitted() == {P}
-    query.acknowledge({P: 150})  # the group was asked
-    assert query.uncommitted() == set()
+    assert query.commits.by_member() == {}, "nobody may commit it"
+    assert query.commits.uncommitted() == {P}
+    query.commits.acknowledge({P: 150})  # the group was asked
+    assert query.commits.uncommitted() == set()
 
 
 def test_what_was_lost_with_an_earlier_batch_does_not_count_for_good(
     query: QueryAssignment,
 ) -> None:
     query.assign(0, 41, [Q])
-    query.start_at(Q, 10, 0)
+    query.positioning.start_at(Q, 10, 0)
     read(query, P, 100, 150)
     query.lose(0, [P])
     query.prove()
     read(query, Q, 10, 20)
     query.prove()
-    query.acknowledge({Q: 20})
-    assert query.uncommitted() == set()
+    query.commits.acknowledge({Q: 20})
+    assert query.commits.uncommitted() == set()
 
 
 def test_what_earlier_batches_read_counts_while_it_is_owned(query: QueryAssignment) -> None:
     """With async progress tracking several batches are proven at once."""
     query.assign(0, 41, [Q])
-    query.start_at(Q, 10, 0)
+    query.positioning.start_at(Q, 10, 0)
     read(query, P, 100, 150)
     read(query, Q, 10, 20)
     query.prove()
-    query.acknowledge({Q: 20})
-    assert query.uncommitted() == {P}
+    query.commits.acknowledge({Q: 20})
+    assert query.commits.uncommitted() == {P}
 
 
 @pytest.mark.parametrize("gone", ["deleted", "gone for good", "shorter", "shorter for another"])
@@ -1017,16 +1055,16 @@ def test_what_is_gone_from_kafka_cannot_be_repeated(query: QueryAssignment, gone
     read(query, P, 100, 150)
     query.prove()
     if gone == "deleted":
-        query.delete([P])
+        query.positioning.delete([P])
     elif gone == "gone for good":
         query.lose(0, [P])
-        query.forget([P])
+        query.positioning.forget([P])
     elif gone == "shorter":
-        query.move_to(P, 120)
-        query.acknowledge({P: 120})
+        query.positioning.move_to(P, 120)
+        query.commits.acknowledge({P: 120})
     else:
-        query.acknowledge({P: 150})
+        query.commits.acknowledge({P: 150})
         query.lose(0, [P])
         query.assign(0, 42, [P])
-        query.start_at(P, 30, 0)
-    assert query.uncommitted() == set()
+        query.positioning.start_at(P, 30, 0)
+    assert query.commits.uncommitted() == set()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, OffsetFormatError, OptionError
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
-from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.offset_json import offset_to_json, parse_offset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
 #: Fits a screen, whatever was given.
@@ -63,7 +63,7 @@ def test_there_are_enough_of_them() -> None:
     assert len(BAD_OPTIONS) >= 100
     assert len(BAD_OFFSETS) >= 50
     SourceOptions.parse(changed({}), default_readers=1)
-    StreamOffset.parse(json.loads(GOOD_OFFSET))
+    parse_offset(json.loads(GOOD_OFFSET))
 
 
 @pytest.mark.parametrize("bad", BAD_OPTIONS, ids=lambda bad: f"{bad.changes}"[:60])
@@ -79,7 +79,7 @@ def test_a_bad_option_set_names_the_option_and_what_is_allowed(bad: BadOptions) 
 @pytest.mark.parametrize("bad", BAD_OFFSETS, ids=lambda bad: bad.line[:60])
 def test_a_bad_offset_names_the_field(bad: BadOffset) -> None:
     with pytest.raises(OffsetFormatError) as raised:
-        StreamOffset.parse(json.loads(bad.line))
+        parse_offset(json.loads(bad.line))
     assert bad.named in clear(raised.value)
 
 
@@ -146,9 +146,9 @@ def test_any_offset_is_taken_or_refused_with_an_offset_format_error(
 ) -> None:
     for value in (changes, {**json.loads(GOOD_OFFSET), "state": state, **changes}):
         try:
-            offset = StreamOffset.parse(json.loads(json.dumps(value)))
+            offset = parse_offset(json.loads(json.dumps(value)))
         except OffsetFormatError as error:
             clear(error)
         else:
             # What is taken can be written and read again.
-            assert StreamOffset.parse(offset.to_json_dict()) == offset
+            assert parse_offset(offset_to_json(offset)) == offset

@@ -26,7 +26,7 @@ class Call:
     """What the application said, or what happened, of one partition."""
 
     number: int
-    kind: str  # "background", "by hand", "back", "truncated"
+    kind: str  # "background", "by hand", "back", "sought", "truncated"
     offset: int
     by_hand: CommitByHand | None = None
 
@@ -82,6 +82,12 @@ class EveryCommitInOneOrder(RuleBasedStateMachine):
     def position_moves_back(self, partition: TopicPartition, offset: int) -> None:
         self.note(partition, "back", offset)
         self.commits.move_back(partition, offset)
+
+    @rule(partition=partitions, offset=offsets)
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Nothing came from there yet: the next seek may take it back."""
+        self.note(partition, "sought", offset)
+        self.commits.seek(partition, offset)
 
     @rule(partition=partitions, offset=offsets)
     def truncation(self, partition: TopicPartition, offset: int) -> None:
@@ -142,7 +148,7 @@ class EveryCommitInOneOrder(RuleBasedStateMachine):
             moves = [
                 move
                 for move in self.calls[partition]
-                if move.kind in ("back", "truncated")
+                if move.kind in ("back", "sought", "truncated")
                 and last.number < move.number < call.number
                 and move.offset <= call.offset
             ]
@@ -187,7 +193,15 @@ def replayed(calls: list[Call]) -> int | None:
     """Where the group stands after these calls."""
     stands: int | None = None
     floor = -1
+    sought: int | None = None
     for call in calls:
+        if call.kind == "sought":
+            sought = call.offset
+            continue
+        if call.kind != "background":
+            sought = None
+        elif sought is not None and call.offset >= sought:  # something of there, or beyond
+            floor, sought = min(floor, sought - 1), None
         if call.kind in ("back", "truncated"):
             floor = min(floor, call.offset - 1)
         elif call.kind == "by hand" or call.offset > floor:
@@ -196,3 +210,97 @@ def replayed(calls: list[Call]) -> int | None:
 
 
 TestEveryCommitInOneOrder = EveryCommitInOneOrder.TestCase
+
+
+P = PARTITIONS[0]
+
+
+def sent(commits: OffsetCommits) -> int | None:
+    """Send what waits, and have it acknowledged."""
+    taken = commits.take()
+    commits.acknowledge(taken)
+    commits.retry()
+    return taken[P].offset if taken else None
+
+
+def at_100() -> OffsetCommits:
+    commits = OffsetCommits()
+    commits.add({P: 100})
+    assert sent(commits) == 100
+    return commits
+
+
+def test_a_seek_that_another_takes_back_has_moved_nothing() -> None:
+    commits = at_100()
+    commits.seek(P, 10)
+    commits.seek(P, 150)
+    commits.add({P: 20})
+    assert sent(commits) is None
+    commits.seek(P, 10)
+    commits.add({P: 20})
+    assert sent(commits) == 20, "from the new position on"
+    commits.add({P: 15})
+    assert sent(commits) is None, "and forward from there"
+
+
+def test_what_is_below_a_seek_back_is_not_committed() -> None:
+    commits = at_100()
+    commits.seek(P, 40)
+    commits.add({P: 20})
+    assert sent(commits) is None
+    commits.move_back(P, 40)
+    commits.add({P: 20})
+    assert sent(commits) is None
+    commits.add({P: 41})
+    assert sent(commits) == 41
+
+
+def test_a_commit_by_hand_below_what_waits_moves_the_group_back() -> None:
+    """As it does once that was sent: the same calls are obeyed alike."""
+    commits = OffsetCommits()
+    commits.add({P: 100})
+    by_hand = CommitByHand({P: 60})
+    commits.enter(by_hand)
+    assert sent(commits) == 60
+    assert by_hand.moved_back == {P}
+
+
+def test_gaps_do_not_move_a_group_back_that_began_higher() -> None:
+    commits = OffsetCommits()
+    commits.begin(P, 50, described=False)
+    commits.seek(P, 10)
+    commits.repeat({P: 10})
+    assert sent(commits) is None
+    commits.repeat({P: 50})
+    assert sent(commits) == 50
+
+
+def test_gaps_do_not_undo_a_rewind_by_hand_after_a_seek() -> None:
+    commits = at_100()
+    commits.enter(CommitByHand({P: 10}))
+    assert sent(commits) == 10
+    commits.seek(P, 40)
+    commits.repeat({P: 40})
+    assert sent(commits) is None
+    commits.move_back(P, 40)
+    commits.add({P: 41})
+    assert sent(commits) == 41
+
+
+def test_where_a_partition_starts_nothing_replaces_what_the_application_has_described() -> None:
+    commits = OffsetCommits()
+    commits.begin(P, 50, described=True)
+    commits.add({P: 50})
+    assert sent(commits) is None
+    commits.add({P: 51})
+    assert sent(commits) == 51
+
+
+def test_a_commit_by_hand_takes_the_place_of_where_a_partition_starts() -> None:
+    commits = OffsetCommits()
+    commits.begin(P, 50, described=False)
+    commits.enter(CommitByHand({P: 20}))
+    assert sent(commits) == 20
+    commits.begin(P, 50, described=False)
+    commits.add({P: 30})
+    assert sent(commits) == 30

@@ -7,6 +7,8 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import PartitionsLostError
 from pyspark_kafka_rebalance.consumer.completion import Completion
+from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.inherited import Inherited
 from pyspark_kafka_rebalance.consumer.partition_completion import PartitionCompletion
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
 
@@ -27,7 +29,7 @@ def test_the_position_stops_at_the_first_record_that_is_not_complete() -> None:
     assert completion.position == 5
     completion.complete(5)
     assert completion.position == 8
-    assert not completion.any_pending
+    assert not completion.pending
 
 
 def test_a_gap_in_the_log_holds_nothing_up() -> None:
@@ -117,7 +119,7 @@ def test_memory_grows_with_the_gaps_not_with_the_records() -> None:
     for start in range(0, 1_000_000, 500):
         completion.hand_out(range(start, start + 500))
     completion.complete(400_000)
-    assert len(completion._starts) == 2
+    assert len(completion.pending) == 2
     completion.complete_below(999_000)
     assert completion.position == 999_000
 
@@ -160,36 +162,36 @@ def test_a_commit_of_records_that_a_truncation_took_does_not_hide_those_written_
     completion.hand_out(P, range(5, 17))
     completion.refuse_truncated({P: 17})
     completion.truncate(P, 0)
-    completion.sought([P])
+    completion.seek([P])
     with pytest.raises(PartitionsLostError, match="at 17 is past 0"):
         completion.refuse_truncated({P: 17})
-    completion.sought([P], 17)  # the application's own word
+    completion.seek([P], 17)  # the application's own word
     completion.refuse_truncated({P: 17})
 
 
 def test_what_is_handed_out_again_after_a_seek_is_no_truncation() -> None:
     completion = Completion()
     completion.hand_out(P, range(0, 100))
-    completion.sought([P])
-    assert completion.was_sought(P)
+    completion.seek([P])
+    assert P in completion.sought
     assert not completion.truncated_at(P, 40)
     completion.hand_out(P, range(40, 45))
-    assert not completion.was_sought(P)
+    assert P not in completion.sought
     assert not completion.truncated_at(P, 45), "it goes on where the last hand-out ended"
     assert completion.truncated_at(P, 44)
 
 
 def test_the_leader_epoch_is_that_of_the_last_record_before_an_offset() -> None:
     completion = Completion()
-    assert completion.leader_epoch(P, 0) == -1
+    assert completion.epochs.before(P, 0) == -1
     completion.hand_out(P, range(0, 10), 3)
     completion.hand_out(P, range(10, 20), 3)
     completion.hand_out(P, range(25, 30), 5)
-    epochs = {offset: completion.leader_epoch(P, offset) for offset in (0, 1, 20, 25, 26, 99)}
+    epochs = {offset: completion.epochs.before(P, offset) for offset in (0, 1, 20, 25, 26, 99)}
     assert epochs == {0: -1, 1: 3, 20: 3, 25: 3, 26: 5, 99: -1}
     completion.truncate(P, 26)
     completion.hand_out(P, range(26, 30), 6)
-    assert [completion.leader_epoch(P, offset) for offset in (26, 27)] == [5, 6]
+    assert [completion.epochs.before(P, offset) for offset in (26, 27)] == [5, 6]
 
 
 def test_a_late_commit_of_the_assignment_before_does_not_pass_what_is_handed_out_since() -> None:
@@ -202,11 +204,99 @@ def test_a_late_commit_of_the_assignment_before_does_not_pass_what_is_handed_out
     completion.refuse_truncated({P: 3})
     with pytest.raises(PartitionsLostError, match="at 8 is past 3"):
         completion.refuse_truncated({P: 8})
-    completion.sought([P], 1)
+    completion.seek([P], 1)
     with pytest.raises(PartitionsLostError, match="at 8 is past 3"):
         completion.refuse_truncated({P: 8})
-    completion.sought([P], 8)
+    completion.seek([P], 8)
     completion.refuse_truncated({P: 8})
+
+
+@pytest.mark.parametrize("sought", [2**63 - 1, 5_000, None])
+def test_where_the_application_seeks_says_nothing_of_what_is_below(sought: int | None) -> None:
+    """A late worker of the log before would hide what is written where it ended."""
+    completion = Completion()
+    completion.hand_out(P, range(0, 100))
+    completion.forget([P])
+    completion.seek([P], sought)
+    for position in (None, 10, 5_000):
+        with pytest.raises(PartitionsLostError, match="at 100 is past 0"):
+            completion.refuse_truncated({P: 100}, {P: position})
+    completion.refuse_truncated({P: 10}, {P: 10})
+    completion.hand_out(P, range(10, 12))
+    with pytest.raises(PartitionsLostError, match="at 100 is past 12"):
+        completion.refuse_truncated({P: 100}, {P: 12})
+
+
+def test_behind_the_last_record_what_polls_passed_may_be_committed() -> None:
+    """The marks of a transaction, where the log before had records."""
+    completion = Completion()
+    completion.hand_out(P, range(0, 100))
+    completion.forget([P])
+    completion.hand_out(P, range(0, 9))
+    for offset in (9, 10, 12):
+        completion.refuse_truncated({P: offset}, {P: 12})
+    with pytest.raises(PartitionsLostError):
+        completion.refuse_truncated({P: 13}, {P: 12})
+
+
+@pytest.mark.parametrize(("sought", "left"), [(10, 40), (80, 72)], ids=["back", "forward"])
+def test_what_a_seek_left_between_is_not_handed_out(sought: int, left: int) -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 100))
+    completion.forget([P])
+    completion.hand_out(P, range(60, 65))
+    completion.seek([P], sought)
+    completion.hand_out(P, range(sought, sought + 3))
+    with pytest.raises(PartitionsLostError):
+        completion.complete(P, [left])
+    with pytest.raises(PartitionsLostError):
+        completion.refuse_truncated({P: left})
+    completion.complete(P, [60, sought])
+    completion.hand_out(P, range(sought + 3, 100))
+    if sought < left:
+        completion.complete(P, [left])
+
+
+def test_what_the_owner_before_had_finished_is_not_handed_out() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(0, 10))
+    completion.forget([P])
+    completion.inherit(P, Inherited(3, Remaining(10, (Gap(3, 4), Gap(6, 7)))))
+    completion.hand_out(P, [3, 6])
+    completion.begun(P).go_on(10)
+    completion.refuse_truncated({P: 10})
+    for offset in (4, 5, 9):
+        with pytest.raises(PartitionsLostError):
+            completion.complete(P, [offset])
+    completion.complete(P, [3, 6])
+    completion.seek([P], 3)
+    with pytest.raises(PartitionsLostError):
+        completion.complete(P, [5])
+    completion.hand_out(P, [3])
+    completion.complete(P, [3])
+    completion.seek([P], 10)
+    assert completion.position(P) == 4, "a seek back gives it up"
+
+
+def test_what_was_skipped_is_not_handed_out() -> None:
+    completion = Completion()
+    completion.hand_out(P, range(5))
+    completion.skip(P, 5, 6)
+    completion.hand_out(P, range(8, 10))
+    with pytest.raises(ValueError, match="offset 5 was not handed out"):
+        completion.complete(P, [5])
+    completion.complete(P, [*range(5), 8, 9])
+
+
+def test_seeks_without_end_do_not_take_memory_without_end() -> None:
+    completion = Completion()
+    for offset in range(0, 100_000, 10):
+        completion.seek([P], offset)
+        completion.hand_out(P, [offset])
+        completion.complete(P, [offset])
+    with pytest.raises(ValueError, match="was not handed out"):
+        completion.complete(P, [99_985])
+    assert len(completion._partitions[P]._stretches) == 1_000
 
 
 def test_between_a_seek_back_and_the_next_record_no_position_is_beyond_the_seek() -> None:
@@ -214,13 +304,14 @@ def test_between_a_seek_back_and_the_next_record_no_position_is_beyond_the_seek(
     completion = Completion()
     completion.hand_out(P, range(0, 10))
     completion.complete(P, range(0, 9))
-    completion.sought([P])
+    completion.seek([P])
     assert completion.complete(P, [9]) is None, "where the log begins is to be found out"
-    completion.sought([P], 4)
-    assert completion.complete(P, [9]) == 4
-    completion.sought([P], 40)
-    assert completion.position(P) == 10
-    completion.sought([P])
+    completion.seek([P], 4)
+    assert completion.position(P) == 4
+    assert completion.complete(P, [9]) is None, "nothing of what comes again is processed"
+    completion.seek([P], 40)
+    assert completion.complete(P, [9]) == 10
+    completion.seek([P])
     completion.hand_out(P, range(2, 5))
     assert completion.complete(P, [2]) == 3
 
@@ -229,13 +320,13 @@ def test_what_is_finished_behind_a_slow_record_is_told_after_a_seek_too() -> Non
     completion = Completion()
     completion.hand_out(P, range(0, 10))
     completion.complete(P, range(1, 8))
-    completion.sought([P], 2**63 - 1)
+    completion.seek([P], 2**63 - 1)
     told, _ = completion.remaining(P, 0)
     assert [offset for offset in range(12) if offset in told] == [0, 8, 9, 10, 11]
-    completion.sought([P], 5)
+    completion.seek([P], 5)
     told, _ = completion.remaining(P, 0)
     assert [offset for offset in range(8) if offset in told] == [0, 5, 6, 7]
-    completion.sought([P])
+    completion.seek([P])
     assert completion.remaining(P, 0) == (Remaining(0), -1)
 
 
@@ -245,7 +336,7 @@ def test_where_polls_left_records_out_may_be_committed() -> None:
     completion.hand_out(P, range(0, 10))
     completion.forget([P])
     completion.hand_out(P, [5])
-    completion.go_on(P, 10)
+    completion.begun(P).go_on(10)
     completion.refuse_truncated({P: 10})
 
 
@@ -255,24 +346,24 @@ def test_the_epoch_of_what_was_skipped_does_not_hide_that_of_what_is_finished() 
     completion.complete(P, range(1, 99))
     completion.skip(P, 99, 100)
     assert completion.remaining(P, 0)[1] == 3
-    assert completion.leader_epoch(P, 100) == -1
+    assert completion.epochs.before(P, 100) == -1
 
 
 def test_the_epoch_of_what_was_skipped_first_is_not_known() -> None:
     completion = Completion()
     completion.skip(P, 10, 11)
-    completion.learn_epoch(P, 9, 10, 0)  # that of the commit at which the partition starts
+    completion.epochs[P].learn(9, 10, 0)  # that of the commit at which the partition starts
     completion.hand_out(P, range(11, 20), leader_epoch=2)
-    assert [completion.leader_epoch(P, at) for at in (10, 11, 12)] == [0, -1, 2]
+    assert [completion.epochs.before(P, at) for at in (10, 11, 12)] == [0, -1, 2]
 
 
 def test_the_epoch_of_what_a_forward_seek_left_out_is_not_known() -> None:
     """An heir that is told a lower one goes back, to where that epoch ended."""
     completion = Completion()
     completion.hand_out(P, range(10), leader_epoch=0)
-    completion.sought([P])
+    completion.seek([P])
     completion.hand_out(P, range(20, 30), leader_epoch=4)
-    assert [completion.leader_epoch(P, at) for at in (10, 15, 20, 21, 30)] == [0, -1, -1, 4, 4]
+    assert [completion.epochs.before(P, at) for at in (10, 15, 20, 21, 30)] == [0, -1, -1, 4, 4]
 
 
 def test_what_is_complete_is_told_until_the_last_commit_is_answered() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 from histories import ALWAYS_THE_SAME, histories
 from hypothesis import settings
@@ -45,6 +45,11 @@ parts = st.sampled_from(BOTH)
 
 
 class Consumers(RuleBasedStateMachine):
+    #: What the consumers are given beside the usual.
+    options: ClassVar[dict[str, Any]] = {}
+    application: ClassVar[type[Application]] = Application
+    keeps_metadata: ClassVar[bool] = False
+
     @initialize(before=st.integers(0, 8), running=st.integers(1, 2))
     def begin(self, before: int, running: int) -> None:
         logging.disable(logging.CRITICAL)
@@ -53,6 +58,7 @@ class Consumers(RuleBasedStateMachine):
         self.open.enter_context(self.world.is_real())
         self.logs = {p: PartitionLog() for p in BOTH}
         self.broker = Broker(self.world, self.logs, SESSION_S, MAX_POLL_INTERVAL_S)
+        self.broker.metadata_of = {} if self.keeps_metadata else None
         self.broker.on_commit = self.committed
         self.broker.on_send = self.sent
         self.applications: dict[int, Application | None] = dict.fromkeys(NAMES)
@@ -77,8 +83,12 @@ class Consumers(RuleBasedStateMachine):
     def begins(self, name: int) -> None:
         if self.applications[name] is None:
             self.processes += 1
-            self.applications[name] = Application(
-                f"c{name}-{self.processes}", self.broker, "consumer", self.delivered
+            self.applications[name] = self.application(
+                f"c{name}-{self.processes}",
+                self.broker,
+                "consumer",
+                self.delivered,
+                **self.options,
             )
 
     @rule(name=names, timeout_s=st.sampled_from([0.0, 0.1, 0.5]))
@@ -156,6 +166,27 @@ class Consumers(RuleBasedStateMachine):
                     self.polls(other, 0.2)
         for stint in list(application.stints.values()):
             self.finish(application, stint, how, sorted(stint.work)[:number])
+
+    @rule(name=names, how=st.sampled_from(WAYS[:2]), data=st.data())
+    def a_late_worker_finishes(self, name: int, how: str, data: st.DataObject) -> None:
+        """What was handed out before a loss or a revoke; the partition may be back."""
+        application = self.applications[name]
+        over = [stint for stint in application.past if stint.work] if application else []
+        if application is not None and over:
+            stint = data.draw(st.sampled_from(over))
+            offsets = sorted(stint.work)[: data.draw(st.integers(1, 4))]
+            finished = {stint.work.pop(offset) for offset in offsets}
+            if application.tell_late(stint, how, offsets):
+                self.finished |= finished
+            else:
+                stint.work.clear()  # undone
+
+    @rule(name=names, partition=parts, share=st.floats(0, 1))
+    def looks_elsewhere(self, name: int, partition: TopicPartition, share: float) -> None:
+        """A seek, and another to where it was: as if there had been none."""
+        application = self.applications[name]
+        if application is not None and partition not in self.shortened:
+            application.look_elsewhere(partition, int(self.logs[partition].end * share))
 
     @rule(name=names)
     def is_killed(self, name: int) -> None:

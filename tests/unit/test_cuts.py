@@ -110,9 +110,20 @@ def test_available_now_postpones_only_what_it_was_to_read() -> None:
 
 def test_available_now_waits_in_doubt_for_what_it_has_read_too() -> None:
     run = AvailableNowRun({P: 10})
-    planned = plan([WithinLogs(logs_end_at()), WithinRun(run)], {P: 12}, {P: 11})
+    cuts: list[Cut] = [WithinLogs(logs_end_at(), run), WithinRun(run)]
+    planned = plan(cuts, {P: 12}, {P: 11})
     assert isinstance(planned, Planned)
     assert planned.postponed == {P}, "it may have been truncated"
+
+
+def test_available_now_does_not_miss_what_it_has_read_when_its_log_is_shorter() -> None:
+    run = AvailableNowRun({P: 10, Q: 10})
+    cuts: list[Cut] = [WithinLogs(logs_end_at(P=1, Q=1, R=1), run), WithinRun(run)]
+    planned = plan(cuts, {P: 10, R: 5}, {P: 1, R: 1})
+    assert isinstance(planned, Planned)
+    assert (ends_of(planned), planned.postponed) == ({}, set())
+    gone = plan(cuts, {P: 10, Q: 12}, {P: 1, Q: 1})
+    assert gone == Gone(lost=[BeyondEnd(Q, 12, 1)]), "it was past the end when the run began"
 
 
 def test_available_now_notices_a_log_that_ends_before_the_run_does() -> None:
@@ -185,11 +196,12 @@ def test_no_batch_of_a_run_passes_its_end_and_what_it_leaves_out_is_named(
     positions: Positions, ends: Positions, run_ends: Positions, rows: int
 ) -> None:
     run = AvailableNowRun(run_ends)
-    cuts: list[Cut] = [WithinLogs(lambda beyond: dict(ends)), WithinRun(run)]
+    cuts: list[Cut] = [WithinLogs(lambda beyond: dict(ends), run), WithinRun(run)]
     planned = plan(cuts, positions, ends, ReadMaxRows(rows))
     unread = set(run.unread(positions))
     if isinstance(planned, Gone):
         assert planned.lost or planned.shortened
+        assert all(lost.position != run_ends.get(lost.partition) for lost in planned.lost)
         return
     assert isinstance(planned, Planned)
     for partition, end in ends_of(planned).items():

@@ -19,6 +19,7 @@ from pyspark_kafka_rebalance.consumer.completion import Completion
 from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.consumer.inherited import Inherited, inherit
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.errors import PartitionsLostError
 
 P = TopicPartition("t", 0)
 #: What lies between was compacted, or is the mark of a transaction.
@@ -39,7 +40,7 @@ class Owners(RuleBasedStateMachine):
         super().__init__()
         self.log = dict.fromkeys(LOG, 0)
         self.epoch = 0
-        self.processed: set[Record] = set()  # and not to be processed again, after a seek
+        self.processed: set[Record] = set()  # and not handed out again since, after a seek
         self.group_knows: set[Record] = set()  # what was processed when it got its commit
         self.group = OffsetAndMetadata(0, "", -1)
         self.told: set[Record] = set()  # to be processed, by the group's commit
@@ -52,7 +53,7 @@ class Owners(RuleBasedStateMachine):
         self.start: OffsetAndMetadata | None = self.group
         self.spared: set[Record] = set()
         self.handed_out: dict[int, int] = {}
-        self.processed |= self.group_knows  # a seek of which nothing was committed is forgotten
+        self.processed |= self.group_knows  # what was handed out again may not be processed yet
         self.known = set(self.group_knows)
 
     @initialize()
@@ -84,11 +85,18 @@ class Owners(RuleBasedStateMachine):
             assert not delivered & self.spared, "delivered again"
         self.fetch_from = found[-1].offset + 1
         if left and self.completion.truncated_at(P, left[0].offset):
-            self.completion.truncate(P, left[0].offset)
-            self.handed_out = {o: e for o, e in self.handed_out.items() if o < left[0].offset}
+            self.truncate(left[0].offset)
+        self.processed -= delivered
         for one in left:
+            anew = self.completion.written_anew_from(P, one.offset, one.leader_epoch)
+            if anew is not None:
+                self.truncate(anew)
             self.completion.hand_out(P, [one.offset], one.leader_epoch)
             self.handed_out[one.offset] = one.leader_epoch
+
+    def truncate(self, offset: int) -> None:
+        self.completion.truncate(P, offset)
+        self.handed_out = {o: e for o, e in self.handed_out.items() if o < offset}
 
     @rule(data=st.data(), election=st.none() | st.integers(1, END))
     def crash_behind_a_slow_record(self, data: st.DataObject, election: int | None) -> None:
@@ -130,8 +138,9 @@ class Owners(RuleBasedStateMachine):
         assert len(metadata) <= limit
         self.group = OffsetAndMetadata(offset, metadata, -1)
         self.group_reads_from = offset
-        self.group_knows = set(self.processed)
-        everything = limit == 4_096 and metadata and not self.completion.was_sought(P)
+        # From where polls go on all is to come again; a seek there and back leaves it as it was.
+        self.group_knows = {r for r in self.processed if r[0] < self.fetch_from or r in self.known}
+        everything = limit == 4_096 and metadata and P not in self.completion.sought
         # Only what was handed out to this owner, or spared it: others may have died untold.
         known = {(o, e) for o, e in self.handed_out.items() if o < self.fetch_from} | (
             self.spared if self.completion.inherited(P, self.fetch_from) else set()
@@ -149,10 +158,9 @@ class Owners(RuleBasedStateMachine):
     @rule(offset=st.integers(0, END), count=st.integers(1, 10))
     def seek(self, offset: int, count: int) -> None:
         self.poll(1)  # a truncation is noticed first: a seek to where it was would hide it
-        self.completion.sought([P])
-        self.processed = {r for r in self.processed if r[0] < offset}
+        self.completion.seek([P])
         self.fetch_from = offset
-        self.spared = set()
+        self.spared, self.known = set(), set()
         self.poll(count)
 
     @rule(count=st.integers(1, 10))
@@ -170,6 +178,58 @@ class Owners(RuleBasedStateMachine):
 
 
 TestOwners = Owners.TestCase
+
+
+def owners_after(*seeks: tuple[int, int]) -> Owners:
+    """The first has handed out a poll's records; then seeks, each with so many records after it."""
+    owners = Owners()
+    owners.begin()
+    for offset, count in seeks:
+        owners.seek(offset, count)
+    return owners
+
+
+def finish(owners: Owners, *offsets: int) -> None:
+    owners.completion.complete(P, offsets)
+    owners.processed |= {(offset, owners.handed_out[offset]) for offset in offsets}
+
+
+def test_a_heir_knows_the_epoch_of_what_was_read_again_around_a_compacted_record() -> None:
+    owners = owners_after()
+    finish(owners, 0, 1, 2, 3, 5)
+    owners.commit(4_096)
+    owners.crash(1)
+    owners.seek(2, 3)
+    finish(owners, 3)
+    owners.commit(4_096)
+    owners.unclean_election(2)
+    owners.take_over()
+    owners.poll(2)
+    assert owners.handed_out == {2: 1, 3: 1}
+
+
+def test_what_seeks_left_out_twice_is_not_taken_for_the_last_processed_record() -> None:
+    owners = owners_after((14, 1), (0, 1), (16, 1))
+    finish(owners, 1)
+    owners.commit(4_096)
+    owners.unclean_election(1)
+    owners.take_over()
+    owners.poll(2)
+    assert owners.handed_out == {0: 0, 1: 1}
+
+
+def test_records_in_the_place_of_those_handed_out_before_a_seek_back_are_other_ones() -> None:
+    """Polls stand below where the log was truncated: no position goes back."""
+    owners = owners_after((0, 1))
+    owners.unclean_election(2)
+    owners.seek(4, 1)
+    with pytest.raises(PartitionsLostError):
+        owners.completion.complete(P, [3])
+    finish(owners, 1)
+    owners.commit(4_096)
+    owners.take_over()
+    owners.poll(4)
+    assert owners.handed_out == {0: 0, 2: 1, 3: 1}
 
 
 def test_arrow_batches_are_left_their_rows() -> None:

@@ -20,11 +20,14 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.group import clients as clients_module
+from pyspark_kafka_rebalance.source.group import deleted_partitions as deleted_partitions_module
 from pyspark_kafka_rebalance.source.group import deletion_watch as deletion_watch_module
 from pyspark_kafka_rebalance.source.group import foreign_ranges as foreign_ranges_module
 from pyspark_kafka_rebalance.source.group import joining as joining_module
@@ -33,9 +36,15 @@ from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source.group import marking as marking_module
 from pyspark_kafka_rebalance.source.group import membership as membership_module
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
+from pyspark_kafka_rebalance.source.offset_json import offset_to_json
 from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
+from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT
+from pyspark_kafka_rebalance.source.plan.data_loss import DataLoss
+from pyspark_kafka_rebalance.source.spark_versions import ReadMaxRows
 
 P, Q, R, _ = PARTITIONS
+UNLIMITED = ReadMaxRows(NO_LIMIT)
 
 
 class Query:
@@ -505,6 +514,50 @@ def test_members_of_a_run_with_an_end_exchange_their_partitions_before_its_first
     assert query.membership.plannable() == {P: 150, Q: 150}
 
 
+@pytest.mark.parametrize("start_is_known", [True, False])
+def test_a_revoke_that_comes_during_a_look_does_not_wait_for_a_batch_before_there_is_one(
+    make: Callable[..., Query],
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    start_is_known: bool,
+) -> None:
+    """It broke the wait off, so that Once ended without what a dead member still owned."""
+    group.committed |= {P: 150, Q: 150}
+    if not start_is_known:
+        group.committed[Q] = 140  # Spark alone has committed a batch of Q
+    group.accepts_commits = start_is_known
+    query = make(includeRebalanceEvents="true")
+    query.membership.restore({P: 150, Q: 150})
+    query.start()
+    (member,) = group.members
+    member.assign(P)
+    query.rounds()
+    coverage = query.membership.coverage
+    looks = iter(range(5))
+
+    def uncovered(ends: object) -> list[TopicPartition]:
+        """As long as the brokers take to answer, a poll tells of a revoke."""
+        look = next(looks, None)
+        if look is None:
+            return []
+        if look == 1:
+            if not start_is_known:
+                group.lookup_error = kafka_errors.KafkaTimeoutError("not now")
+            member.assign(Q)
+            query.rounds()
+            member.revoke(Q)
+            query.rounds()
+        if look == 4:
+            group.lookup_error, group.accepts_commits = None, True
+        return [R]
+
+    monkeypatch.setattr(coverage, "uncovered", uncovered)
+    patience = iter(range(100))
+    coverage.wait({P: 200, Q: 200, R: 200}, lambda: next(patience, None) is None)
+    assert next(looks, None) is None, "it was not waited for"
+    assert Q in member.released
+
+
 @pytest.mark.parametrize("has_end", [True, False])
 def test_a_revoke_that_waits_for_its_row_is_not_waited_for_before_the_batch_with_it(
     make: Callable[..., Query], group: Group, described: list[GroupMember], has_end: bool
@@ -848,14 +901,49 @@ def test_what_an_offset_takes_is_asked_for_now_and_then(
     assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0}, "Q waits for an answer"
     assert ends.bytes_per_offset({P: 1_000, Q: 1_000}) == {P: 10.0, Q: 0.5}
     assert ends.bytes_per_offset({Q: 1_000}) == {Q: 0.5}
-    assert asked[1:] == [{P: 1, Q: 2}, {P: 1, Q: 2}]
+    assert asked[1:] == [{Q: 2}, {Q: 2}]
     monkeypatch.setattr(log_ends_module, "_BYTES_PER_OFFSET_MAX_AGE_S", -1.0)
     errors.append(kafka_errors.KafkaConnectionError("gone"))
-    assert ends.bytes_per_offset({P: 2_000}) == {P: 10.0}, "better old than none"
-    assert ends.bytes_per_offset({P: 2_000}) == {P: 5.0}
+    query.group.ends[P] = 1_250
+    assert ends.bytes_per_offset({P: 1_250}) == {P: 10.0}, "better old than none"
+    assert ends.bytes_per_offset({P: 1_250}) == {P: 8.0}
     errors.append(kafka_errors.ClusterAuthorizationFailedError())
     with pytest.raises(kafka_errors.ClusterAuthorizationFailedError):
         ends.bytes_per_offset({P: 2_000})
+
+
+def test_what_an_offset_takes_is_asked_for_when_the_log_is_much_longer(
+    query: Query, log_sizes: LogSizes
+) -> None:
+    """Any number of records fitted into ``maxBytesPerTrigger`` after a look at an empty log."""
+    asked, sizes, logs = log_sizes.asked, log_sizes.sizes, query.group.ends
+    ends = query.membership.log_ends
+
+    def look(end: int, size: int) -> float | None:
+        logs[P], sizes[P] = end, size
+        return ends.bytes_per_offset({P: end, Q: 1_000}).get(P)
+
+    assert look(0, 0) == 0.0
+    assert look(1, 70) == 70.0
+    assert look(80, 20_000_000) == 250_000.0
+    assert asked == [{P: 1, Q: 2}, {P: 1}, {P: 1}]
+    assert look(100, 20_001_000) == 250_000.0, "a quarter"
+    assert look(101, 20_200_000) == 200_000.0
+    assert look(40, 80) == 2.0, "another log"
+    log_sizes.errors.append(kafka_errors.KafkaConnectionError("gone"))
+    assert look(400, 800) is None, "unknown is better than wrong"
+    assert ends.bytes_per_offset({P: 400, Q: 1_000}) == {P: 2.0, Q: 0.5}
+
+
+def test_what_an_offset_takes_is_that_of_open_transactions_as_well(
+    query: Query, log_sizes: LogSizes
+) -> None:
+    """Their bytes, shared by the offsets before them, left one record for each batch."""
+    ends = query.membership.log_ends
+    query.group.high_watermarks[P] = 2_000
+    assert ends.bytes_per_offset({P: 0}) == {P: 5.0}
+    assert ends.bytes_per_offset({P: 2_001}) == {P: 5.0}
+    assert len(log_sizes.asked) == 1
 
 
 def test_a_leader_that_does_not_tell_leaves_out_only_its_own_partitions(
@@ -1209,6 +1297,92 @@ def test_positions_of_deleted_topics_do_not_pile_up(
     query.rounds(3)
     known = query.membership.state_without_ranges().positions
     assert known == {P: 150, hidden: 4, other: 5}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_assigned_when_it_was_deleted_is_not_this_querys_to_miss(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """The leader's metadata were those of before; the one that had it until then misses it."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    query = make(startingOffsets="earliest")
+    query.start()
+    if known:
+        group.members[0].assign(P)
+        query.rounds(3)
+        group.members[0].revoke(P)
+        query.rounds(8)  # it is not looked for any more
+        assert P in group.members[0].released
+    with group.changed:
+        group.committed.clear()
+        group.topics = set()
+        asked = group.lookups
+    group.members[0].may_poll.clear()
+    assert group.members[0].hangs.wait(PATIENCE_S)
+    group.members[0].assign(P)
+    group.members[0].may_poll.set()
+    query.rounds(8)
+    assert query.membership.plannable() == {}
+    assert query.membership.unpositioned() == []
+    assert query.membership.deletions.take() == {}
+    assert query.membership.deletions.take_gone_elsewhere() == {P}
+    assert group.lookups <= asked + 2, "as long as it is not there"
+    group.members[0].lose(P)
+    query.rounds(8)
+    assert query.membership.deletions.take() == {}
+    with group.changed:
+        group.topics = {"t"}
+    group.members[0].assign(P)
+    query.rounds(8)
+    assert query.membership.plannable() == {P: 0}
+
+
+@pytest.mark.parametrize("group_has", [None, 20])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_what_was_deleted_before_the_run_begins_and_is_created_anew_in_it_is_not_gone_on_in(
+    make: Callable[..., Query], group: Group, resumes: bool, group_has: int | None
+) -> None:
+    """At the old topic's position, the first records of the new one were passed over."""
+    gone, hidden = TopicPartition("gone", 0), TopicPartition("hidden", 0)
+    group.hidden = {"hidden"}
+    query = make(startingOffsets="latest")
+    if resumes:
+        query.membership.resume(
+            {P: 100, hidden: 7}, {gone: a_range(gone, 3, 50)}, {"ends": {"0": 50}}
+        )
+    query.membership.restore({P: 100, gone: 50, hidden: 7})
+    query.membership.start()
+    query.membership.initial_partitions()
+    patience = iter(range(PATIENCE_S * 50))
+    while (known := query.membership.state_without_ranges().positions).keys() != {P, hidden}:
+        assert next(patience, None) is not None, f"before the members join: {known}"
+        threading.Event().wait(0.02)
+    assert group.members[0].polls == 0
+    assert not query.membership.state_without_ranges().pending
+    group.hidden = set()
+    group.topics = {"t", "gone", "hidden"}
+    group.ends |= {gone: 60, hidden: 60}
+    if group_has is not None:
+        group.committed[gone] = group_has
+    query.start()
+    group.members[0].assign(P, gone, hidden)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 100, gone: group_has or 0, hidden: 7}
+
+
+def test_a_partition_that_the_checkpoint_knows_and_the_metadata_did_not_at_first_is_gone_on_in(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """They may be those of a broker that has just started."""
+    late = TopicPartition("late", 0)
+    group.topics = {"t", "late"}
+    group.ends[late] = 60
+    query = make(startingOffsets="latest")
+    query.membership.restore({late: 50})
+    query.start()
+    group.members[0].assign(late)
+    query.rounds(3)
+    assert query.membership.plannable() == {late: 50}
 
 
 @pytest.mark.parametrize("before", ["never had it", "handed it over", "a run that read nothing"])
@@ -1627,3 +1801,284 @@ def test_one_member_that_does_not_close_does_not_keep_the_others(
     monkeypatch.setattr(group.members[0], "close", broken)
     query.membership.stop()
     assert group.members[1].closed == 1
+
+
+# -- parallelRebalance=live -----------------------------------------------------------------------
+
+
+def test_a_partition_that_is_far_behind_goes_on_at_the_end_and_its_gap_is_handed_over(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed |= {P: 100, Q: 995}
+    query = make(parallelRebalance="live", catchUpThreshold="10", readers="2")
+    query.start()
+    first, second = group.members
+    first.assign(P, Q)
+    query.rounds()
+    membership = query.membership
+    assert membership.plannable() == {P: 1_000, Q: 995}
+    read = membership.catch_up.plan(UNLIMITED, None, DataLoss(True), group.ends)
+    assert read == {P: (a_range(P, 100, 1_000),)}
+    handed_out = membership.hand_out({}, {P: (a_range(P, 100, 300),)})
+    assert handed_out is not None
+    offset = offset_to_json(handed_out[2].offset("run", None, *handed_out[:2]))
+    assert offset["catch_up"] == {"t": {"0": [[100, 300]]}}
+    assert offset["gaps"] == {"t": {"0": [[300, 1000]]}}
+    membership.proofs.planned(offset)
+    first.revoke(P)
+    query.rounds()
+    assert first.delayed == {P}
+    assert membership.catch_up.plan(UNLIMITED, None, DataLoss(True), group.ends) == {}
+    membership.proofs.committed(offset)
+    query.rounds(3)
+    assert P in first.released, "the rest of the gap does not hold it back"
+    assert group.committed[P] == 300
+    second.assign(P, generation=2)
+    query.rounds(3)
+    assert membership.plannable()[P] == 1_000
+    read = membership.catch_up.plan(UNLIMITED, None, DataLoss(True), group.ends)
+    assert read == {P: (a_range(P, 300, 1_000),)}
+
+
+def test_a_partition_that_comes_back_with_a_backlog_of_another_owner_is_behind(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Who had it in between died before its first commit."""
+    group.committed[P] = 995
+    query = make(parallelRebalance="live", catchUpThreshold="10")
+    query.start()
+    (member,) = group.members
+    for generation, end, start in ((2, 1_000, 995), (3, 3_000, 995), (5, 6_000, 6_000)):
+        member.assign(P, generation=generation)
+        group.ends[P] = end
+        query.rounds(3)
+        assert query.membership.plannable() == {P: start}
+        query.membership.log_ends._ends_at = 0.0
+        assert query.membership.log_ends.end_offsets([P]) == {P: end}
+        member.revoke(P)
+        query.rounds(3)
+        assert query.membership.plannable() == {}
+
+
+def test_a_gap_that_another_owner_left_is_read_where_it_is(
+    make: Callable[..., Query], group: Group
+) -> None:
+    left = Remaining(900, (Gap(100, 120), Gap(300, 310)))
+    group.committed[P], group.metadata[P] = left.committed(), left.encode(bound_to=str(P))
+    query = make(parallelRebalance="live", catchUpThreshold="200")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    assert query.membership.plannable() == {P: 900}, "a hundred are no backlog"
+    read = query.membership.catch_up.plan(UNLIMITED, None, DataLoss(True), group.ends)
+    assert read == {P: (a_range(P, 100, 120), a_range(P, 300, 310))}
+    assert group.committed[P] == 100
+
+
+@pytest.mark.parametrize("offset", [50, 100, 120])
+def test_what_the_group_has_processed_beyond_where_sparks_own_source_ended_is_not_left_out(
+    make: Callable[..., Query], group: Group, offset: int
+) -> None:
+    """That source knows of no group, so what its query has not read is this one's to read."""
+    left = Remaining(800, (Gap(offset, 200),))
+    group.committed[P], group.metadata[P] = left.committed(), left.encode(bound_to=str(P))
+    query = make(parallelRebalance="live", catchUpThreshold="10")
+    query.membership.restore({P: 100}, None, [P])
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(4)
+    assert query.membership.plannable() == {P: 1_000}
+    read = query.membership.catch_up.plan(UNLIMITED, None, DataLoss(True), group.ends)
+    assert read == {P: (a_range(P, 100, 1_000),)}
+    assert (group.committed[P], group.metadata[P]) == (100, ""), "nor by the next owner"
+
+
+def test_who_reads_in_order_begins_at_the_lowest_offset_that_is_left(
+    make: Callable[..., Query], group: Group
+) -> None:
+    left = Remaining(900, (Gap(100, 120),))
+    group.committed[P], group.metadata[P] = left.committed(), left.encode(bound_to=str(P))
+    query = make()
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    assert query.membership.plannable() == {P: 100}
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_is_gone_of_a_gap_is_an_error_or_left_out(
+    make: Callable[..., Query],
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fails: bool,
+) -> None:
+    group.committed[P] = 100
+    query = make(parallelRebalance="live")
+    query.start()
+    group.members[0].assign(P)
+    group.ends[P] = 50_000
+    query.rounds()
+    begins = {P: 40_000}
+    monkeypatch.setattr(
+        FakeMember, "beginning_offsets_now", lambda member, partitions, timeout_ms: begins
+    )
+
+    def plan() -> Any:
+        return query.membership.catch_up.plan(UNLIMITED, None, DataLoss(fails), group.ends)
+
+    named = "t-0: offsets 100 to 39999, the log begins at 40000"
+    if fails:
+        with pytest.raises(DataLossError, match=named):
+            plan()
+        return
+    assert plan() == {P: (a_range(P, 40_000, 50_000),)}
+    assert named in caplog.text
+    query.rounds()
+    assert group.committed[P] == 40_000
+    membership = query.membership
+    membership.state_without_ranges()
+    assert not membership.wants_log(at_once=True)
+    handed_out = membership.hand_out({}, {P: (a_range(P, 41_000, 49_000),)})
+    assert handed_out is not None
+    membership.state_without_ranges()
+    begins[P] = 50_000
+    log_ends = membership.log_ends
+    log_ends._log_starts_at = 0.0
+    assert plan() == {}
+    named = "t-0: offsets 40000 to 40999, 49000 to 49999, the log begins at 50000"
+    assert named in caplog.text, "not what a batch has read"
+    assert membership.wants_log(at_once=True), "or it would show the gap until the next record"
+    assert membership.state_without_ranges().gaps == {}
+    assert not membership.wants_log(at_once=True)
+
+
+@pytest.mark.parametrize("created_anew", [True, False])
+@pytest.mark.parametrize("group_has", [True, False])
+def test_of_a_log_that_was_created_anew_nothing_is_caught_up(
+    make: Callable[..., Query],
+    group: Group,
+    caplog: pytest.LogCaptureFixture,
+    created_anew: bool,
+    group_has: bool,
+) -> None:
+    """What was truncated has older records as before. With its topic a group loses its offset."""
+    group.topic_ids = {"t": uuid4()}
+    if group_has:
+        group.committed[P] = 100
+    query = make(parallelRebalance="live", catchUpThreshold="10")
+    query.membership.restore({P: 1_000}, None, (), {P: [Gap(100, 1_000)]})
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    if created_anew:
+        group.topic_ids = {"t": uuid4()}
+    query.membership.commits.move_to({P: 600})
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 600}
+    truncated = group_has and not created_anew
+    read = query.membership.catch_up.plan(UNLIMITED, None, DataLoss(True), {P: 600})
+    assert read == ({P: (a_range(P, 100, 600),)} if truncated else {})
+    assert group.committed[P] == (100 if truncated else 600)
+    assert ("created anew: t-0" in caplog.text) == (not truncated)
+
+
+def test_a_log_that_shrinks_later_has_its_gaps_though_the_group_had_forgotten_it(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Its offsets had expired; but it was read where the checkpoint said."""
+    query = make(parallelRebalance="live", catchUpThreshold="10")
+    query.membership.restore({P: 990}, None, (), {P: [Gap(100, 990)]})
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    query.membership.proofs.committed(query.read(P, 990, 1_000))
+    query.rounds(3)
+    query.membership.commits.move_to({P: 600})
+    query.rounds(3)
+    read = query.membership.catch_up.plan(UNLIMITED, None, DataLoss(True), {P: 600})
+    assert read == {P: (a_range(P, 100, 600),)}
+
+
+def test_without_the_end_of_its_log_a_partition_does_not_start(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Its leader is away: nothing of it could be read, and the end would be another one later."""
+    group.committed[P] = 100
+    end = group.ends.pop(P)
+    query = make(parallelRebalance="live", catchUpThreshold="10")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    assert query.membership.plannable() == {}
+    group.ends[P] = end
+    query.rounds()
+    assert query.membership.plannable() == {P: end}
+
+
+@pytest.mark.parametrize(("age", "live"), [("1h", 100), ("0ms", 1_000)])
+def test_the_age_of_the_next_record_says_whether_a_partition_is_behind(
+    make: Callable[..., Query],
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    age: str,
+    live: int,
+) -> None:
+    """In the log of the fake members there is a record a ms, from time 0 on."""
+    monkeypatch.setattr("time.time", lambda: 1.0)
+    group.committed[P] = 100
+    query = make(parallelRebalance="live", catchUpThreshold=age)
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    assert query.membership.plannable() == {P: live}
+
+
+def test_a_gap_is_read_up_to_where_a_transaction_is_open(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Who reads uncommitted records has set it aside; a batch that read on would wait."""
+    group.committed |= {P: 100, Q: 100, R: 1_000}
+    query = make(parallelRebalance="live", catchUpThreshold="10")
+    query.start()
+    group.members[0].assign(P, Q, R)
+    query.rounds()
+    catch_up = query.membership.catch_up
+
+    def plan(ends: Mapping[TopicPartition, int], run: AvailableNowRun | None = None) -> Any:
+        return catch_up.plan(UNLIMITED, run, DataLoss(True), ends)
+
+    assert plan({P: 300, Q: 1_000}) == {P: (a_range(P, 100, 300),), Q: (a_range(Q, 100, 1_000),)}
+    assert plan({P: 100, R: 1_000}) == {}, "of Q no broker tells where it ends"
+    run = AvailableNowRun({P: 100, Q: 400, R: 1_000})
+    assert plan({P: 300, Q: 1_000}, run) == {Q: (a_range(Q, 100, 400),)}
+    assert plan({P: 300}, run) == {}
+    assert catch_up.unread(run) == {Q}, "for which it waits"
+    assert not catch_up.unread(None)
+
+
+def test_what_batches_before_have_caught_up_is_pending_until_it_is_proven(
+    make: Callable[..., Query], group: Group
+) -> None:
+    """Async progress tracking."""
+    group.committed[P] = 100
+    query = make(parallelRebalance="live", catchUpThreshold="10")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+
+    def catch_up(start: int, end: int) -> dict[str, Any]:
+        handed_out = query.membership.hand_out({}, {P: (a_range(P, start, end),)})
+        assert handed_out is not None
+        offset = offset_to_json(handed_out[2].offset("run", None, *handed_out[:2]))
+        query.membership.proofs.planned(offset)
+        return offset
+
+    first, second = catch_up(100, 200), catch_up(200, 300)
+    assert "pending_catch_up" not in first
+    assert second["pending_catch_up"] == {"t": {"0": [[100, 200]]}}
+    assert second["gaps"] == {"t": {"0": [[300, 1000]]}}
+    query.membership.proofs.committed(first)
+    query.rounds()
+    assert group.committed[P] == 200
+    assert catch_up(300, 400)["pending_catch_up"] == {"t": {"0": [[200, 300]]}}

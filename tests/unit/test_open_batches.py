@@ -8,9 +8,10 @@ import pytest
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.source.group.open_batches import OpenBatches
+from pyspark_kafka_rebalance.source.offset_json import offset_to_json
 from pyspark_kafka_rebalance.source.offsets import INITIAL_OFFSET
 
-INITIAL = INITIAL_OFFSET.to_json_dict()
+INITIAL = offset_to_json(INITIAL_OFFSET)
 
 
 def at(end: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import OptionError
+from pyspark_kafka_rebalance.source.event_time_options import EventTimeOptions
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, StartingOffsets
 
@@ -262,7 +263,22 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("maxRecordsPerPartition", {"maxRecordsPerPartition": "0"}),
     ("maxBytesPerTrigger", {"maxBytesPerTrigger": "0"}),
     ("parallelRebalance", {"parallelRebalance": "true"}),
-    ("maxTaskIdleMs", {"maxTaskIdleMs": "0"}),
+    ("parallelRebalance", {"parallelRebalance": "Live"}),
+    ("catchUpThreshold", {"catchUpThreshold": "5m"}),
+    ("catchUpThreshold", {"parallelRebalance": "live", "catchUpThreshold": "soon"}),
+    ("catchUpThreshold", {"parallelRebalance": "live", "catchUpThreshold": "-1"}),
+    ("catchUpBatchMs", {"parallelRebalance": "ordered", "catchUpBatchMs": "500"}),
+    ("catchUpBatchMs", {"parallelRebalance": "live", "catchUpBatchMs": "1s"}),
+    ("maxCatchUpOffsetsPerTrigger", {"maxCatchUpOffsetsPerTrigger": "1"}),
+    (
+        "maxCatchUpOffsetsPerTrigger",
+        {"parallelRebalance": "live", "maxCatchUpOffsetsPerTrigger": "0"},
+    ),
+    ("maxTaskIdleMs", {"maxTaskIdleMs": "-2"}),
+    ("maxTaskIdleMs", {"maxTaskIdleMs": "1s"}),
+    ("maxTimestampDrift", {"maxTimestampDrift": "5m"}),
+    ("maxTimestampDrift", {"maxTaskIdleMs": "-1", "maxTimestampDrift": "0"}),
+    ("maxTimestampDrift", {"maxTaskIdleMs": "0", "maxTimestampDrift": "-1ms"}),
     ("includeFetchMetadata", {"includeFetchMetadata": "true"}),
     ("kafkaConsumer.pollTimeoutMs", {"kafkaConsumer.pollTimeoutMs": "0"}),
     ("fetchOffset.numRetries", {"fetchOffset.numRetries": "-1"}),
@@ -289,6 +305,9 @@ BAD_BATCH: list[tuple[str, dict[str, str | None]]] = [
     ("startingOffsets", {"startingOffsets": "latest"}),
     ("startingOffsets", {"startingOffsets": '{"orders":{"0":5,"1":-1}}'}),
     ("kafka.group.id", {"startingOffsets": "group"}),
+    ("parallelRebalance", {"parallelRebalance": "ordered"}),
+    ("parallelRebalance", {"parallelRebalance": "live"}),
+    ("maxTaskIdleMs", {"maxTaskIdleMs": "-1"}),
     ("assign", {"subscribe": None, "assign": "orders"}),
     ("assign", {"subscribe": None, "assign": '{"orders":0}'}),
     ("assign", {"subscribe": None, "assign": '{"orders":[]}'}),
@@ -306,6 +325,14 @@ def test_a_bad_option_of_a_batch_is_named(culprit: str, changes: dict[str, str |
     with pytest.raises(OptionError) as raised:
         parse_batch(**changes)
     assert raised.value.option == culprit
+
+
+def test_the_order_of_timestamps_is_off_by_default() -> None:
+    assert parse().event_time is None
+    assert parse(maxTaskIdleMs="-1").event_time is None
+    assert parse(maxTaskIdleMs="0").event_time == EventTimeOptions(0, 0)
+    options = parse(maxTaskIdleMs="2000", maxTimestampDrift="5m").event_time
+    assert options == EventTimeOptions(2_000, 300_000)
 
 
 def test_a_batch_by_default() -> None:

@@ -30,6 +30,8 @@ class Owned:
 
     fetch_from: int
     goes_on: int = 0  # behind what was handed out last
+    sought: int | None = None  # and nothing handed out since
+    passed: set[int] = field(default_factory=set)  # by polls, whether there is a record or not
     handed_out: set[int] = field(default_factory=set)
     processed: set[int] = field(default_factory=set)
     any_worker: bool = False
@@ -43,7 +45,15 @@ class Owned:
 
     def position(self) -> int:
         """Problem 4: "offsets must be committed in order"."""
-        return min({self.goes_on} | self.in_processing())
+        goes_on = self.goes_on if self.sought is None else self.after_seek()
+        return min({goes_on} | self.in_processing())
+
+    def after_seek(self) -> int:
+        """Back: there. Forward: as far as polls were before; what was left out is not done."""
+        assert self.sought is not None
+        if self.sought <= self.goes_on:
+            return self.sought
+        return next(o for o in range(self.goes_on, 99) if o == self.sought or o not in self.passed)
 
 
 class Asynchronous(RuleBasedStateMachine):
@@ -83,16 +93,28 @@ class Asynchronous(RuleBasedStateMachine):
         records = [offset for offset in LOG if offset >= mine.fetch_from][:count]
         self.completion.hand_out(partition, records)
         if records:
-            before = mine.position() if mine.handed_out else -1
+            went_on = mine.sought is None and bool(mine.handed_out)
+            before = min({mine.goes_on} | mine.in_processing()) if mine.handed_out else -1
+            mine.moved_back |= not mine.handed_out and mine.sought is not None
+            mine.passed |= set(range(mine.goes_on if went_on else records[0], records[-1] + 1))
             mine.handed_out |= set(records)
             mine.processed -= set(records)  # handed out again: in processing again
             mine.fetch_from = mine.goes_on = records[-1] + 1
+            mine.sought = None
             mine.moved_back = mine.moved_back or mine.position() < before
 
     @rule(partition=partitions, offset=st.sampled_from(LOG))
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        if partition in self.owned:
-            self.owned[partition].fetch_from = offset
+        if (mine := self.owned.get(partition)) is None:
+            return
+        before = mine.position() if mine.handed_out else -1
+        mine.fetch_from = mine.sought = offset
+        self.completion.seek([partition], offset)
+        if mine.handed_out:
+            assert self.completion.position(partition) == mine.position()
+            if mine.any_worker and mine.position() > before:
+                self.commits.add({partition: mine.position()})
+                mine.committable = max(mine.committable, mine.position())
 
     @rule(partition=partitions, data=st.data())
     def workers_finish(self, partition: TopicPartition, data: st.DataObject) -> None:
@@ -108,7 +130,12 @@ class Asynchronous(RuleBasedStateMachine):
         before = mine.position()
         mine.processed |= set(offsets)
         mine.any_worker = True
-        moved, mine.moved_back = mine.moved_back or mine.position() != before, False
+        moved = mine.position() != before
+        # Back with the first of what was handed out again, and not by what is to come again.
+        goes_back = mine.sought is None or mine.sought >= min({mine.goes_on} | mine.in_processing())
+        if mine.moved_back and goes_back and min(offsets) < mine.goes_on:
+            moved = True
+        mine.moved_back = mine.moved_back and not moved
         advanced = self.completion.complete(partition, offsets)
         assert advanced == (mine.position() if moved else None)
         if advanced is not None:
@@ -121,7 +148,7 @@ class Asynchronous(RuleBasedStateMachine):
         "make sure to no longer commit anything from these partitions"."""
         mine = self.owned.get(partition)
         given = mine.handed_out if mine else set()
-        if given and min(given) <= offset <= max(given):
+        if mine and offset in mine.passed:
             return
         late = bool(self.before[partition]) and offset <= max(self.before[partition])
         with pytest.raises(PartitionsLostError if late else ValueError):

@@ -12,6 +12,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.checkpoint.built_in_start import start_of_first_batch
+from pyspark_kafka_rebalance.source.offset_json import offset_to_json
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.positions import main
 
@@ -32,10 +33,12 @@ def batch(root: Path, number: int, *sources: Any, committed: bool = True) -> Non
 
 def at(**others: int) -> dict[str, Any]:
     known = {"P": P, "Q": Q, "R": R}
-    return StreamOffset(
-        ranges={P: OffsetRange(*P, 5, others.pop("P"))} if "P" in others else {},
-        others={known[name]: position for name, position in others.items()},
-    ).to_json_dict()
+    return offset_to_json(
+        StreamOffset(
+            ranges={P: OffsetRange(*P, 5, others.pop("P"))} if "P" in others else {},
+            others={known[name]: position for name, position in others.items()},
+        )
+    )
 
 
 def test_the_position_of_every_partition_at_the_last_committed_batch(

@@ -10,8 +10,10 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import progress
+from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.offset_json import offset_to_json
 from pyspark_kafka_rebalance.source.offsets import MemberState, StreamOffset
 
 P, Q, R = (TopicPartition("orders", n) for n in range(3))
@@ -50,8 +52,8 @@ def reported(
         "sources": [
             {
                 "description": "a source",
-                "startOffset": None if start is None else start.to_json_dict(),
-                "endOffset": None if end is None else end.to_json_dict(),
+                "startOffset": None if start is None else offset_to_json(start),
+                "endOffset": None if end is None else offset_to_json(end),
                 "latestOffset": None if latest is None else ends,
             }
         ],
@@ -278,8 +280,48 @@ def test_as_a_data_frame_numbers_stay_integers() -> None:
     table = progress([reported(FIRST, FIRST, {P: 150, R: 33})])
     frame = table.to_pandas()
     assert list(frame.columns) == [
-        *("topic", "partition", "member", "position", "end_offset", "lag", "state")
+        *("topic", "partition", "member", "position", "end_offset", "lag", "state"),
+        "catch_up_lag",
     ]
     assert frame["position"].dtype == "Int64"
     assert frame["position"].isna().tolist() == [False, False, True]
     assert list(progress(None).to_pandas().columns) == list(frame.columns)
+
+
+def caught_up(number: int, at_s: int, took_ms: int, read: int, left: int) -> dict[str, Any]:
+    """A batch that has read so many offsets of a gap of P; Q has none."""
+    end = replace(
+        batch((P, 900, 910), (Q, 5, 10), owned_by=((P, Q),)),
+        catch_up={P: (OffsetRange("orders", 0, 0, read),)} if read else {},
+        gaps={P: (Gap(500, 500 + left - 100), Gap(700, 800))} if left else {},
+    )
+    return {
+        **reported(batch((P, 890, 900)), end, {P: 910, Q: 10}, number),
+        "timestamp": f"2026-11-21T12:00:{at_s:02d}.000Z",
+        "durationMs": {"triggerExecution": took_ms},
+    }
+
+
+def test_what_is_left_of_gaps_and_how_long_it_takes() -> None:
+    found = progress([caught_up(1, 0, 500, 100, 250), caught_up(2, 3, 1_000, 100, 150)])
+    assert {(row.partition, row.lag, row.catch_up_lag) for row in found} == {(0, 0, 150), (1, 0, 0)}
+    assert found.catch_up_lag == 150
+    assert found.catch_up_ends_in_s == pytest.approx(150 / (200 / 4))
+    text = str(found)
+    assert text.splitlines()[0].endswith("2 partitions, lag 0, 150 to catch up, done in about 3 s")
+    assert text.splitlines()[1].endswith("state     catch-up lag")
+    assert "<th style=" in found._repr_html_()
+    assert "catch-up lag</th>" in found._repr_html_()
+    assert found.to_pandas()["catch_up_lag"].sum() == 150
+
+
+def test_when_gaps_are_done_nothing_is_said_of_them() -> None:
+    found = progress([caught_up(1, 0, 500, 100, 150), caught_up(2, 3, 1_000, 150, 0)])
+    assert (found.catch_up_lag, found.catch_up_ends_in_s) == (0, 0.0)
+    assert "catch" not in str(found) + found._repr_html_()
+
+
+def test_gaps_that_no_batch_has_read_of_end_nobody_knows_when() -> None:
+    found = progress([caught_up(1, 0, 500, 0, 150)])
+    assert (found.catch_up_lag, found.catch_up_ends_in_s) == (150, None)
+    assert str(found).splitlines()[0].endswith("lag 0, 150 to catch up")

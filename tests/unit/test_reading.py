@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import reading
+from pyspark_kafka_rebalance.source.offsets import RebalanceEvent
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import ReadTask, TaskRange
 from pyspark_kafka_rebalance.source.schema import arrow_schema
@@ -70,3 +72,25 @@ def test_rows_are_marked_lost_up_to_an_offset(lost_below, marks):
         assert beside.column("partition").to_pylist() == [3] * len(some)
         rows += beside.column("lost").to_pylist()
     assert rows == [mark == "1" for mark in marks]
+
+
+def test_rows_of_gaps_say_so_and_others_do_not():
+    options = SourceOptions.parse(
+        {
+            "kafka.bootstrap.servers": "h:1",
+            "subscribe": "t",
+            "kafka.group.id": "g",
+            "parallelRebalance": "live",
+            "includeRebalanceEvents": "true",
+        },
+        default_readers=1,
+    )
+    schema = arrow_schema(options)
+    for catch_up in (False, True):
+        one = TaskRange(OffsetRange("t", 3, 10, 14), 41, False, catch_up=catch_up)
+        records = pa.RecordBatch.from_pylist([{"offset": 10}, {"offset": 11}], schema)
+        rows = reading.ConstantColumns(one, schema).beside(records)
+        assert rows.column("catch_up").to_pylist() == [catch_up] * 2
+    event = RebalanceEvent("assigned", TopicPartition("t", 3), 41)
+    (rows,) = reading.read_task(ReadTask(events=(event,)), options)
+    assert rows.column("catch_up").to_pylist() == [False]

@@ -24,6 +24,7 @@ ROOMS = [
     "settings",
     "fetch",
     "consumer",
+    "producer",
     "source",
     "testing",
     "demo",
@@ -31,8 +32,11 @@ ROOMS = [
 
 #: In ``source/``, what lies below each of its own rooms: they import nothing else of it.
 SHARED = {
+    "catch_up_options",
     "cluster_query",
     "driver_sources",
+    "event_time_options",
+    "offset_json",
     "offsets",
     "options",
     "partition_json",
@@ -46,7 +50,7 @@ SOURCE_ROOMS = {
 }
 
 #: Where private names of kafka-python are used. What is used is named there to `require_names`.
-SEAMS = ["consumer/kafka_python/", "transport/", "fetch/connections.py"]
+SEAMS = ["consumer/kafka_python/", "producer/kafka_python/", "transport/", "fetch/connections.py"]
 
 
 def module_of(path: Path) -> str:
@@ -112,7 +116,7 @@ def test_a_room_of_the_source_knows_nothing_of_those_above_it(room: str) -> None
     assert upwards == []
 
 
-@pytest.mark.parametrize("room", ["fetch", "source", "consumer"])
+@pytest.mark.parametrize("room", ["fetch", "source", "consumer", "producer"])
 def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
     for path in (PACKAGE / room).rglob("*.py"):
         assert "pytest" not in {name.partition(".")[0] for name in imported_by(path)}, path

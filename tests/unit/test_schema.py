@@ -24,6 +24,11 @@ OURS = ["revoking", "lost", "generation"]
         ({}, [*PLAIN, *OURS]),
         ({"includeHeaders": "true"}, [*PLAIN, "headers", *OURS]),
         ({"includeRebalanceEvents": "true"}, [*PLAIN, *OURS, "event"]),
+        ({"parallelRebalance": "live"}, [*PLAIN, *OURS, "catch_up"]),
+        (
+            {"parallelRebalance": "live", "includeRebalanceEvents": "true"},
+            [*PLAIN, *OURS, "catch_up", "event"],
+        ),
         (
             {"includeHeaders": "true", "includeRebalanceEvents": "true"},
             [*PLAIN, "headers", *OURS, "event"],

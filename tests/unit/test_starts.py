@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
 from pyspark_kafka_rebalance.source.group.starts import Starts
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, Start
@@ -154,15 +156,21 @@ def test_only_where_it_matters_is_it_asked_what_is_new_to_the_group() -> None:
     assert sorted(known.maybe_new_to_group()) == [P, Q]
 
 
-def test_the_group_goes_back_to_where_sparks_own_source_ended_and_never_forward() -> None:
+def test_the_group_goes_back_to_where_sparks_own_source_ended() -> None:
     known = starts()
     known.restore([P, Q, R], None, [P, Q])
     positions = {P: 150, Q: 10, R: 30}
-    assert known.set_back({P: 900, Q: 5, R: 900}, positions) == {P: 150}
-    assert known.set_back({P: 150}, positions) == {}
+    owed = {P: Remaining(900), Q: Remaining(5), R: Remaining(900)}
+    assert known.set_back(owed, positions) == {P: 150}
+    assert known.set_back({P: Remaining(150)}, positions) == {}
+    assert known.set_back({P: Remaining(150, (Gap(20, 30),))}, positions) == {}
+    beyond = {P: Remaining(900, (Gap(20, 30),)), Q: Remaining(900, (Gap(10, 899),))}
+    assert known.set_back(beyond, positions) == {P: 150, Q: 10}, "whatever its offset is"
     known.started(P)
     assert known.imported == {Q}
-    assert known.set_back({P: 900}, positions) == {}, "from now on a partition like any other"
+    assert known.set_back({P: Remaining(900)}, positions) == {}, (
+        "from now on a partition like any other"
+    )
 
 
 def test_what_a_resumed_batch_has_imported_stands_against_the_older_offset() -> None:

@@ -7,20 +7,28 @@ import json
 import pickle
 import signal
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, names_of
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source import end_of_run as end_of_run_module
 from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
 from pyspark_kafka_rebalance.source.group.batch_state import BatchState
+from pyspark_kafka_rebalance.source.group.left_behind import LeftBehind
+from pyspark_kafka_rebalance.source.offset_json import offset_to_json, parse_offset
 from pyspark_kafka_rebalance.source.offsets import RebalanceEvent, StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
@@ -40,7 +48,10 @@ class FakeMembership:
         self.client_id = client_id
         # Its rooms.
         self.joining = self.proofs = self.commits = self.log_ends = self
-        self.coverage = self.foreign_ranges = self.deletions = self
+        self.coverage = self.foreign_ranges = self.deletions = self.record_times = self
+        self.catch_up = SimpleNamespace(
+            plan=self.plan_catch_up, unread=lambda run: run and self.below.keys()
+        )
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -66,11 +77,14 @@ class FakeMembership:
         self.changes: list[Callable[[], None]] = []  # one for each wait
         self.gone: set[TopicPartition] = set()
         self.progress_is_asynchronous = False
+        self.below: dict[TopicPartition, tuple[OffsetRange, ...]] = {}  # what a batch catches up
         self.untold: dict[TopicPartition, int | None] = {}
         self.delivered: dict[TopicPartition, int] = {}  # by others, below these offsets
         self.resumed: list[tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetRange]]] = []
         self.looks = 0
         self.nobodys: set[TopicPartition] = set()  # neither this member's nor a live other's
+        self.read_by_group: set[TopicPartition] = set()
+        self.gone_elsewhere: set[TopicPartition] = set()
         self.within_s = 60.0
         self.patience_s: float | None = None
         self.others = True  # in the group
@@ -141,9 +155,11 @@ class FakeMembership:
         positions: Mapping[TopicPartition, int],
         initial: frozenset[TopicPartition] | None,
         imported: Collection[TopicPartition],
+        gaps: Mapping[TopicPartition, Sequence[Gap]] | None = None,
     ) -> None:
         self.calls.append("restore")
         self.restored = dict(positions)
+        self.gaps = dict(gaps or {})
         self.imported = frozenset(imported)
         if initial is not None:
             self.initial = initial
@@ -154,7 +170,10 @@ class FakeMembership:
         ranges: Mapping[TopicPartition, OffsetRange],
         end: dict[str, Any],
         imported: Collection[TopicPartition],
+        catch_up: Mapping[TopicPartition, Sequence[OffsetRange]] | None = None,
+        gaps: Mapping[TopicPartition, Sequence[Gap]] | None = None,
     ) -> None:
+        self.caught_up, self.gaps = dict(catch_up or {}), dict(gaps or {})
         assert not self.joined, "its members could have got what the batch reads"
         self.resumed.append((dict(proven), dict(ranges)))
         self.last = end
@@ -163,6 +182,18 @@ class FakeMembership:
         assert self.joined
         self.looks += 1
         return {p: offset for p, offset in self.delivered.items() if p in ranges}
+
+    def owed(
+        self, reads: Mapping[TopicPartition, Sequence[OffsetRange]]
+    ) -> dict[TopicPartition, Remaining]:
+        assert self.joined
+        self.looks += 1
+        return {p: Remaining(at) for p, at in self.delivered.items() if p in reads}
+
+    def plan_catch_up(
+        self, limit: Any, run: Any, loss: Any, ends: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, Sequence[OffsetRange]]:
+        return {p: pieces for p, pieces in self.below.items() if self.joined and p in ends}
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         return self.initial
@@ -209,6 +240,20 @@ class FakeMembership:
         told, self.untold = self.untold, {}
         return told
 
+    def take_gone_elsewhere(self) -> set[TopicPartition]:
+        told, self.gone_elsewhere = self.gone_elsewhere, set()
+        return told
+
+    def left_behind(self) -> LeftBehind:
+        assert self.calls[-1] == "stop"
+        untold = [RebalanceEvent("lost", P, 41)]
+        return LeftBehind(untold, known={P: 40, R: 7}, heard={P: 30}, gaps={P: (Gap(10, 30),)})
+
+    def go_on(self, before: LeftBehind) -> None:
+        assert self.calls[-1] == "restore"
+        assert before.heard == {P: 30}
+        self.events += before.untold
+
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         return dict(self.ends)
 
@@ -216,13 +261,19 @@ class FakeMembership:
         self.moved.append(positions)
         self.positions |= positions
 
-    def hand_out(self, planned: Mapping[TopicPartition, OffsetRange]) -> Handed | None:
+    def hand_out(
+        self,
+        planned: Mapping[TopicPartition, OffsetRange],
+        catch_up: Mapping[TopicPartition, Sequence[OffsetRange]],
+    ) -> Handed | None:
         ranges = {p: r for p, r in planned.items() if p not in self.leave_out}
-        if not ranges and not self.events:
+        caught_up = {p: pieces for p, pieces in catch_up.items() if p not in self.leave_out}
+        if not ranges and not caught_up and not self.events:
             return None
+        self.below = {}
         self.positions |= {p: r.end for p, r in ranges.items()}
         events, self.events = self.events, []
-        return ranges, events, self.state_of(ranges)
+        return ranges, events, replace(self.state_of({*ranges, *caught_up}), catch_up=caught_up)
 
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
         return BatchState(
@@ -313,7 +364,7 @@ def running(
 
 
 def ends_of(offset: dict[str, Any]) -> dict[TopicPartition, int]:
-    return {p: r.end for p, r in StreamOffset.parse(offset).ranges.items()}
+    return {p: r.end for p, r in parse_offset(offset).ranges.items()}
 
 
 def ranges_of(tasks: Collection[Any]) -> dict[TopicPartition, TaskRange]:
@@ -325,12 +376,14 @@ def ranges_of(tasks: Collection[Any]) -> dict[TopicPartition, TaskRange]:
 
 def a_logged_batch() -> dict[str, Any]:
     """As it comes back from the checkpoint."""
-    offset = StreamOffset(
-        ranges={P: OffsetRange("t", 0, 100, 150)},
-        others={R: 7},
-        revoking=frozenset({P}),
-        run="kafka_deferred-dead",
-    ).to_json_dict()
+    offset = offset_to_json(
+        StreamOffset(
+            ranges={P: OffsetRange("t", 0, 100, 150)},
+            others={R: 7},
+            revoking=frozenset({P}),
+            run="kafka_deferred-dead",
+        )
+    )
     return json.loads(json.dumps(offset))  # type: ignore[no-any-return]
 
 
@@ -377,23 +430,23 @@ def test_where_nobody_else_is_in_the_group_the_first_batch_has_what_there_is(
 def test_the_run_is_named_without_other_members_even_when_there_is_nothing_to_read(
     make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
-    before = StreamOffset(run="before").to_json_dict()
+    before = offset_to_json(StreamOffset(run="before"))
     reader = make()
     reader._started()
     (membership,) = memberships
     membership.others = False
     offset = reader.latestOffset(before, UNLIMITED)
-    assert StreamOffset.parse(offset).run == membership.client_id
+    assert parse_offset(offset).run == membership.client_id
     assert reader.latestOffset(offset, UNLIMITED) is offset
 
 
 def test_the_warm_up_after_a_restart_is_another_batch_and_forgets_nothing(
     make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
-    start = StreamOffset(others={R: 7}, warm_up=1).to_json_dict()
+    start = offset_to_json(StreamOffset(others={R: 7}, warm_up=1))
     first = make().latestOffset(start, UNLIMITED)
     assert first != start, "Spark would run no batch"
-    assert StreamOffset.parse(first).others == {R: 7}
+    assert parse_offset(first).others == {R: 7}
     assert memberships[0].restored == {R: 7}
 
 
@@ -408,18 +461,18 @@ def test_the_partitions_that_a_query_finds_first_are_kept_until_it_reads(
     make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
     found = make().latestOffset(make().initialOffset(), UNLIMITED)
-    assert StreamOffset.parse(found).initial == {P, Q}
+    assert parse_offset(found).initial == {P, Q}
     memberships.clear()
     restarted = make()
-    found_before = StreamOffset(initial=frozenset({R}), warm_up=1).to_json_dict()
+    found_before = offset_to_json(StreamOffset(initial=frozenset({R}), warm_up=1))
     again = restarted.latestOffset(found_before, UNLIMITED)
-    assert StreamOffset.parse(again).initial == {R}
+    assert parse_offset(again).initial == {R}
     (membership,) = memberships
     membership.events = [RebalanceEvent("assigned", P, 41)]
     events = restarted.latestOffset(again, UNLIMITED)
-    assert StreamOffset.parse(events).initial == {R}
+    assert parse_offset(events).initial == {R}
     membership.positions, membership.ends = {P: 100}, {P: 150}
-    read = StreamOffset.parse(restarted.latestOffset(events, UNLIMITED))
+    read = parse_offset(restarted.latestOffset(events, UNLIMITED))
     assert (read.ranges.keys(), read.initial) == ({P}, None)
 
 
@@ -428,7 +481,7 @@ def test_a_run_that_ends_without_a_record_has_a_batch_once(
 ) -> None:
     reader = make()
     first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert StreamOffset.parse(first).initial == {P, Q}
+    assert parse_offset(first).initial == {P, Q}
     assert reader.latestOffset(first, ReadAllAvailable()) is first
     assert make().latestOffset(first, ReadAllAvailable()) is first
 
@@ -440,7 +493,7 @@ def test_where_partitions_start_is_logged_by_a_batch_without_records(running: Ru
     assert running.trigger() == running.start, "there are records to come, perhaps"
     membership.quiet, membership.restored = True, {P: 100, Q: 200}
     end = running.trigger()
-    assert StreamOffset.parse(end).positions() == {P: 100, Q: 200}
+    assert parse_offset(end).positions() == {P: 100, Q: 200}
     assert running.reader.partitions(running.start, end) == []
 
 
@@ -452,7 +505,7 @@ def test_a_run_that_ends_logs_where_partitions_start_at_once(
     (membership,) = memberships
     membership.unlogged, membership.quiet, membership.restored = True, False, {P: 100}
     end = reader.latestOffset(first, ReadAllAvailable())
-    assert StreamOffset.parse(end).positions() == {P: 100}
+    assert parse_offset(end).positions() == {P: 100}
 
 
 BUILT_IN = {"t": {"0": 150, "2": 7}}
@@ -464,7 +517,7 @@ def test_a_checkpoint_of_sparks_own_source_is_gone_on_from(
     first = make().latestOffset(BUILT_IN, UNLIMITED)
     (membership,) = memberships
     assert membership.restored == {P: 150, R: 7}
-    logged = StreamOffset.parse(first)
+    logged = parse_offset(first)
     assert (logged.positions(), logged.imported) == ({P: 150, R: 7}, {P, R})
 
 
@@ -475,7 +528,7 @@ def test_a_batch_of_sparks_own_source_that_was_not_completed_is_read_again(
     tasks = reader.partitions({"t": {"0": 100, "2": 7}}, BUILT_IN)
     assert {p: (r.range.start, r.range.end) for p, r in ranges_of(tasks).items()} == {P: (100, 150)}
     assert memberships[0].resumed == [({P: 100, R: 7}, {P: OffsetRange("t", 0, 100, 150)})]
-    following = StreamOffset.parse(reader.latestOffset(BUILT_IN, UNLIMITED))
+    following = parse_offset(reader.latestOffset(BUILT_IN, UNLIMITED))
     assert memberships[0].restored == {P: 150, R: 7}
     assert following.imported == {P, R}
 
@@ -502,7 +555,7 @@ def test_no_warm_up_after_a_replay(
     logged = a_logged_batch()
     reader.partitions(reader.initialOffset(), logged)
     end = reader.latestOffset(logged, UNLIMITED)
-    assert StreamOffset.parse(end).warm_up is None
+    assert parse_offset(end).warm_up is None
     (membership,) = memberships
     assert membership.restored == {P: 150, R: 7}
     assert membership.joined
@@ -625,7 +678,7 @@ def test_available_now_does_not_end_while_it_is_not_known_whether_records_are_go
 def test_available_now_names_what_it_waited_for_in_vain(
     available_now: Callable[..., AvailableNow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_module, "_POSTPONED_AT_MOST_S", 0.0)
+    monkeypatch.setattr(end_of_run_module, "POSTPONED_AT_MOST_S", 0.0)
     run = available_now()
     run.membership.ends.clear()
     with pytest.raises(KafkaRebalanceError, match=r"not read to the end.*: t-0, t-1"):
@@ -661,6 +714,53 @@ def test_available_now_does_not_pass_over_a_partition_that_was_deleted(
             run.next()
     else:
         assert run.next() == {}
+
+
+def test_available_now_does_not_miss_what_it_has_read_to_its_end(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    """Created anew, at once or after it was found deleted, it is another topic."""
+    run = available_now()
+    run.membership.positions = {P: 100}
+    assert run.next() == {P: 150}
+    run.membership.positions[Q] = 200
+    run.membership.ends[P] = 1
+    assert run.next() == {Q: 250}
+    run.membership.untold = {P: 150}
+    run.membership.positions[P], run.membership.ends[P] = 0, 400
+    assert run.next() == {}
+
+
+@pytest.mark.parametrize("how", ["read by the run", "read by the group", "read by nobody"])
+def test_available_now_misses_what_was_deleted_elsewhere_only_if_it_was_not_read_to_its_end(
+    available_now: Callable[..., AvailableNow], how: str
+) -> None:
+    run = available_now()
+    if how != "read by the run":
+        del run.membership.positions[Q]
+    assert run.next() == ({P: 150, Q: 250} if how == "read by the run" else {P: 150})
+    if how == "read by the group":
+        run.membership.read_by_group = {Q}
+    # It is there again, assigned, and longer than before.
+    run.membership.gone_elsewhere = {Q}
+    run.membership.positions[Q], run.membership.ends[Q] = 0, 400
+    if how == "read by nobody":
+        with pytest.raises(DataLossError, match="t-1: read to 0, deleted"):
+            run.next()
+    else:
+        assert run.next() == {}
+
+
+def test_available_now_misses_nothing_of_a_deleted_partition_that_the_group_had_read(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now()
+    del run.membership.positions[Q]
+    run.membership.read_by_group = {Q}
+    run.membership.nobodys = run.membership.gone = {Q}
+    assert run.next() == {P: 150}
+    run.membership.changes = [run.membership.nobodys.clear]
+    assert run.next() == {}
 
 
 def test_available_now_leaves_to_another_member_what_has_moved(
@@ -810,7 +910,7 @@ def test_a_run_with_an_end_waits_for_the_sizes_that_bytes_are_bounded_by(
 def test_a_run_with_an_end_names_what_had_no_size_for_too_long(
     available_now: Callable[..., AvailableNow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_module, "_POSTPONED_AT_MOST_S", 0.0)
+    monkeypatch.setattr(end_of_run_module, "POSTPONED_AT_MOST_S", 0.0)
     run = available_now(maxBytesPerTrigger="1000")
     run.membership.sizes = {P: 1.0}
     assert run.next() == {P: 150}
@@ -824,7 +924,7 @@ def test_a_stream_without_a_limit_is_not_taken_for_once(
     reader = make()
     limit = reader.getDefaultReadLimit()
     assert not isinstance(limit, ReadAllAvailable)
-    assert StreamOffset.parse(reader.latestOffset(reader.initialOffset(), limit)).warm_up == 1
+    assert parse_offset(reader.latestOffset(reader.initialOffset(), limit)).warm_up == 1
     limited = make(maxOffsetsPerTrigger="10").getDefaultReadLimit()
     assert limited == ReadMaxRows(10)
 
@@ -836,7 +936,7 @@ def test_a_stream_without_a_limit_is_not_taken_for_once(
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, to be set."""
     now = [1_000.0]
-    monkeypatch.setattr(stream_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
@@ -874,7 +974,7 @@ def test_a_trigger_waits_no_longer_than_it_may(clock: list[float], patient: Runn
 def test_events_do_not_wait_for_records(clock: list[float], patient: Running) -> None:
     patient.membership.ends = {P: 150, Q: 200}
     patient.membership.events = [RebalanceEvent("revoke_requested", P, 41)]
-    offset = StreamOffset.parse(patient.trigger())
+    offset = parse_offset(patient.trigger())
     assert [event.event for event in offset.events] == ["revoke_requested"]
     assert not offset.ranges
 
@@ -937,14 +1037,14 @@ def test_the_offset_says_what_the_group_said(running: Running) -> None:
     membership = running.membership
     membership.revoking, membership.lost, membership.restored = {P}, {R}, {R: 7}
     membership.events = [RebalanceEvent("lost", R, 41)]
-    offset = StreamOffset.parse(running.trigger())
+    offset = parse_offset(running.trigger())
     assert offset.positions() == {P: 150, Q: 250, R: 7}
     (member,) = offset.members
     assert (member.generation, member.partitions) == (41, (P, Q))
     assert (offset.revoking, offset.lost) == ({P}, {R})
     assert offset.events == (RebalanceEvent("lost", R, 41),)
     assert offset.run == membership.client_id
-    assert running.membership.last == offset.to_json_dict()
+    assert running.membership.last == offset_to_json(offset)
 
 
 def test_events_alone_make_a_batch(running: Running) -> None:
@@ -1000,7 +1100,7 @@ def test_a_position_after_the_beginning_of_an_open_transaction_waits_for_its_end
     assert running.trigger() is running.start
     assert (membership.moved, membership.positions[P]) == ([], 100)
     membership.ends = {P: 121, Q: 250}
-    offset = StreamOffset.parse(running.trigger())
+    offset = parse_offset(running.trigger())
     assert (offset.ranges[P].start, offset.ranges[P].end) == (100, 121)
 
 
@@ -1041,7 +1141,7 @@ def test_after_tolerated_data_loss_the_stream_goes_on_at_the_end(
     assert running.trigger() is running.start
     assert running.membership.moved == [{P: 40}]
     running.membership.ends = {P: 45, Q: 250}
-    offset = StreamOffset.parse(running.trigger())
+    offset = parse_offset(running.trigger())
     assert (offset.ranges[P].start, offset.ranges[P].end) == (40, 45)
 
 
@@ -1104,7 +1204,7 @@ def test_the_members_join_before_a_replay_is_read(
     """Else another query takes its partitions over while it is read, and nobody says so."""
     reader = make()
     before = StreamOffset(ranges={P: OffsetRange("t", 0, 90, 100), Q: OffsetRange("t", 1, 0, 9)})
-    tasks = ranges_of(reader.partitions(before.to_json_dict(), a_logged_batch()))
+    tasks = ranges_of(reader.partitions(offset_to_json(before), a_logged_batch()))
     (membership,) = memberships
     assert membership.calls == ["start", "join"]
     assert membership.resumed == [({P: 100, Q: 9, R: 7}, {P: OffsetRange("t", 0, 100, 150)})]
@@ -1140,7 +1240,7 @@ def test_a_replay_from_before_what_is_pending_reads_that_as_well(
         P: (100, 150),
         Q: (200, 250),
     }
-    logged = StreamOffset(ranges={P: OffsetRange("t", 0, 0, 60)}).to_json_dict()
+    logged = offset_to_json(StreamOffset(ranges={P: OffsetRange("t", 0, 0, 60)}))
     theirs = ranges_of(make().partitions(logged, json.loads(json.dumps(end))))
     read = {p: (r.range.start, r.range.end) for p, r in theirs.items()}
     assert read == {P: (60, 150), Q: (200, 250), R: (0, 7)}
@@ -1158,7 +1258,7 @@ def test_an_empty_batch_makes_spark_commit_what_is_not_proven(
     end = running.trigger()
     assert end != running.start
     assert ends_of(end) == {}
-    assert StreamOffset.parse(end).pending == running.membership.pending
+    assert parse_offset(end).pending == running.membership.pending
     assert ranges_of(running.reader.partitions(running.start, end)) == {}
     restarted = make()
     assert restarted.partitions(end, end) == []
@@ -1168,7 +1268,7 @@ def test_a_replay_without_ranges_asks_nobody(
     make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
     reader = make(readers="2")
-    end = StreamOffset(warm_up=1).to_json_dict()
+    end = offset_to_json(StreamOffset(warm_up=1))
     assert len(reader.partitions(reader.initialOffset(), end)) == 2
     assert memberships == []
 
@@ -1245,7 +1345,7 @@ def test_a_signal_during_stop_does_not_end_it(running: Running) -> None:
 
 
 def run_of(offset: dict[str, Any]) -> str:
-    run = StreamOffset.parse(offset).run
+    run = parse_offset(offset).run
     assert run is not None
     return run
 
@@ -1326,7 +1426,11 @@ def test_who_asked_to_stop_is_gone(
     assert left.calls[-1] == "stop"
     assert answer_of(run_of(end)) == "absent"
     assert run_of(warm_up) == joined.client_id != left.client_id
-    assert joined.restored == ends_of(end)
+    assert joined.restored == {P: 40}, "Spark's log has where they ended before"
+    assert joined.events == left.left_behind().untold
+    joined.positions = {}
+    rows = running.reader.latestOffset(warm_up, UNLIMITED)
+    assert list(parse_offset(rows).events) == left.left_behind().untold
 
 
 def test_who_asked_to_stop_is_gone_and_nothing_proves_where_spark_stands(running: Running) -> None:
@@ -1353,7 +1457,7 @@ def test_the_run_is_named_after_a_replay_even_when_there_is_nothing_to_read(
     assert reader.latestOffset(named, UNLIMITED) == named
 
 
-@pytest.mark.parametrize("start", [StreamOffset().to_json_dict(), a_logged_batch()])
+@pytest.mark.parametrize("start", [offset_to_json(StreamOffset()), a_logged_batch()])
 def test_the_run_is_named_without_a_warm_up_even_when_there_is_nothing_to_read(
     memberships: list[FakeMembership], start: dict[str, Any]
 ) -> None:
@@ -1361,5 +1465,119 @@ def test_the_run_is_named_without_a_warm_up_even_when_there_is_nothing_to_read(
     reader = KafkaDeferredStreamReader(parse(), trigger_is_told=False)
     named = reader.latestOffset(start, UNLIMITED)
     assert run_of(named) == memberships[0].client_id
-    assert StreamOffset.parse(named).warm_up is None
+    assert parse_offset(named).warm_up is None
     assert reader.latestOffset(named, UNLIMITED) == named
+
+
+# -- parallelRebalance=live -----------------------------------------------------------------------
+
+
+def below(start: int, end: int) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
+    return {P: (OffsetRange("t", 0, start, end),)}
+
+
+LIVE = {"parallelRebalance": "live"}
+A_GAP = StreamOffset(
+    ranges={P: OffsetRange("t", 0, 100, 150)},
+    others={R: 7},
+    catch_up=below(10, 20),
+    gaps={P: (Gap(20, 30),)},
+    run="kafka_deferred-dead",
+)
+
+
+@pytest.mark.parametrize("mode", ["live", "ordered"])
+def test_who_reads_on_after_an_abandoned_stop_catches_up_what_it_left(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership], mode: str
+) -> None:
+    """It may have set aside what no offset of Spark's has."""
+    running = Running(make(parallelRebalance=mode), memberships)
+    end = running.trigger()
+    assert ask_to_stop(run_of(end), None, 0)
+    running.reader.latestOffset(end, UNLIMITED)
+    assert memberships[-1].gaps == ({P: (Gap(10, 30),)} if mode == "live" else {})
+
+
+def test_a_batch_catches_up_though_nothing_is_live(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    running = Running(make(**LIVE), memberships)
+    running.membership.ends = dict(running.membership.positions)
+    assert running.trigger() == running.start, "nothing to read"
+    running.membership.below = below(10, 20)
+    offset = running.trigger()
+    assert offset["catch_up"] == {"t": {"0": [[10, 20]]}}
+    assert offset["ranges"] == {}
+    assert "initial" not in offset["state"]
+    tasks = running.reader.partitions(running.start, offset)
+    assert [[(r.range.start, r.catch_up) for r in t.value.ranges] for t in tasks] == [[(10, True)]]
+
+
+def test_available_now_does_not_end_before_a_broker_that_is_away_has_its_gaps_read(
+    available_now: Callable[..., AvailableNow],
+) -> None:
+    run = available_now(**LIVE)
+    membership = run.membership
+    assert run.next() == {P: 150, Q: 250}
+    del membership.ends[P]
+    membership.below = below(10, 20)
+    membership.changes = [lambda: membership.ends.update({P: 150})]
+    run.start = run.trigger()
+    assert run.start["catch_up"] == {"t": {"0": [[10, 20]]}}
+    assert run.trigger() == run.start
+
+
+def test_live_ranges_come_first_in_a_batch(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    running = Running(make(**LIVE), memberships)
+    running.membership.below = below(10, 20)
+    running.membership.delivered = {P: 15}
+    offset = running.trigger()
+    tasks = running.reader.partitions(running.start, offset)
+    found = [(r.range.start, r.catch_up, r.lost_below) for t in tasks for r in t.value.ranges]
+    assert found == [(100, False, 0), (200, False, 0), (10, True, 15), (15, True, 0)]
+
+
+def test_a_replay_has_its_gaps_and_a_restart_goes_on_in_them(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    start = offset_to_json(StreamOffset(others={P: 10, R: 7}))
+    end = offset_to_json(A_GAP)
+    reader = make(**LIVE)
+    tasks = reader.partitions(start, end)
+    (membership,) = memberships
+    assert membership.resumed == [({P: 10, R: 7}, A_GAP.ranges)]
+    assert (membership.caught_up, membership.gaps) == (A_GAP.catch_up, A_GAP.gaps)
+    assert sorted(r.range.start for t in tasks for r in t.value.ranges) == [10, 100]
+    reader.latestOffset(end, UNLIMITED)
+    assert (membership.restored, membership.gaps) == ({P: 150, R: 7}, A_GAP.gaps)
+
+
+def test_in_order_reading_goes_on_at_the_lowest_offset_that_is_left(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    """A query that was live before."""
+    start = offset_to_json(StreamOffset(others={P: 10, R: 7}))
+    end = offset_to_json(A_GAP)
+    reader = make()
+    tasks = reader.partitions(start, end)
+    (membership,) = memberships
+    assert membership.resumed == [({P: 10, R: 7}, {})], "of P, what is live is read again"
+    assert sorted(r.range.start for t in tasks for r in t.value.ranges) == [10, 100]
+    reader.latestOffset(end, UNLIMITED)
+    assert (membership.restored, membership.gaps) == ({P: 20, R: 7}, {})
+
+
+@pytest.mark.parametrize("options", [{}, LIVE])
+def test_a_batch_of_sparks_own_source_is_nobody_elses(
+    make: Callable[..., KafkaDeferredStreamReader],
+    memberships: list[FakeMembership],
+    options: dict[str, str],
+) -> None:
+    """Whatever the group has committed of it."""
+    reader = make(**options)
+    tasks = reader.partitions({"t": {"0": 100}}, {"t": {"0": 150}})
+    (membership,) = memberships
+    assert membership.looks == 0
+    assert ranges_of(tasks)[P].lost_below == 0

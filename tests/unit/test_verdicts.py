@@ -51,6 +51,7 @@ EXPECTED = {
     "FencedInstanceIdError": Verdict.INSTANCE_FENCED,
     # Retriable for the library, which waits for the topic; for us the partition is gone.
     "UnknownTopicOrPartitionError": Verdict.NO_SUCH_PARTITION,
+    "UnknownTopicIdError": Verdict.NO_SUCH_PARTITION,
     # Trying again changes nothing.
     "GroupAuthorizationFailedError": Verdict.REFUSED,
     "TopicAuthorizationFailedError": Verdict.REFUSED,

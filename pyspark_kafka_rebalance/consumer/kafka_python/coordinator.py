@@ -23,9 +23,11 @@ from kafka.util import Timer, WeakMethod
 from ...transport.kafka_python_version import require_names
 from .assignor import OwnedPartitionsAssignor
 from .io_loop import IoLoop
+from .log_offsets import LogOffsets
 from .starts import Starts
 from .subscription import Subscription
 from .topic_metadata import TopicMetadata
+from .unlisted_brokers import fail_unlisted_brokers
 
 if TYPE_CHECKING:
     from kafka.consumer.subscription_state import SubscriptionState
@@ -58,6 +60,8 @@ class Membership(Protocol):
     def generation(self) -> int: ...
     @property
     def member_id(self) -> str: ...
+    @property
+    def by_topic_id(self) -> bool: ...
     def start(self) -> None: ...
     def raise_if_failed(self) -> None: ...
     def loss_waits(self) -> bool: ...
@@ -82,6 +86,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         What topics there are.
     subscription : Subscription
         What is subscribed to, and what is assigned.
+    log_offsets : LogOffsets
+        Where logs begin and end.
     starts : Starts
         Where what is assigned begins.
     membership : Membership
@@ -93,9 +99,11 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     def __init__(self, client: Any, subscription: SubscriptionState, **config: Any) -> None:
         super().__init__(client, subscription, **config)
+        fail_unlisted_brokers(self._manager)
         self.loop = IoLoop(self._manager)
         self.metadata = TopicMetadata(self._manager, self.loop)
         self.subscription = Subscription(subscription, self._cluster)
+        self.log_offsets = LogOffsets(self._manager, self.loop, self.metadata)
         self.starts = Starts(
             subscription,
             self.loop,
@@ -123,6 +131,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     def _handle_metadata_update(self, cluster: Any) -> None:
         super()._handle_metadata_update(cluster)
         if hasattr(self, "membership"):  # the I/O loop runs before the membership is put behind us
+            if not self.membership.by_topic_id:
+                self.subscription.forget_replaced_topics()
             self.membership.on_metadata_update()
 
     def _handle_find_coordinator_response(self, response: Any) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
+from kafka.future import Future
 from kafka.structs import TopicPartition
 from kafka.util import Timer
 
@@ -16,8 +18,13 @@ require_names(
     {
         KafkaConsumer: ("_poll_once",),
         Fetcher: (
+            "_fetchable_partitions",
             "_handle_fetch_response",
+            "_send_fetches_async",
             "PartitionRecords",
+            "fetch_records",
+            "fetched_records",
+            "in_flight_fetches",
         ),
     }
 )
@@ -44,9 +51,111 @@ def watch_fetches(
     fetcher._handle_fetch_response = tell_and_handle
 
 
+def resume_what_was_begun(consumer: KafkaConsumer) -> None:
+    """Before the first fetch: have a partition go on that was paused in the midst of a fetch.
+
+    kafka-python puts aside what is left of that, and takes it up when no other partition is in
+    line; but it looks for that with ``is None``, and an exhausted one stays in line. Neither is
+    what was put aside returned then, nor is more of its partition fetched. And it takes up one of
+    them only before it looks at what is in line: if that is put aside, it finds nothing, and waits.
+    """
+    fetcher, paused = consumer._fetcher, consumer._subscription
+    aside = fetcher._paused_partition_records
+    fetched = fetcher.fetched_records
+
+    def fetched_records(*arguments: Any, **named: Any) -> Any:
+        while True:
+            if not fetcher._next_partition_records:
+                fetcher._next_partition_records = None
+            records, partial = fetched(*arguments, **named)
+            if records or all(paused.is_paused(partition) for partition in aside):
+                return records, partial
+
+    fetcher.fetched_records = fetched_records
+
+
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:
     """One round of kafka-python's own poll: positions, fetches, buffered records."""
     return consumer._poll_once(Timer(timeout_ms), max_records, update_offsets=update)
+
+
+class StepsBeside:
+    """Rounds of polling that never wait, not for the I/O loop either, beside other work.
+
+    kafka-python has the loop send its fetches and waits for that: a thread that decodes meanwhile
+    would stand still for some switches of the interpreter lock in each round. Between ``step`` and
+    ``end`` nothing may be assigned to the consumer, or taken from it.
+    """
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self._consumer = consumer
+        self._fetcher = consumer._fetcher
+        self._sending: Future | None = None
+
+    def step(self, max_records: int, update: bool) -> Any:
+        """One round: the records that are there, at most so many; more are asked for."""
+        self.raise_failure()
+        self._fetcher.fetch_records = self._fetch_records
+        try:
+            return fetch_step(self._consumer, 0, max_records, update)
+        finally:
+            del self._fetcher.fetch_records
+
+    def end(self) -> None:
+        """Wait until what the last round asked for is on its way, or could not be asked."""
+        if self._sending is not None and not self._sending.is_done:
+            self._consumer._manager.run(_settled, self._sending)
+
+    def raise_failure(self) -> None:
+        """Raise what has prevented the last round from asking: a round that has taken records told
+        nothing of it.
+        """
+        self.end()
+        sent, self._sending = self._sending, None
+        if sent is not None and sent.exception is not None:
+            raise sent.exception
+
+    def _fetch_records(
+        self, max_records: int, update_offsets: bool, timeout_ms: float
+    ) -> tuple[Any, bool]:
+        # As the fetcher's own. That sends when nothing is left that it has; here what is handed out
+        # of some partitions is fetched while others are, by a node that has nothing to answer.
+        records, _ = self._fetcher.fetched_records(max_records, update_offsets=update_offsets)
+        if self._any_to_ask_for():
+            manager = self._consumer._manager
+            self._sending = manager.call_soon(self._fetcher._send_fetches_async)
+        return records, False
+
+    def _any_to_ask_for(self) -> bool:
+        asked = self._fetcher._nodes_with_pending_fetch_requests
+        leader_of = self._consumer._manager.cluster.leader_for_partition
+        return any(leader_of(p) not in asked for p in self._fetcher._fetchable_partitions())
+
+
+async def _settled(future: Future) -> None:
+    with contextlib.suppress(Exception):  # it stays in the future
+        await future
+
+
+def has_fetched(consumer: KafkaConsumer) -> bool:
+    """Whether records are there that no poll has taken, and may be taken now."""
+    fetcher, is_paused = consumer._fetcher, consumer._subscription.is_paused
+    if fetcher._completed_fetches or fetcher._next_partition_records:
+        return True
+    aside = (*fetcher._paused_completed_fetches, *fetcher._paused_partition_records)
+    return not all(is_paused(partition) for partition in aside)
+
+
+def would_only_wait(consumer: KafkaConsumer) -> bool:
+    """Whether a round of polling would find nothing to do, but wait for what was asked for."""
+    fetcher = consumer._fetcher
+    return (
+        not has_fetched(consumer)
+        and not fetcher._paused_completed_fetches
+        and not fetcher._paused_partition_records
+        and fetcher.in_flight_fetches()
+        and consumer._subscription.has_all_fetch_positions()
+    )
 
 
 def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from copy import copy
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import __version__ as kafka_version
 from kafka import errors as kafka_errors
-from kafka.consumer.fetcher import Fetcher
 from kafka.net.manager import KafkaConnectionManager
-from kafka.protocol.consumer import IsolationLevel
-from kafka.protocol.consumer.offsets import OffsetSpec
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import ApiVersionsRequest
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndTimestamp, TopicPartition
 from kafka.util import Timer
 
 from ...transport.kafka_python_version import require_names
 from ..messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
+    from kafka.consumer.fetcher import Fetcher
     from kafka.future import Future
 
 log = logging.getLogger(__name__)
@@ -30,12 +28,9 @@ log = logging.getLogger(__name__)
 #: refused a connection (``reconnect_backoff_ms``, 50 by default).
 _ASK_AGAIN_S = 0.01
 
-require_names(
-    {
-        KafkaAdminClient: ("_find_coordinator_ids",),
-        Fetcher: ("_group_list_offset_requests", "_send_list_offsets_request"),
-    }
-)
+_EpochOfPartition = OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition
+
+require_names({KafkaAdminClient: ("_find_coordinator_ids",)})
 
 
 async def first_answer(
@@ -114,44 +109,85 @@ def describe_consumer_group(admin: KafkaAdminClient, group_id: str) -> Any:
         return None
 
 
-def offsets_now(
-    consumer: KafkaConsumer,
-    partitions: Collection[TopicPartition],
-    spec: OffsetSpec,
-    timeout_ms: float,
-    read_uncommitted: bool = False,
-) -> dict[TopicPartition, int]:
-    """Offsets by one question to each leader (ListOffsets), without those that do not tell.
+async def told_offsets(
+    fetcher: Fetcher, wanted: Mapping[TopicPartition, int], timeout_ms: float
+) -> dict[TopicPartition, int | None]:
+    """As :func:`told_places`, the offsets alone."""
+    places = await told_places(fetcher, wanted, timeout_ms)
+    return {p: None if place is None else place.offset for p, place in places.items()}
 
-    kafka-python's own asks again at once, for as long as it may, until every leader has answered,
-    and by metadata that it does not renew: one deleted partition keeps it from telling any. It has
-    no isolation level for a single question either.
+
+async def told_places(
+    fetcher: Fetcher, wanted: Mapping[TopicPartition, int], timeout_ms: float
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Ask each leader once, on the I/O loop, for an OffsetSpec's offset, or that of a timestamp.
+
+    Returns
+    -------
+    dict of TopicPartition to OffsetAndTimestamp or None
+        Without those that are not told. None: no record has that timestamp, or a later one. The
+        leader epoch is that of the record; of an end, the leader's own; -1 from older brokers.
     """
-    fetcher, manager = consumer._fetcher, consumer._manager
-    if read_uncommitted:
-        fetcher = copy(fetcher)  # what is fetched keeps its isolation level
-        fetcher._isolation_level = IsolationLevel.READ_UNCOMMITTED
+    manager = fetcher._manager
+    by_leader = fetcher._group_list_offset_requests(dict(wanted))
+    timer = Timer(timeout_ms)
+    asked = [
+        (of_leader, manager.call_soon(fetcher._send_list_offsets_request, leader, of_leader))
+        for leader, of_leader in by_leader.items()
+    ]
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for of_leader, answer in asked:
+        try:
+            offsets, again = await manager.wait_for(answer, timer.timeout_ms)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            log.info("offsets not told: %r", error)
+        else:
+            none = {p: None for p in of_leader if p not in again and wanted[p] >= 0}
+            found |= none | offsets
+    return found
 
-    async def ask() -> dict[TopicPartition, int]:
-        by_leader = fetcher._group_list_offset_requests(dict.fromkeys(partitions, spec))
-        timer = Timer(timeout_ms)
-        asked = [
-            manager.call_soon(fetcher._send_list_offsets_request, leader, wanted)
-            for leader, wanted in by_leader.items()
-        ]
-        found: dict[TopicPartition, int] = {}
-        for answer in asked:
-            try:
-                offsets, _ = await manager.wait_for(answer, timer.timeout_ms)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    raise
-                log.info("%s offsets not told: %r", spec.name.lower(), error)
-            else:
-                found.update((partition, told.offset) for partition, told in offsets.items())
-        if len(found) < len(partitions):
+
+async def epoch_ends(
+    manager: KafkaConnectionManager, epochs: Mapping[TopicPartition, int], timeout_ms: float
+) -> dict[TopicPartition, int]:
+    """Ask each leader once, on the I/O loop, where in its log a leader epoch ends (KIP-320).
+
+    OffsetForLeaderEpoch, as kafka-python asks for positions that are assigned.
+
+    Returns
+    -------
+    dict of TopicPartition to int
+        The offset after the last record of that epoch, or of the highest one below it; -1 where the
+        leader knows of none. Without those that are not told.
+    """
+    by_leader: dict[int, dict[str, list[Any]]] = {}
+    for (topic, partition), epoch in epochs.items():
+        leader = manager.cluster.leader_for_partition(TopicPartition(topic, partition))
+        if leader is None or leader == -1:
             manager.cluster.request_update()
-        return found
-
-    told: dict[TopicPartition, int] = manager.run(ask)
-    return told
+            continue
+        asked = _EpochOfPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
+        by_leader.setdefault(leader, {}).setdefault(topic, []).append(asked)
+    timer = Timer(timeout_ms)
+    answers = [
+        manager.send(
+            OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.items())), node_id=leader
+        )
+        for leader, topics in by_leader.items()
+    ]
+    found = {}
+    for answer in answers:
+        try:
+            response = await manager.wait_for(answer, timer.timeout_ms)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            log.info("ends of leader epochs not told: %r", error)
+            continue
+        for topic in response.topics:
+            for told in topic.partitions:
+                if told.error_code == 0:
+                    found[TopicPartition(topic.topic, told.partition)] = told.end_offset
+    return found

@@ -5,6 +5,10 @@ takes nothing from it, and again nothing, and never returns. Here what cannot be
 with the error, and fetched again for a later poll, which raises again. The polls between have the
 other partitions' records, and a deserializer that failed for want of something else gets another
 chance.
+
+Nor does it know the leader epoch of an answer without records, and moves the position to where it
+is, without one: a log that is truncated there before the next record comes would not be noticed
+(KIP-320).
 """
 
 from __future__ import annotations
@@ -132,13 +136,16 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
-    """Before the first fetch: what a fetch says of a partition that it cannot give is named too."""
+    """Before the first fetch: what a fetch says of a partition that it cannot give is named too.
+
+    And nothing is taken from an answer without records: the position keeps its leader epoch.
+    """
     fetcher = consumer._fetcher
     parse: Callable[[Any], Any] = fetcher._parse_fetched_data
 
     def parse_and_name(completed: Any) -> Any:
         try:
-            return parse(completed)
+            parsed = parse(completed)
         except UnreadableRecordError:
             raise
         except kafka_errors.KafkaError as error:
@@ -149,5 +156,9 @@ def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
             raise CorruptRecordError(
                 at.topic, at.partition, completed.fetched_offset, repr(error)
             ) from error
+        if parsed is None or completed.partition_data.records:
+            return parsed
+        parsed.drain()
+        return None
 
     fetcher._parse_fetched_data = parse_and_name

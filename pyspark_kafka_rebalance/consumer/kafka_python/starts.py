@@ -1,9 +1,13 @@
-"""Starts: where the group stands is where a partition that is assigned begins."""
+"""Starts: where the group stands is where a partition that is assigned begins.
+
+Invariant: no partition begins without the leader epoch that is known of what lies before: also one
+that nobody writes to notices that the log was truncated there (KIP-320).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -12,7 +16,36 @@ if TYPE_CHECKING:
     from kafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
     from kafka.future import Future
 
+    from ..remaining import Remaining
     from .io_loop import IoLoop
+
+
+class Backlog(NamedTuple):
+    """What to set aside of a partition, and the epoch of the leader that told its log's end."""
+
+    remaining: Remaining
+    leader_epoch: int
+
+    @property
+    def live(self) -> OffsetAndMetadata:
+        """Where polls begin instead: no record before is of a later leader epoch."""
+        return OffsetAndMetadata(self.remaining.live, "", self.leader_epoch)
+
+
+class Backlogs(Protocol):
+    """Which of the partitions that begin have a backlog to catch up (KIP-333)."""
+
+    async def look_up(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, Backlog]:
+        """What to set aside of them, and where they begin instead."""
+        ...
+
+    def begin(
+        self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
+    ) -> None:
+        """The partition begins at the live position, and not at this commit."""
+        ...
 
 
 class Starts:
@@ -29,6 +62,11 @@ class Starts:
         many milliseconds.
     look_up_ms : float
         How long a look-up may take.
+
+    Attributes
+    ----------
+    backlogs : Backlogs or None
+        Where given, what is told of those that it sets aside goes there.
     """
 
     def __init__(
@@ -47,6 +85,7 @@ class Starts:
         # For which assignment starts are looked up, and the answer to come.
         self._asked: tuple[dict[TopicPartition, TopicPartitionState], Future] | None = None
         self._found: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.backlogs: Backlogs | None = None
 
     def of(self, partition: TopicPartition) -> OffsetAndMetadata | None:
         """The commit at which the partition starts, until the consumer takes it."""
@@ -75,14 +114,28 @@ class Starts:
         asked, self._asked = self._asked, None
         # The library makes a new state with each assignment.
         if asked is None or asked[0] != states:
-            asked = states, self._loop.spawn(self._committed, list(states), self._look_up_ms)
+            asked = states, self._loop.spawn(self._look_up, list(states))
         try:
-            committed = await self._loop.wait_for(asked[1], timeout_ms)
+            committed, backlogs = await self._loop.wait_for(asked[1], timeout_ms)
         except kafka_errors.KafkaTimeoutError:
             if not asked[1].is_done:
                 self._asked = asked
             return False
+        for partition in states:  # what was found for an assignment before
+            self._found.pop(partition, None)
         for partition, found in committed.items():
+            if self.backlogs is not None and partition in backlogs:
+                self.backlogs.begin(partition, found, backlogs[partition].remaining)
+                self._state.seek(partition, backlogs[partition].live)
+                continue
             self._found[partition] = found
             self._state.seek(partition, OffsetAndMetadata(found.offset, "", found.leader_epoch))
         return True
+
+    async def _look_up(
+        self, partitions: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, Backlog]]:
+        committed = await self._committed(partitions, self._look_up_ms)
+        if self.backlogs is None or not committed:
+            return committed, {}
+        return committed, await self.backlogs.look_up(committed)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from kafka.consumer.subscription_state import TopicPartitionState
+from kafka.consumer.fetcher import Fetcher
+from kafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ...transport.kafka_python_version import require_names
+from ..read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from kafka.cluster import ClusterMetadata
-    from kafka.consumer.subscription_state import SubscriptionState
 
 # mark_pending_revocation is what sets _pending_revocation.
-require_names({TopicPartitionState: ("mark_pending_revocation", "position")})
+require_names(
+    {
+        TopicPartitionState: ("mark_pending_revocation", "position"),
+        SubscriptionState: ("is_paused", "paused_partitions", "fetchable_partitions"),
+        # It asks whether a partition is paused for what is handed out of what was fetched, and not
+        # for what is fetched.
+        Fetcher: ("fetched_records", "_fetchable_partitions"),
+    }
+)
 
 
 class Subscription:
@@ -27,11 +37,19 @@ class Subscription:
         The consumer's.
     cluster : ClusterMetadata
         Told which topics to follow.
+
+    Attributes
+    ----------
+    ahead : ReadAhead
+        Where the application is, if polls are further.
     """
 
     def __init__(self, state: SubscriptionState, cluster: ClusterMetadata) -> None:
         self._state = state
         self._cluster = cluster
+        self._topic_ids: dict[str, UUID] = {}
+        self.ahead = ReadAhead()
+        self._holds_buffered = False
 
     # -- what is subscribed to --------------------------------------------------------------------
 
@@ -79,18 +97,118 @@ class Subscription:
         partition of a topic that just left the subscription (a deleted topic under a pattern),
         which is still ours until it is released.
         """
+        self.give_back(gated)
+        self.ahead.forget(self.owned() - set(partitions))
         with self._state._lock:
             self._state._apply_assignment(sorted(partitions), randomize=True)
             for partition, state in self._state.assignment.items():
                 state._pending_revocation = partition in gated
+        self.forget_replaced_topics()  # the ids to begin with
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that a poll will return, as far as it is known; asks nobody."""
+        """The next offset that the application is given, as far as it is known; asks nobody."""
+        read = self.read_position(partition)
+        mark = self.ahead.marks.get(partition)
+        return read if read is None or mark is None else min(read, mark.offset)
+
+    def read_position(self, partition: TopicPartition) -> int | None:
+        """The next offset that is fetched, or was and is not buffered for a merge."""
         state = self._state.assignment.get(partition)
         position = None if state is None else state.position
         return None if position is None else int(position.offset)
 
+    def put_back(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
+        """The live reader goes on here: what was returned was not its own."""
+        state = self._state.assignment.get(partition)
+        if state is not None and state.position is not None:
+            state.position = position
+
+    def give_back(self, partitions: Collection[TopicPartition]) -> None:
+        """What is buffered of these for a merge is not returned by it; polls bring it again."""
+        for partition in self.ahead.marks.keys() & set(partitions):
+            mark, position = self.ahead.marks[partition], self.read_position(partition)
+            if position is not None and position > mark.offset:
+                self.put_back(partition, mark.as_position())
+        self.ahead.forget(self.ahead.buffered() & set(partitions))
+
+    def end_reading_ahead(self) -> None:
+        """The application polls in another way: it is given what is buffered, too."""
+        if self.ahead.held or self.ahead.buffered():
+            self.give_back(self.ahead.buffered())
+            self.ahead.held.clear()
+
+    def go_back(self, partition: TopicPartition, end: OffsetAndMetadata) -> None:
+        """The log became shorter: the live reader goes on here, if it was further.
+
+        What is buffered for a merge of what is still there is polled again.
+        """
+        read, mark = self.read_position(partition), self.ahead.marks.get(partition)
+        if read is not None and read > end.offset:
+            below = mark is not None and mark.offset < end.offset
+            self._state.seek(partition, mark.as_position() if mark and below else end)
+            self.ahead.forget([partition])
+
+    def forget_replaced_topics(self) -> None:
+        """Positions in a topic that was created anew have no leader epoch any more.
+
+        Its epochs begin anew; by one of before, its log would look truncated where it ends, and
+        what it has by then would be left out. To be called with an assignment, which tells the ids
+        to begin with, and on the I/O loop with new metadata.
+        """
+        assignment = list(self._state.assignment.items())
+        for topic in {partition.topic for partition, _ in assignment}:
+            topic_id = self._cluster.topic_id(topic)
+            if topic_id is None or not topic_id.int:  # gone, or not to be told
+                continue
+            before, self._topic_ids[topic] = self._topic_ids.get(topic), topic_id
+            if before in (None, topic_id):
+                continue
+            for partition, state in assignment:
+                with self._state._lock:
+                    if partition.topic == topic and state.position is not None:
+                        # Which also ends a validation by the epoch, or nothing would be fetched.
+                        self._state.seek(
+                            partition, OffsetAndMetadata(state.position.offset, "", -1)
+                        )
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Those that the application has paused."""
+        assignment = list(self._state.assignment.items())
+        return frozenset(partition for partition, state in assignment if state.paused)
+
+    def hold_while_buffered(self) -> None:
+        """Have nothing fetched or handed out of what a merge has enough of."""
+        if not self._holds_buffered:
+            self._holds_buffered = True
+            self.hold(self.ahead.held.__contains__, 0)
+
+    def hold(self, held: Callable[[TopicPartition], bool], kept: int) -> None:
+        """Have nothing handed out of partitions while this says so.
+
+        What one fetch brings of each, of so many of them, is kept and handed out when they are not
+        held any more; no more is fetched till then. The application's own pause is another thing.
+        """
+        state = self._state
+        all_fetchable, was_paused = state.fetchable_partitions, state.is_paused
+
+        def fetchable_partitions() -> list[TopicPartition]:
+            fetchable: list[TopicPartition] = all_fetchable()
+            held_back = sorted(p for p in fetchable if held(p))
+            not_yet = frozenset(held_back[kept:])
+            return [p for p in fetchable if p not in not_yet]
+
+        def is_paused(partition: TopicPartition) -> bool:
+            found = state.assignment.get(partition)
+            return found is not None and (was_paused(partition) or held(partition))
+
+        state.fetchable_partitions = fetchable_partitions
+        state.is_paused = is_paused
+        state.paused_partitions = lambda: set(self.paused())
+
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where each partition stands that has a position: what ``commit()`` commits."""
         consumed: dict[TopicPartition, OffsetAndMetadata] = self._state.all_consumed_offsets()
+        for partition, mark in list(self.ahead.marks.items()):
+            if partition in consumed and consumed[partition].offset > mark.offset:
+                consumed[partition] = mark.as_position()
         return consumed

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
+from kafka.structs import TopicPartition
 
 from .questions import first_answer
 
@@ -55,6 +56,11 @@ class TopicMetadata:
         """What brokers call internal among the topics that the metadata have."""
         return frozenset(self.cluster.internal_topics)
 
+    def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The node id of each leader that the metadata know."""
+        leader_of = self.cluster.leader_for_partition
+        return {p: node for p in partitions if (node := leader_of(p)) is not None and node >= 0}
+
     def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
         """Number of partitions of each topic; 0 of a topic that the metadata does not know."""
         return {topic: len(self.cluster.partitions_for_topic(topic) or ()) for topic in topics}
@@ -65,9 +71,12 @@ class TopicMetadata:
         return name
 
     def topic_id(self, topic: str) -> UUID | None:
-        """The id of the topic, if the metadata have it."""
+        """The id of the topic, if the metadata have it.
+
+        An answer that has an error for the topic (no authorization, say) has zero for its id.
+        """
         found: UUID | None = self.cluster.topic_id(topic)
-        return found
+        return found if found is not None and found.int else None
 
     # -- asked for --------------------------------------------------------------------------------
 

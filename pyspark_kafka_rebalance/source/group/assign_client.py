@@ -2,7 +2,8 @@
 
 It is no member of the group, so nothing rebalances, and it commits to the group all the same, for
 lag tools and for whoever reads on (``simple_commits``). Everything is assigned with the first poll,
-and no revoke is ever requested. A partition goes only when it is deleted.
+and no revoke is ever requested. A partition goes only when it is deleted; what that means, the
+planner decides.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import DEFAULT_GENERATION_ID, UNKNOWN_MEMBER_ID
@@ -17,8 +19,9 @@ from kafka.structs import TopicPartition
 
 from ...consumer.deferred import DeferredRevokeConsumer
 from ...consumer.poll_result import PollResult
+from ...consumer.remaining import Remaining
 from ...consumer.simple_commits import SimpleCommits
-from ...errors import DataLossError, KafkaRebalanceError, MembershipError, names_of
+from ...errors import KafkaRebalanceError, MembershipError, names_of
 from .deleted_partitions import DeletedPartitions, ask_for_missing
 
 log = logging.getLogger(__name__)
@@ -40,8 +43,6 @@ class AssignClient:
         Subscribed to nothing; closed with this one, also if the constructor raises.
     partitions : collection of TopicPartition
         What it reads.
-    fail_on_data_loss : bool
-        Whether a partition that is deleted is an error of :meth:`poll_membership`.
 
     Raises
     ------
@@ -57,11 +58,9 @@ class AssignClient:
         self,
         client: DeferredRevokeConsumer,
         partitions: Collection[TopicPartition],
-        fail_on_data_loss: bool,
     ) -> None:
         self._client = client
         self._wanted = frozenset(partitions)
-        self._fail_on_data_loss = fail_on_data_loss
         # What polls have told.
         self._there: frozenset[TopicPartition] = frozenset()
         self._deletions = DeletedPartitions()
@@ -113,8 +112,6 @@ class AssignClient:
         ------
         MembershipError
             The group does not take our commits.
-        DataLossError
-            A partition was deleted, and that is not to be passed over.
         """
         self._commits.raise_failure()
         now = time.monotonic()
@@ -128,13 +125,6 @@ class AssignClient:
         before, self._there = self._there, (self._there | known) - deleted
         if deleted:
             self.forget_commits(deleted)
-            text = f"{names_of(deleted)} deleted"
-            if self._fail_on_data_loss:
-                raise DataLossError(
-                    f"records are gone from Kafka ({text}); to go on without them, set "
-                    "failOnDataLoss=false"
-                )
-            log.warning("records are gone from Kafka, going on without them: %s", text)
         return PollResult(assigned=self._there - before, lost=before - self._there)
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
@@ -150,8 +140,24 @@ class AssignClient:
         self._client.close(timeout_ms=timeout_ms)
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """As a member's: in the background, aggregated, one at a time."""
-        self._commits.add(offsets)
+        """As a member's: in the background, aggregated, one at a time.
+
+        Not of what the coordinator did not know last time. Until it is looked for it is not asked
+        again: who has more to commit may call this hundreds of times a second.
+        """
+        self._doubt_unknown()
+        in_doubt = self._deletions.in_doubt
+        self._commits.add({p: offset for p, offset in offsets.items() if p not in in_doubt})
+
+    def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        """As a member's, and as ``commit_processed``."""
+        self._doubt_unknown()
+        in_doubt = self._deletions.in_doubt
+        self._commits.add_remaining({p: left for p, left in remaining.items() if p not in in_doubt})
+
+    def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
+        """As a member's."""
+        return self._commits.acknowledged_remaining(partition)
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of the partition that the broker acknowledged last."""
@@ -165,11 +171,23 @@ class AssignClient:
         self._group_has.update(found)
         return found
 
+    def committed_remaining(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, Remaining]:
+        """As a member's."""
+        found = self._client.committed_remaining(partitions, timeout_ms)
+        self._group_has.update({p: left.committed() for p, left in found.items()})
+        return found
+
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next."""
         self._commits.drop(partitions)
         for partition in partitions:
             self._group_has.pop(partition, None)
+
+    def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
+        """None: nobody has assigned it."""
+        return None
 
     def take_unknown(self) -> frozenset[TopicPartition]:
         """None: it looks itself for what the coordinator does not know."""
@@ -191,10 +209,13 @@ class AssignClient:
                 offsets[partition] = offset
         self._commits.add_again(offsets)
 
+    def _doubt_unknown(self) -> None:
+        """What the coordinator did not know may be deleted."""
+        self._deletions.doubt(self._commits.take_unknown() & self._wanted)
+
     def _find_deleted(self, known: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Of the partitions that were there, those that are gone; see DeletedPartitions."""
-        if self._commits.take_in_doubt():
-            self._deletions.doubt(self._there)
+        self._doubt_unknown()
         missing: frozenset[TopicPartition] = frozenset()
         if suspects := self._deletions.suspects(self._there, known):
             try:

@@ -3,29 +3,35 @@
 Invariants:
  1. A partition gets a new range only while it is owned, its start is known, and no revoke of it
     is requested; the range starts where the last one ended, whoever owned it in between.
- 2. Only what is proven is committed, only while owned, and only forward.
- 3. A revoke may complete only when all that was handed out of the partition is acknowledged, and
+ 2. A revoke may complete only when all that was handed out of the partition is acknowledged, and
     Spark has committed the batch with its ``revoke_requested`` row, if such rows are wanted and
     anything was read since the assignment, or before a restart: Spark has kept its state. While
     the members of a run with an end still join, only what is read since counts
     (:meth:`release_unread`).
- 4. What is lost is not committed any more; its marks stay, for the case that it comes back.
+ 3. What is lost is not committed any more; its marks stay, for the case that it comes back.
+
+What the group is told: ``owed_commits``. Where reading begins: ``positioning``.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from kafka.structs import TopicPartition
 
+from ...consumer.gaps import Gap
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent
 from .event_rows import EventRows
 from .gap_marks import GapMarks
 from .marks import Marks
+from .owed_commits import OwedCommits
 from .owned_partitions import OwnedPartition, OwnedPartitions
+from .positioning import Positioning
 from .unproven_batches import NOTHING, CaughtUp, UnprovenBatches
 
 
@@ -46,11 +52,15 @@ class QueryAssignment:
     marks : Marks
         How far each partition has come.
     gaps : GapMarks
-        What of each is to be caught up below that; nothing sets anything aside yet.
+        What of each is to be caught up below that.
     batches : UnprovenBatches
         What is handed out and not proven.
     events : EventRows
         What the next batch has to tell.
+    commits : OwedCommits
+        What of all that the group is to be told.
+    positioning : Positioning
+        Told by the brokers where partitions start, and what is gone of their logs.
     """
 
     def __init__(self, include_events: bool = False) -> None:
@@ -59,7 +69,10 @@ class QueryAssignment:
         self.gaps = GapMarks()
         self.batches = UnprovenBatches()
         self.events = EventRows(include_events)
-        self._behind: dict[TopicPartition, None] = {}  # owned, proven, and not acknowledged
+        self.commits = OwedCommits(self.partitions, self.marks, self.gaps, self.batches)
+        self.positioning = Positioning(
+            self.partitions, self.marks, self.gaps, self.batches, self.commits
+        )
         # Read by the process before this one, whose state Spark has kept: not flushed so far.
         self._unflushed: set[TopicPartition] = set()
 
@@ -71,36 +84,7 @@ class QueryAssignment:
             read = partition in self._unflushed
             self.partitions.add(partition, OwnedPartition(member, generation, read=read))
             self.events.add("assigned", partition, generation)
-        self._compare(partitions)
-
-    def start_at(self, partition: TopicPartition, committed: int | None, otherwise: int) -> int:
-        """Set where a newly assigned partition starts.
-
-        Parameters
-        ----------
-        partition : TopicPartition
-            Owned.
-        committed : int or None
-            The group's committed offset.
-        otherwise : int
-            Where to start if neither the group nor this query knows the partition.
-
-        Returns
-        -------
-        int
-            The start: the group's committed offset or the highest end that this query ever handed
-            out, whichever is further; only its proven part is ever committed. The group's alone if
-            that has gone back since this query last heard of it: then another has found the log
-            shorter, and what this query knows is of the log before.
-        """
-        heard = self.marks.acknowledged(partition)
-        if committed is not None and heard is not None and committed < heard:
-            self._forget_marks(partition)
-        unread = not self.batches.have(partition)
-        start = self.marks.start_at(partition, committed, otherwise, unread)
-        self.partitions.start_at(partition, start)
-        self._compare([partition])
-        return start
+        self.commits.compare(partitions)
 
     def request_revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """No new range from now on."""
@@ -112,15 +96,22 @@ class QueryAssignment:
     def keep(self, member: int, to_be_revoked: Collection[TopicPartition]) -> None:
         """The group took back the revoke of what the member owns and need not give up now."""
         for partition, owned in self.partitions.keep(member, to_be_revoked):
+            owned.read = owned.read or partition in self._unflushed  # see release_unread
             self.events.add("assigned", partition, owned.generation)
 
-    def complete_revoke(self, member: int, partitions: Iterable[TopicPartition]) -> None:
-        """Released to the group."""
+    def complete_revoke(
+        self,
+        member: int,
+        partitions: Iterable[TopicPartition],
+        ends: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        """Released to the group; ``ends``: where logs end, as far as it is known."""
         for partition, owned in self._pop(member, partitions):
+            self.positioning.hand_over(partition, owned.generation, ends.get(partition))
             self.events.add("revoked", partition, owned.generation)
 
     def lose(self, member: int, partitions: Iterable[TopicPartition]) -> None:
-        """Gone without a hand-over (invariant 4)."""
+        """Gone without a hand-over (invariant 3)."""
         for partition, owned in self._pop(member, partitions):
             self.events.add("lost", partition, owned.generation)
 
@@ -128,48 +119,28 @@ class QueryAssignment:
         self, member: int, partitions: Iterable[TopicPartition]
     ) -> Iterator[tuple[TopicPartition, OwnedPartition]]:
         for partition, owned in self.partitions.pop(member, partitions):
-            self._behind.pop(partition, None)
+            self.commits.forget(partition)
             if owned.read:
                 self._unflushed.discard(partition)
             yield partition, owned
 
-    def move_to(self, partition: TopicPartition, position: int) -> None:
-        """Go on at another position, because what lay between is gone from Kafka."""
-        owned = self.partitions.all().get(partition)
-        if owned is not None and owned.position is not None:
-            owned.position = position
-            self._forget_marks(partition)
-            self.marks.move_to(partition, position)
-            self._compare([partition])
+    def end(self) -> list[RebalanceEvent]:
+        """The members have left, and the query reads on with others, which have this to tell.
 
-    def delete(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Deleted: nothing of them is read or committed any more, and a revoke waits for nothing.
-
-        Owned are they until the group takes them back.
-
-        Returns
-        -------
-        dict
-            How far each was handed out; None where its start was not known.
+        Beside what waits for a batch, each partition that was owned is lost: others may have read
+        on since, and no batch with its request came before.
         """
-        read = {p: self.marks.handed_out(p) for p in partitions}
-        for partition in partitions:
-            self.partitions.delete(partition)
-            self._forget_marks(partition)
-        self._compare(partitions)
-        return read
+        for member in {owned.member for owned in self.partitions.all().values()}:
+            owned = [p for p, own in self.partitions.all().items() if own.member == member]
+            self.lose(member, owned)
+        return self.events.untold()
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions are gone from Kafka for good; what is owned, or not proven, stays."""
-        for partition in partitions:
-            if partition not in self.partitions.all() and not self.batches.have(partition):
-                self._forget_marks(partition)
-
-    def _forget_marks(self, partition: TopicPartition) -> None:
-        """Of a log that is no more, or is read anew."""
-        self.marks.forget(partition)
-        self.gaps.forget(partition)
-        self.batches.forget(partition)
+    def begin_after(self, events: Iterable[RebalanceEvent]) -> None:
+        """Tell what the members before these had to tell; after :meth:`restore`."""
+        for event in events:
+            self.events.add(event.event, event.partition, event.generation)
+            if event.event == "lost":  # its row says to flush
+                self._unflushed.discard(event.partition)
 
     # -- planning ---------------------------------------------------------------------------------
 
@@ -221,35 +192,88 @@ class QueryAssignment:
         return ranges
 
     def unproven(self) -> dict[TopicPartition, OffsetRange]:
-        """What was handed out, is not proven, and still owned: one range for each partition."""
-        return self.batches.ranges(of=self.partitions.all())
+        """What was handed out, is not proven, and still owned: one range for each partition.
+
+        Without what lies below where the live position began: see :meth:`unproven_gaps`.
+        """
+        ranges = self.batches.ranges(of=self.partitions.all())
+        for partition in ranges.keys() & self.gaps.all_unproven().keys():
+            began_at = max(ranges[partition].start, self.gaps.unproven(partition)[-1].end)
+            if began_at < ranges[partition].end:
+                ranges[partition] = replace(ranges[partition], start=began_at)
+            else:
+                del ranges[partition]
+        return ranges
+
+    def unproven_gaps(self) -> dict[TopicPartition, list[Gap]]:
+        """The same below the live positions: what batches read there that are not proven."""
+        owned = self.partitions.all()
+        under_way = {p: self.gaps.under_way(p) for p in self.gaps.all_unproven() if p in owned}
+        return {p: found for p, found in under_way.items() if found}
+
+    def gaps_left(self) -> dict[TopicPartition, Sequence[Gap]]:
+        """What a restart has to read of gaps: what no batch reads, or of others has proven."""
+        owned, unread = self.partitions.all(), self.gaps.all_unread()
+        left = {
+            p: unread.get(p, ()) if p in owned else found
+            for p, found in self.gaps.all_unproven().items()
+        }
+        return {p: found for p, found in left.items() if found}
+
+    def plannable_gaps(self) -> dict[TopicPartition, Sequence[Gap]]:
+        """What may be read of gaps now, by partition."""
+        owned, revoking = self.partitions.all(), self.partitions.revoking()
+        return {
+            p: tuple(found)
+            for p, found in self.gaps.all_unread().items()
+            if p in owned and owned[p].position is not None and p not in revoking
+        }
 
     def take_events(self) -> list[RebalanceEvent]:
         """The events for the rows of the batch being planned."""
         return self.events.take(self.batches.number, self.partitions.all())
 
-    # -- proof and commit -------------------------------------------------------------------------
+    # -- proof ------------------------------------------------------------------------------------
 
-    def restore(self, positions: Mapping[TopicPartition, int]) -> None:
+    def restore(
+        self,
+        positions: Mapping[TopicPartition, int],
+        gaps: Mapping[TopicPartition, Sequence[Gap]] | None = None,
+    ) -> None:
         """Positions that Spark's checkpoint proves, in a process that handed out none of them.
 
         After :meth:`resume` they say nothing new: the end of the batch that it was given, and what
         is older. Whatever has set a position back since, or deleted it, counts.
+
+        ``gaps`` are to be read below the live ones.
         """
         if not self.batches.number:
             self._unflushed |= positions.keys()
+            for partition, left in (gaps or {}).items():
+                self.gaps.restore(partition, left, left)
             self.marks.restore(positions)
-            self._compare(positions)
+            self.commits.compare(positions)
 
-    def resume(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+    def resume(
+        self,
+        ranges: Mapping[TopicPartition, OffsetRange],
+        catch_up: CaughtUp = NOTHING,
+        gaps: Mapping[TopicPartition, Sequence[Gap]] | None = None,
+    ) -> None:
         """What a logged batch reads that Spark runs again: handed out, in a process before this.
 
         A revoke of what the members get of it waits for the batch, and reading goes on behind it.
+        ``gaps`` are what is left of them after it.
         """
-        self.batches.add(ranges)
-        self._unflushed |= ranges.keys()
+        self.batches.add(ranges, catch_up)
+        self._unflushed |= {*ranges, *catch_up}
         self.marks.resume(ranges)
-        self._compare(ranges)
+        gaps = gaps or {}
+        for partition in {*catch_up, *gaps}:
+            left = gaps.get(partition, ())
+            read = [Gap(one.start, one.end) for one in catch_up.get(partition, ())]
+            self.gaps.restore(partition, left, sorted([*left, *read]))
+        self.commits.compare({*ranges, *catch_up})
 
     def prove(self, batch: int | None = None) -> None:
         """Spark has committed this batch, by default the one planned last, and all before it."""
@@ -257,60 +281,23 @@ class QueryAssignment:
         for ranges, caught_up in self.batches.prove(last):
             self.marks.prove((p, handed.end) for p, handed in ranges.items())
             self.gaps.prove(caught_up)
-            self._compare({*ranges, *caught_up})
+            if self.gaps.any():  # the live position may have been set further since
+                self.gaps.prove({p: (handed,) for p, handed in ranges.items()})
+            self.commits.compare({**ranges, **caught_up})
         self.events.prove(last)
-
-    def commits(self) -> dict[int, dict[TopicPartition, int]]:
-        """By member, the offsets to commit: proven, not acknowledged, owned (invariant 2)."""
-        by_member: dict[int, dict[TopicPartition, int]] = {}
-        owned, proven = self.partitions.all(), self.marks.positions()
-        for partition in self._behind:
-            own = owned[partition]
-            if own.position is not None:
-                offset = self.gaps.committed(partition, proven[partition])
-                by_member.setdefault(own.member, {})[partition] = offset
-        return by_member
-
-    def acknowledge(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group's committed offsets are now at least these."""
-        self.marks.acknowledge(offsets)
-        self._compare(offsets)
-
-    def uncommitted(self) -> set[TopicPartition]:
-        """Of which partitions the group is not known to have what this query has read.
-
-        Counted are the last batch with ranges, the batches that are not proven, and what is owned.
-        What an earlier batch read of a partition that was lost since is not: its next owner has
-        repeated that by now, and no later stop changes it.
-        """
-        owned = self.partitions.all()
-        missing = set(self.marks.unacknowledged(self.batches.read_to()))
-        # Of what was never read, only the start is to be committed.
-        return missing | {p for p in self._behind if owned[p].read}
-
-    def _compare(self, partitions: Collection[TopicPartition]) -> None:
-        """After a change of what is owned, proven or acknowledged."""
-        owned, behind = self.partitions.all(), self.marks.behind(partitions, self.gaps.committed)
-        for partition in partitions:
-            if partition in behind and partition in owned:
-                self._behind[partition] = None
-            else:
-                self._behind.pop(partition, None)
 
     # -- revokes ----------------------------------------------------------------------------------
 
-    def undrained(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Of these, the partitions whose revoke must not complete yet (invariant 3)."""
+    def undrained(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Of these, the partitions whose revoke must not complete yet (invariant 2)."""
+        return self.awaiting_batch(partitions) | {p for p in partitions if self.commits.is_open(p)}
+
+    def awaiting_batch(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Of these, the partitions whose revoke waits for a batch: what it reads, or its row."""
         owned = self.partitions.all()
         # Of what was never read there is nothing to flush.
         flushed_later = {p for p in self.events.requests() if p in owned and owned[p].read}
-        return {
-            partition
-            for partition in partitions
-            if self.batches.have(partition)
-            or partition in flushed_later
-            or partition in self._behind
-        }
+        return {p for p in partitions if self.batches.have(p) or p in flushed_later}
 
     def release_unread(self) -> None:
         """Let go, without its row, what this process has read nothing of.

@@ -65,7 +65,13 @@ class BatchProofs:
     def planned(self, offset: dict[str, Any]) -> None:
         """This offset goes to Spark as the end of the next batch."""
         with self._state as state:
-            state.open_batches.add(offset, state.assignment.batches.number)
+            batches = state.assignment.batches
+            state.open_batches.add(offset, batches.number)
+            catch_up = self._options.catch_up
+            measures = catch_up is not None and catch_up.max_offsets_per_trigger is None
+            if measures and (caught_up := batches.caught_up()):
+                number = sum(len(piece) for pieces in caught_up.values() for piece in pieces)
+                state.pace.planned(batches.number, number, time.monotonic())
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: proves the batch before if that is logged.
@@ -76,6 +82,8 @@ class BatchProofs:
             It goes on from somewhere else than where the batch planned last ends.
         """
         with self._state as state:
+            # Done, whether or not that proves it.
+            self._note_done(state, state.assignment.batches.number)
             known = state.open_batches.progress_is_asynchronous
             self._prove(state, state.open_batches.begin_trigger(start))
             learned = state.open_batches.progress_is_asynchronous and not known
@@ -129,9 +137,16 @@ class BatchProofs:
             self._commit_log.begin()
 
     def look_if_awaited(self, awaited: bool) -> None:
-        """Look for the batch while a revoke waits for it, or whatever else is ``awaited``."""
+        """Look for the batch while a revoke waits for it, or whatever else is ``awaited``.
+
+        And while it is measured: till Spark's next trigger may be long. Not in a store, which
+        charges for look-ups.
+        """
         with self._state as state:
             awaited = awaited or state.assignment.waits_for_proof()
+            measures = state.pace.measures
+        if measures and self._commit_log is not None and self._commit_log.answers_at_once:
+            awaited = True
         if awaited:
             self.look()
 
@@ -160,5 +175,11 @@ class BatchProofs:
     def _prove(self, state: SharedState, batch: int | None) -> None:
         """Note that this batch is proven, if it is one."""
         if batch is not None:
+            self._note_done(state, batch)
             state.assignment.prove(batch)
             self._pump.wake()
+
+    def _note_done(self, state: SharedState, batch: int) -> None:
+        """So long has the batch taken, if its duration matters."""
+        if state.pace.measures:
+            state.pace.done(batch, time.monotonic())

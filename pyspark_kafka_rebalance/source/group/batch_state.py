@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka.structs import TopicPartition
 
+from ...consumer.gaps import Gap
 from ...fetch.offset_range import OffsetRange
 from ..offsets import MemberState, RebalanceEvent, StreamOffset
 from .query_state import SharedState
+from .unproven_batches import NOTHING, CaughtUp
+
+Gaps = Mapping[TopicPartition, Sequence[Gap]]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,12 @@ class BatchState:
         Whose position Spark's own source has left, and which this query has not owned yet.
     pending : dict
         What was handed out before this batch and is not proven.
+    catch_up : mapping
+        What this batch reads below the live positions.
+    pending_catch_up : mapping
+        What the batches before it read there that are not proven.
+    gaps : mapping
+        What is left there after it.
     """
 
     generations: tuple[int, ...]
@@ -39,6 +49,9 @@ class BatchState:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     imported: frozenset[TopicPartition] = frozenset()
     pending: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+    catch_up: CaughtUp = field(default_factory=dict)
+    pending_catch_up: Gaps = field(default_factory=dict)
+    gaps: Gaps = field(default_factory=dict)
 
     def offset(
         self,
@@ -57,6 +70,9 @@ class BatchState:
             run=run,
             initial=initial,
             imported=self.imported,
+            catch_up={p: tuple(pieces) for p, pieces in self.catch_up.items()},
+            pending_catch_up={p: tuple(pieces) for p, pieces in self.pending_catch_up.items()},
+            gaps={p: tuple(pieces) for p, pieces in self.gaps.items()},
         )
         if ranges is None:
             return made
@@ -93,6 +109,8 @@ def state_for_offset(
     ranges: Collection[TopicPartition],
     pending: Mapping[TopicPartition, OffsetRange],
     lost: Collection[TopicPartition] = (),
+    catch_up: CaughtUp = NOTHING,
+    pending_catch_up: Gaps | None = None,
 ) -> BatchState:
     """What goes into the offset that is being made.
 
@@ -106,11 +124,19 @@ def state_for_offset(
         What was not proven before these ranges were handed out.
     lost : collection of TopicPartition
         Since the batch before.
+    catch_up : mapping
+        What the batch reads below the live positions.
+    pending_catch_up : mapping, optional
+        What was not proven there before that was handed out.
     """
     known = state.assignment.marks.log_positions()
+    state.assignment.gaps.logged()
     return replace(
-        state_now(state, ranges),
+        state_now(state, {*ranges, *catch_up} if catch_up else ranges),
         lost=frozenset(lost),
         positions={p: known[p] for p in known.keys() - ranges - pending.keys()},
         pending=dict(pending),
+        catch_up=catch_up,
+        pending_catch_up=pending_catch_up or {},
+        gaps=state.assignment.gaps_left(),
     )

@@ -139,7 +139,7 @@ def _fixed(
     """
     with _naming_brokers(config):
         client = DeferredRevokeConsumer(group_id=options.group_id, **config)
-        member = AssignClient(client, partitions, options.fail_on_data_loss)
+        member = AssignClient(client, partitions)
     try:
         group = ask_cluster(
             options,

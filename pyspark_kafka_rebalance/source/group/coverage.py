@@ -66,6 +66,12 @@ class Coverage:
         self._log_ends = log_ends
         self._pump = pump
         self._live_owners = LiveOwnerWatch(options)
+        self._read_by_group: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def read_by_group(self) -> frozenset[TopicPartition]:
+        """What others own or have owned, and had read to the given ends when that was asked."""
+        return self._read_by_group
 
     @property
     def within_s(self) -> float:
@@ -112,12 +118,10 @@ class Coverage:
         deadline = time.monotonic() + self.within_s
         joined_at: float | None = None
         while not until() and not self._pump.is_stopping:
-            with self._state as state:
-                state.assignment.release_unread()
             uncovered = self.uncovered(ends)
             if not uncovered and self._members.have_settled():
                 break
-            if self._state.a_revoke_waits_for_a_batch():
+            if self._state.a_revoke_waits_for_a_batch(release_unread=True):
                 break
             now = time.monotonic()
             if now >= deadline:
@@ -178,6 +182,7 @@ class Coverage:
                 raise
             return foreign
         unread = [p for p in foreign if committed.get(p, 0) < ends.get(p, 1)]
+        self._read_by_group |= set(foreign) - set(unread)
         if not unread:
             return []
         own_ids = {member.member_id for member in self._members}

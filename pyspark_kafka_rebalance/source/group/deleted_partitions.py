@@ -54,9 +54,9 @@ class DeletedPartitions:
         self._in_doubt.update(partitions)
 
     @property
-    def in_doubt(self) -> Collection[TopicPartition]:
+    def in_doubt(self) -> frozenset[TopicPartition]:
         """Those in doubt now."""
-        return self._in_doubt
+        return frozenset(self._in_doubt)
 
     def is_due(self) -> bool:
         """Whether it is time for a look; each True begins one."""

@@ -1,7 +1,8 @@
 """DeletionWatch: looks for partitions of a query that were deleted, or are there again.
 
 ``deleted_partitions`` decides what counts as deleted; this asks, and tells the state. The pump
-calls :meth:`find`, :meth:`forget` and :meth:`left`, the planner :meth:`ask` and :meth:`take`.
+calls :meth:`find_absent`, :meth:`find`, :meth:`forget` and :meth:`left`, the planner :meth:`ask`
+and :meth:`take`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 
 if TYPE_CHECKING:
+    from ...consumer.cluster_queries import ClusterQueries
     from ..options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,8 @@ class DeletionWatch:
         # And not seen again since; replaced, because the planner reads it.
         self._deleted: frozenset[TopicPartition] = frozenset()
         self._forgot_at = time.monotonic()
+        # What is assigned by hand is there, or there is no query.
+        self._has_looked = options.partitions is not None
 
     @property
     def deleted(self) -> frozenset[TopicPartition]:
@@ -64,6 +68,40 @@ class DeletionWatch:
         """These went away in a rebalance, as those do whose topic was deleted."""
         self._decision.left(partitions)
         self._members.cluster_of(0).request_metadata()
+
+    def find_absent(self) -> bool:
+        """Find out, once, what the checkpoint knows and is not there; whether that is known.
+
+        What gets its name while this run goes on is another partition, of which no position is
+        known. The run has missed it in the metadata that it began with; those may be old, so they
+        are asked for once more.
+        """
+        if self._has_looked:
+            return True
+        client = self._members.cluster_of(0)
+        with self._state as state:
+            unseen = state.starts.unseen(state.assignment.marks.known())
+        absent: list[TopicPartition] = []
+        if unseen:
+            try:
+                topics = {p.topic for p in unseen}
+                gone = _gone(client, topics)
+            except kafka_errors.KafkaError as error:
+                self._has_looked = not error.retriable
+                log.info("not known whether %s still exist: %r", names_of(unseen), error)
+                return self._has_looked
+            # The metadata may lack by now what exists and is not subscribed.
+            firsts = [TopicPartition(topic, 0) for topic in topics]
+            there = client.known_partitions([*firsts, *unseen])
+            counted = {p.topic for p in there}
+            absent = [
+                p for p in unseen if p.topic in gone or (p.topic in counted and p not in there)
+            ]
+        self._has_looked = True
+        with self._state as state:
+            state.starts.created_anew(absent)
+            state.assignment.positioning.delete(absent)
+        return True
 
     def find(self) -> None:
         """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
@@ -84,20 +122,45 @@ class DeletionWatch:
             except kafka_errors.KafkaError as error:
                 log.warning("not known whether %s still exist: %r", names_of(suspects), error)
                 return
+        replaced = self._replaced(self._decision.in_doubt - missing)
         deleted = self._decision.answered(missing)
         back = self._deleted & known
         self._deleted = (self._deleted | deleted) - back
+        deleted |= replaced
         with self._state as state:
             state.starts.created_anew(deleted)
-            state.deleted |= state.assignment.delete(deleted)
+            # What never had a start was assigned when it was gone: it is another's to miss.
+            owned = state.assignment.partitions.all()
+            unread = {p for p in deleted if p in owned and owned[p].position is None}
+            read = state.assignment.positioning.delete(deleted)
+            state.deleted |= {p: at for p, at in read.items() if p not in unread}
+            state.gone_elsewhere |= unread
             state.assignment.partitions.start_anew(back)
             if deleted or back:
                 state.note_change()
+        if unread:
+            log.warning("%s deleted, before any of it was to be read here", names_of(unread))
         for index, member in enumerate(self._members if deleted else ()):
             member.forget_commits(deleted)
             self._members.cluster_of(
                 index
             ).request_metadata()  # one of them may have to assign what is left
+
+    def _replaced(self, refused: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Of what the coordinator does not know: what is the old topic's, there being a new one.
+
+        It never will know them, and wants them back, which their commits would hold up.
+        """
+        if not refused:
+            return frozenset()
+        now = self._members.cluster_of(0).topic_ids({p.topic for p in refused})
+        return frozenset(
+            p
+            for member in self._members
+            for p in refused
+            if (assigned := member.assigned_topic_id(p)) is not None
+            and now.get(p.topic, assigned) != assigned
+        )
 
     def forget(self) -> None:
         """Drop the positions of topics that exist no more, or the offsets would grow for ever."""
@@ -115,13 +178,12 @@ class DeletionWatch:
         if not suspects:
             return
         try:
-            suspects -= client.existing_topics(LOOKUP_TIMEOUT_MS)
-            suspects -= client.hidden_topics(suspects, LOOKUP_TIMEOUT_MS)
+            gone = _gone(client, suspects)
         except kafka_errors.KafkaError as error:
             log.info("not known whether topics still exist: %r", error)
             return
         with self._state as state:
-            state.assignment.forget([p for p in elsewhere if p.topic in suspects])
+            state.assignment.positioning.forget([p for p in elsewhere if p.topic in gone])
 
     def ask(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Those that do not exist any more, by metadata that is fetched now.
@@ -141,3 +203,18 @@ class DeletionWatch:
         with self._state as state:
             deleted, state.deleted = state.deleted, {}
         return deleted
+
+    def take_gone_elsewhere(self) -> set[TopicPartition]:
+        """Partitions found since the last call to be deleted when this query did not own them.
+
+        Their topic may have been created anew since.
+        """
+        with self._state as state:
+            gone, state.gone_elsewhere = state.gone_elsewhere, set()
+        return gone
+
+
+def _gone(client: ClusterQueries, topics: set[str]) -> set[str]:
+    """Those of the topics that exist no more, asked now; one that is hidden may exist."""
+    missing = topics - client.existing_topics(LOOKUP_TIMEOUT_MS)
+    return missing - client.hidden_topics(missing, LOOKUP_TIMEOUT_MS)

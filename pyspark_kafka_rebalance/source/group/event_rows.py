@@ -42,6 +42,10 @@ class EventRows:
         """Whether rows wait for a batch."""
         return bool(self._events)
 
+    def untold(self) -> list[RebalanceEvent]:
+        """The rows that are in no batch; none, if there are no rows at all."""
+        return list(self._events)
+
     def take(self, batch: int, owned: Container[TopicPartition]) -> list[RebalanceEvent]:
         """The rows of this batch, which is being planned."""
         events, self._events = self._events, []

@@ -12,15 +12,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ...consumer.pump import Pump
+from ...consumer.remaining import Remaining
 from ...fetch.offset_range import OffsetRange
-from .marking import Look, Standing, undecided, wait_for_owners
+from .marking import Look, Reads, Standing, marked_below, undecided, wait_for_owners
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState, SharedState
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,8 @@ class ForeignRanges:
 
     Parameters
     ----------
+    options : SourceOptions
+        Those of a stream.
     state : QueryState
         Tells what is owned, and what the group is known to have.
     members : QueryMembers
@@ -44,7 +51,10 @@ class ForeignRanges:
         What ends it ends a wait.
     """
 
-    def __init__(self, state: QueryState, members: QueryMembers, pump: Pump) -> None:
+    def __init__(
+        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
+    ) -> None:
+        self._options = options
         self._state = state
         self._members = members
         self._pump = pump
@@ -62,13 +72,27 @@ class ForeignRanges:
 
         Raises what ended the membership.
         """
+        return marked_below(ranges, self._decided({p: (one,) for p, one in ranges.items()}))
+
+    def owed(self, reads: Reads) -> dict[TopicPartition, Remaining]:
+        """What the group is owed, where others may have delivered rows of a batch; as before.
+
+        Of a partition the batch may read several ranges, some of them below the live position.
+        """
+        return {
+            p: standing.owed
+            for p, standing in self._decided(reads).items()
+            if standing.owed is not None
+        }
+
+    def _decided(self, reads: Reads) -> Mapping[TopicPartition, Standing]:
         there: set[TopicPartition] | None = None
 
         def look() -> Look:
             nonlocal there
             with self._state as state:
-                looked = self._standings(state, ranges)
-                open_ = undecided(ranges, looked.standings)
+                looked = self._standings(state, reads)
+                open_ = undecided(reads, looked.standings)
             if open_:  # of what it does not subscribe to, or what is deleted, it gets nothing
                 there = self._members.partitions() if there is None else there
                 standings = {p: at for p, at in looked.standings.items() if p not in open_ - there}
@@ -84,7 +108,7 @@ class ForeignRanges:
             return self._members.session_timeout_ms() / 1000
 
         try:
-            return wait_for_owners(ranges, look, wait, session_s, time.monotonic)
+            return wait_for_owners(reads, look, wait, session_s, time.monotonic)
         finally:
             self._awaited = frozenset()
 
@@ -95,25 +119,32 @@ class ForeignRanges:
             return
         self._looked_at = now
         try:
-            committed = self._members[0].committed_offsets(sorted(awaited), LOOKUP_TIMEOUT_MS)
+            committed = self._members.committed(sorted(awaited), LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             log.info("committed offsets of what a batch waits for not known: %r", error)
             return
         with self._state as state:
-            state.assignment.acknowledge(committed)
+            state.assignment.commits.acknowledge_remaining(committed)
 
-    def _standings(self, state: SharedState, ranges: Mapping[TopicPartition, OffsetRange]) -> Look:
+    def _standings(self, state: SharedState, reads: Reads) -> Look:
         """What the group is known to say of the partitions of a batch.
 
         Without those that are the query's own and of which nothing is committed, mostly all.
         """
         owned = state.assignment.partitions.all()
         sure = [member.may_hand_out() for member in self._members]
-        standings = {}
-        for partition, reads in ranges.items():
+        marks = state.assignment.marks
+        has_gaps = self._options.catch_up is not None and bool(marks.with_gaps())
+        heard, standings = marks.heard(), {}
+        for partition, pieces in reads.items():
             found = owned.get(partition)
             is_own = found is not None and found.position is not None and sure[found.member]
-            committed = state.assignment.marks.acknowledged(partition)
-            if not is_own or (committed or 0) > reads.start:
-                standings[partition] = Standing(is_own, committed)
+            committed = heard.get(partition)
+            # Nearly all are their own, and of thousands each is looked at for each batch.
+            known = marks.group_has(partition) if has_gaps else None
+            if is_own and known is None and (committed or 0) <= pieces[0].start:
+                continue
+            standing = Standing(is_own, committed, known)
+            if not is_own or standing.has_any_of(pieces):
+                standings[partition] = standing
         return Look(bool(state.generations) and self._members.are_stable(), standings)

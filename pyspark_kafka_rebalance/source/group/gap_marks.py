@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafka.structs import TopicPartition
 
-from ...consumer.gaps import Gap, joined, without
+from ...consumer.gaps import Gap, holding, joined, less, without
 from ...fetch.offset_range import OffsetRange
 
 
@@ -23,13 +23,25 @@ class GapMarks:
     def __init__(self) -> None:
         self._unread: dict[TopicPartition, list[Gap]] = {}
         self._unproven: dict[TopicPartition, list[Gap]] = {}
+        self._unlogged = False  # without a batch they have changed since the last offset
 
-    def set_aside(self, partition: TopicPartition, gaps: Iterable[Gap]) -> None:
-        """The live position goes on behind these, which nobody has read."""
-        for marks in (self._unread, self._unproven):
-            pieces = list(joined(sorted([*marks.get(partition, ()), *gaps])))
+    def begin(
+        self, partition: TopicPartition, unread: Sequence[Gap], unproven: Sequence[Gap]
+    ) -> None:
+        """This is what lies below the live position, whatever was there before; each in order."""
+        before = self.unread(partition), self.unproven(partition)
+        self.restore(partition, unread, unproven)
+        self._unlogged |= before != (self.unread(partition), self.unproven(partition))
+
+    def restore(
+        self, partition: TopicPartition, unread: Sequence[Gap], unproven: Sequence[Gap]
+    ) -> None:
+        """As :meth:`begin`, by an offset of Spark's log."""
+        for marks, pieces in ((self._unread, unread), (self._unproven, unproven)):
             if pieces:
-                marks[partition] = pieces
+                marks[partition] = list(joined(pieces))
+            else:
+                marks.pop(partition, None)
 
     def hand_out(self, ranges: Mapping[TopicPartition, Sequence[OffsetRange]]) -> None:
         """A batch reads these."""
@@ -39,10 +51,42 @@ class GapMarks:
         """Spark has committed the batch that reads these."""
         _take(self._unproven, ranges)
 
+    def lose(self, partition: TopicPartition, end: int) -> None:
+        """The records below this offset are gone from Kafka: of them, nothing is left to read."""
+        gone = without(self.unread(partition), end)
+        self._unlogged |= bool(gone)
+        for marks in (self._unread, self._unproven):
+            _take(marks, {partition: gone})
+
     def forget(self, partition: TopicPartition) -> None:
-        """Of a log that is no more, or is read anew."""
+        """Of a log that is no more, or is read anew; or none is left."""
+        self._unlogged |= partition in self._unread or partition in self._unproven
         for marks in (self._unread, self._unproven):
             marks.pop(partition, None)
+
+    def logged(self) -> None:
+        """The offset that is being made has them."""
+        self._unlogged = False
+
+    def are_unlogged(self) -> bool:
+        """Whether the last offset has other ones, though no batch has read any since."""
+        return self._unlogged
+
+    def any(self) -> bool:
+        """Whether the group is owed any of any partition."""
+        return bool(self._unproven)
+
+    def all_unread(self) -> Mapping[TopicPartition, Sequence[Gap]]:
+        """What is to be read of each partition that has any, in order; not to be changed."""
+        return self._unread
+
+    def all_unproven(self) -> Mapping[TopicPartition, Sequence[Gap]]:
+        """What the group is owed of each partition of which it is owed any; not to be changed."""
+        return self._unproven
+
+    def under_way(self, partition: TopicPartition) -> list[Gap]:
+        """What batches read that are not proven."""
+        return less(self.unproven(partition), self.unread(partition))
 
     def unread(self, partition: TopicPartition) -> Sequence[Gap]:
         """What is to be read, in order."""
@@ -50,11 +94,8 @@ class GapMarks:
 
     def are_unread(self, partition: TopicPartition, pieces: Iterable[OffsetRange]) -> bool:
         """Whether each of these lies in what is to be read."""
-        gaps = self._unread.get(partition, [])
-        return all(
-            any(gap.start <= piece.start and piece.end <= gap.end for gap in gaps)
-            for piece in pieces
-        )
+        found = ((holding(self.unread(partition), piece.start), piece) for piece in pieces)
+        return all(gap is not None and piece.end <= gap.end for gap, piece in found)
 
     def unproven(self, partition: TopicPartition) -> Sequence[Gap]:
         """What the group is still owed, in order."""
@@ -68,12 +109,11 @@ class GapMarks:
 
 def _take(
     marks: dict[TopicPartition, list[Gap]],
-    ranges: Mapping[TopicPartition, Sequence[OffsetRange]],
+    ranges: Mapping[TopicPartition, Sequence[OffsetRange | Gap]],
 ) -> None:
     for partition, pieces in ranges.items():
-        left = marks.get(partition, [])
-        for piece in pieces:
-            left = without(left, piece.start, piece.end)
+        taken = sorted(Gap(piece.start, piece.end) for piece in pieces)
+        left = less(marks.get(partition, []), taken)
         if left:
             marks[partition] = left
         else:

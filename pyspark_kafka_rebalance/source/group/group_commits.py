@@ -11,15 +11,16 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ...consumer.pump import Pump
-from ...errors import PartitionsLostError
+from ...errors import PartitionsLostError, names_of
 from .batch_proofs import BatchProofs
 from .deletion_watch import DeletionWatch
-from .query_members import QueryMembers
+from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 
 if TYPE_CHECKING:
@@ -75,12 +76,12 @@ class GroupCommits:
     def are_open(self) -> bool:
         """Whether the group lacks something that is proven; on any thread."""
         with self._state as state:
-            return bool(state.assignment.commits())
+            return bool(state.assignment.commits.by_member())
 
     def uncommitted(self) -> list[TopicPartition]:
-        """As ``QueryAssignment``'s; after the pump's end the last word. On any thread."""
+        """As ``OwedCommits``'s; after the pump's end the last word. On any thread."""
         with self._state as state:
-            return sorted(state.assignment.uncommitted())
+            return sorted(state.assignment.commits.uncommitted())
 
     def wait_until_acknowledged(self) -> None:
         """Wait until the group has what is proven, or the time is up; for a run that ends now.
@@ -108,23 +109,57 @@ class GroupCommits:
     def move(self) -> None:
         """Put positions elsewhere, and forget the commits that were based on the old ones."""
         with self._state as state:
+            topics = {p.topic for p in state.moves}
+        if not topics:
+            return
+        topic_ids = self._topic_ids_now(topics)
+        forgotten = []
+        with self._state as state:
             moves, state.moves = state.moves, {}
+            another = state.starts.of_another_topic(moves, topic_ids)
             for partition, position in moves.items():
                 owned = state.assignment.partitions.all().get(partition)
                 if owned is not None:
                     self._members[owned.member].forget_commits([partition])
-                    state.assignment.move_to(partition, position)
+                    positioning = state.assignment.positioning
+                    if positioning.move_to(partition, position, partition in another):
+                        forgotten.append(partition)
+        if forgotten:
+            log.warning(
+                "group %s: nothing is caught up of logs that were created anew: %s",
+                *(self._options.group_id, names_of(forgotten)),
+            )
+
+    def _topic_ids_now(self, topics: Collection[str]) -> dict[str, UUID]:
+        """By metadata that are fetched now; none if no broker answers, or none is needed."""
+        if self._options.catch_up is None:
+            return {}
+        client = self._members.cluster_of(0)
+        try:
+            client.existing_topics(LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            log.info("not known whether topics were created anew: %r", error)
+            return {}
+        return client.topic_ids(topics)
 
     def commit(self) -> bool:
         """Commit what is proven and note what is acknowledged; whether something is still open."""
         doubtful = self._deletions.in_doubt
         with self._state as state:
-            commits = state.assignment.commits()
+            commits = state.assignment.commits.by_member()
+            remaining = (
+                state.assignment.commits.remaining(p for behind in commits.values() for p in behind)
+                if self._options.catch_up is not None
+                else {}
+            )
         for index, behind in commits.items():
             offsets = {p: offset for p, offset in behind.items() if p not in doubtful}
             member = self._members[index]
             try:
-                member.commit_processed(offsets)
+                if self._options.catch_up is not None:
+                    member.commit_remaining({p: remaining[p] for p in offsets})
+                else:
+                    member.commit_processed(offsets)
             except PartitionsLostError as error:
                 log.info("not committed: %s", error)  # the next poll_membership tells of the loss
                 continue
@@ -140,7 +175,7 @@ class GroupCommits:
         for index, member in enumerate(self._members):
             drained = member.drain((self._pump.left_s() - self._left_to_leave_s()) * 1000)
             with self._state as state:
-                behind = state.assignment.commits().get(index, {})
+                behind = state.assignment.commits.by_member().get(index, {})
             self._note_acknowledged(index, behind)
             if not drained:
                 log.warning("group %s: stopped with commits open", self._options.group_id)
@@ -150,8 +185,16 @@ class GroupCommits:
         """What the coordinator has acknowledged to this member so far."""
         member = self._members[index]
         with self._state as state:
+            if self._options.catch_up is not None:
+                wholes = {p: member.acknowledged_remaining(p) for p in partitions}
+                state.assignment.commits.acknowledge_remaining(
+                    {p: left for p, left in wholes.items() if left is not None}
+                )
+                return
             told = ((p, member.acknowledged(p)) for p in partitions)
-            state.assignment.acknowledge({p: offset for p, offset in told if offset is not None})
+            state.assignment.commits.acknowledge(
+                {p: offset for p, offset in told if offset is not None}
+            )
 
     def _left_to_leave_s(self) -> float:
         """What is kept back of the time to stop, so that leaving the group still has its turn."""
@@ -167,9 +210,9 @@ class GroupCommits:
             return
         try:
             timeout_ms = self._left_to_leave_s() * 1000
-            committed = self._members[0].committed_offsets(missing, timeout_ms)
+            committed = self._members.committed(missing, timeout_ms)
         except kafka_errors.KafkaError as error:
             log.info("group %s: offsets not known: %r", self._options.group_id, error)
             return
         with self._state as state:
-            state.assignment.acknowledge(committed)
+            state.assignment.commits.acknowledge_remaining(committed)

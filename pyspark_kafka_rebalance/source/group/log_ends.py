@@ -6,14 +6,17 @@ The planner's thread alone asks. A failed look-up names why the pump ended, if i
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
+from ...consumer.cluster_queries import ClusterQueries
 from ...consumer.pump import Pump
+from ...consumer.record_time import RecordTime
 from ...errors import KafkaRebalanceError, names_of
 from ..plan.log_sizes import log_sizes
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
@@ -29,8 +32,16 @@ END_OFFSETS_MAX_AGE_S = 0.03
 #: Asked again that late whether a position is within its log, while its transaction is open.
 _HIGH_WATERMARKS_MAX_AGE_S = 1.0
 
-#: The average size of an offset changes slowly, so it is cached for a minute.
+#: The average size of an offset changes slowly, so it is cached for a minute. That of a short log
+#: does not: one that has grown by more than a quarter since is measured again.
 _BYTES_PER_OFFSET_MAX_AGE_S = 60.0
+_MEASURED_AGAIN_AT = 1.25
+
+#: Retention deletes whole segments, now and then.
+_LOG_STARTS_MAX_AGE_S = 5.0
+
+#: A log's latest timestamp falls with a truncation, or where retention goes by size.
+_LATEST_MAX_AGE_S = 5.0
 
 #: Where some leader did not tell: an idle trigger must not connect anew every 10 ms.
 _SIZES_AGAIN_S = 0.2
@@ -39,6 +50,23 @@ _SIZES_AGAIN_S = 0.2
 #: end, and asks this often.
 _ALL_ENDS_WITHIN_S = 60.0
 _ASK_AGAIN_S = 0.02
+
+
+class _Measured(NamedTuple):
+    """A log, as it was when its size was told."""
+
+    size: int
+    begin: int
+    end: int  # with what is in open transactions
+    told_end: int  # by the caller; without, under read_committed
+
+    def bytes_per_offset(self) -> float:
+        return self.size / max(1, self.end - self.begin)
+
+    def holds_at(self, end: int) -> bool:
+        """Whether the log that ends there now is this one, and not much longer."""
+        longest = self.begin + _MEASURED_AGAIN_AT * (self.end - self.begin)
+        return self.told_end <= end <= max(longest, self.told_end)
 
 
 class LogEnds:
@@ -63,11 +91,17 @@ class LogEnds:
         self._known: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._high_watermarks_at = 0.0
-        self._bytes_per_offset: dict[TopicPartition, float] = {}
-        self._bytes_per_offset_at = 0.0
+        self._measured: dict[TopicPartition, _Measured] = {}
+        self._measured_at = 0.0
         self._ask_sizes_at = 0.0
+        self._log_starts: dict[TopicPartition, int] = {}
+        self._log_starts_at = 0.0
+        event_time = options.event_time
+        self._wants_latest = event_time is not None and event_time.max_idle_ms > 0
+        self._latest: Mapping[TopicPartition, RecordTime | None] = {}
+        self._latest_at = -math.inf
 
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """End offsets, exclusive: high watermark, or last stable offset under read_committed.
 
         One request for each broker; a few milliseconds old at most. Partitions without a known
@@ -77,13 +111,45 @@ class LogEnds:
         fresh = now - self._ends_at <= END_OFFSETS_MAX_AGE_S
         if not fresh or not self._ends.keys() >= set(partitions):
             with self._members.asking() as client:
+                if self._wants_latest and not self._know_latest(now, partitions):
+                    # Before the ends, so that these records lie before them.
+                    self._latest = self._ask_latest(client, partitions)
+                    self._latest_at = now
                 # A leader is moving, or a topic is gone: the next trigger asks again.
-                led = client.partitions_with_leader(partitions)
-                self._ends = client.end_offsets_now(led, LOOKUP_TIMEOUT_MS) if led else {}
-                if len(led) < len(partitions):
-                    client.request_metadata()  # it would be renewed after minutes only
+                self._ends = client.end_offsets_now(partitions, LOOKUP_TIMEOUT_MS)
             self._ends_at = now
+            return self._ends
         return {p: self._ends[p] for p in partitions if p in self._ends}
+
+    def latest_records(self) -> Mapping[TopicPartition, RecordTime | None]:
+        """With ``maxTaskIdleMs``: those with the highest timestamps, from before the ends.
+
+        Some seconds old at most, and asked for with the next ends after :meth:`renew_latest`.
+        None of an empty log, or if it lies in an open transaction and these are not read; without
+        what was not told, and empty where brokers are older than 3.0.
+        """
+        return self._latest
+
+    def renew_latest(self) -> None:
+        """Ask for the latest records with the next ends."""
+        self._latest_at = -math.inf
+
+    def _know_latest(self, now: float, partitions: Collection[TopicPartition]) -> bool:
+        recent = now - self._latest_at <= _LATEST_MAX_AGE_S
+        return recent and self._latest.keys() >= set(partitions)
+
+    def _ask_latest(
+        self, client: ClusterQueries, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, RecordTime | None]:
+        try:
+            return client.latest_records_now(partitions, LOOKUP_TIMEOUT_MS)
+        except kafka_errors.IncompatibleBrokerVersion:
+            self._wants_latest = False
+            return {}
+
+    def told(self) -> Mapping[TopicPartition, int]:
+        """The end offsets as last answered, of what was asked for lately; on any thread."""
+        return {**self._known, **self._ends}  # both are replaced, never changed
 
     def known_end_offsets(self, owned: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The end offset of each of these as last answered, without asking again.
@@ -141,11 +207,24 @@ class LogEnds:
                 self._pump.raise_failure()
         return ends
 
+    def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs begin, some seconds old at most; without those not told now."""
+        now = time.monotonic()
+        fresh = now - self._log_starts_at <= _LOG_STARTS_MAX_AGE_S
+        if not fresh or not self._log_starts.keys() >= set(partitions):
+            with self._members.asking() as client:
+                led = client.partitions_with_leader(partitions)
+                self._log_starts = (
+                    client.beginning_offsets_now(led, LOOKUP_TIMEOUT_MS) if led else {}
+                )
+            self._log_starts_at = now
+        return {p: self._log_starts[p] for p in partitions if p in self._log_starts}
+
     def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         """What an offset of each partition takes on its leader's disk, on average, in bytes.
 
         Without those whose leader does not tell now, which is asked again a little later; a minute
-        old at most otherwise.
+        old at most otherwise, and of a log that is at most a quarter longer by now.
 
         Parameters
         ----------
@@ -158,25 +237,32 @@ class LogEnds:
             The brokers refuse to tell.
         """
         now = time.monotonic()
-        aged = now - self._bytes_per_offset_at > _BYTES_PER_OFFSET_MAX_AGE_S
-        missing = not self._bytes_per_offset.keys() >= ends.keys()
-        if (aged or missing) and now >= self._ask_sizes_at:
-            found = self._find_bytes_per_offset(ends)
-            if found.keys() >= ends.keys():
-                self._bytes_per_offset_at = now
-            else:
+        aged = now - self._measured_at > _BYTES_PER_OFFSET_MAX_AGE_S
+        known = self._holding(ends)
+        asked = {p: end for p, end in ends.items() if aged or p not in known}
+        if asked and now >= self._ask_sizes_at:
+            found = self._measure(asked)
+            if not found.keys() >= asked.keys():
                 self._ask_sizes_at = time.monotonic() + _SIZES_AGAIN_S
-            known = {**self._bytes_per_offset, **found}
-            self._bytes_per_offset = {p: known[p] for p in ends if p in known}
-        return {p: self._bytes_per_offset[p] for p in ends if p in self._bytes_per_offset}
+            elif aged:
+                self._measured_at = now
+            both = {**self._measured, **found}
+            self._measured = {p: both[p] for p in ends if p in both}
+            known = self._holding(ends)
+        return {p: measured.bytes_per_offset() for p, measured in known.items()}
 
-    def _find_bytes_per_offset(
-        self, ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, float]:
+    def _holding(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, _Measured]:
+        measured = self._measured
+        return {
+            p: measured[p] for p, end in ends.items() if p in measured and measured[p].holds_at(end)
+        }
+
+    def _measure(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, _Measured]:
         try:
             with self._members.asking() as client:
                 leaders = client.leaders(ends)
                 begins = client.beginning_offsets_now(leaders, LOOKUP_TIMEOUT_MS)
+                whole = client.high_watermarks_now(leaders, LOOKUP_TIMEOUT_MS)
             sizes = log_sizes(self._options.client_config, leaders)
         except kafka_errors.KafkaError as error:
             if not error.retriable:
@@ -184,7 +270,7 @@ class LogEnds:
             log.warning("the sizes of the logs are not known now: %r", error)
             return {}
         return {
-            p: sizes[p] / max(1, end - begins[p])
+            p: _Measured(sizes[p], begins[p], whole[p], end)
             for p, end in ends.items()
-            if p in sizes and p in begins
+            if p in sizes and p in begins and p in whole
         }

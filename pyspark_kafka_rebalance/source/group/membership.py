@@ -22,19 +22,24 @@ from ...consumer.pump import Pump
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent
 from .batch_proofs import BatchProofs
-from .batch_state import BatchState, state_for_offset, state_now
+from .batch_state import BatchState, Gaps, state_for_offset, state_now
+from .catch_up import CatchUp
 from .clients import partitions_of
 from .coverage import Coverage
 from .deletion_watch import DeletionWatch
 from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .joining import Joining
+from .known_to_group import KnownToGroup
+from .left_behind import LeftBehind
 from .log_ends import LogEnds
 from .overdue_batch import OverdueBatch
 from .query_member import QueryMember
 from .query_members import QueryMembers
 from .query_state import QueryState
+from .record_times import RecordTimes
 from .start_lookup import StartLookup
+from .unproven_batches import NOTHING, CaughtUp
 
 if TYPE_CHECKING:
     from ..options import SourceOptions
@@ -74,17 +79,22 @@ class QueryMembership:
         What the group has of what is proven.
     log_ends : LogEnds
         Up to where there are records.
+    record_times : RecordTimes
+        Of which time records are.
     deletions : DeletionWatch
         What of the partitions was deleted.
     coverage : Coverage
         What a run with an end would leave unread.
     foreign_ranges : ForeignRanges
         What of a batch another delivers.
+    catch_up : CatchUp
+        What lies below the live positions, with ``parallelRebalance=live``.
     """
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self._options = options
         self._may_join = False
+        self._is_restored = False  # what the checkpoint knows
         self._pump = Pump(
             self._tick,
             name=f"membership-{options.group_id}",
@@ -95,12 +105,15 @@ class QueryMembership:
         )
         self._state = QueryState(options)
         self._members = QueryMembers(options, client_id, self._state, self._pump)
-        self._start_lookup = StartLookup(options, self._state, self._members, self._pump)
+        self._known_to_group = KnownToGroup(options, self._state, self._members, self._pump)
+        self._start_lookup = StartLookup(options, self._state, self._members)
         self.joining = Joining(options, self._state, self._members, self._pump)
         self.log_ends = LogEnds(options, self._members, self._pump)
+        self.record_times = RecordTimes(options, self._state, self._members, self.log_ends)
         self.deletions = DeletionWatch(options, self._state, self._members)
         self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
-        self.foreign_ranges = ForeignRanges(self._state, self._members, self._pump)
+        self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
+        self.catch_up = CatchUp(options, self._state, self.log_ends)
         self.proofs = BatchProofs(options, self._state, self._pump)
         self.commits = GroupCommits(
             options, self._state, self._members, self._pump, self.proofs, self.deletions
@@ -133,6 +146,23 @@ class QueryMembership:
         if not self._pump.stop(timeout_s):
             log.warning("group %s: stopped without leaving in time", self._options.group_id)
 
+    def left_behind(self) -> LeftBehind:
+        """After :meth:`stop`, what a query that reads on with others goes on with."""
+        with self._state as state:
+            assignment = state.assignment
+            return LeftBehind(
+                untold=assignment.end(),
+                known=assignment.marks.known(),
+                heard=assignment.marks.heard(),
+                gaps=dict(assignment.gaps.all_unread()),
+            )
+
+    def go_on(self, before: LeftBehind) -> None:
+        """Go on with what the members before have known; after :meth:`restore`."""
+        with self._state as state:
+            state.assignment.begin_after(before.untold)
+            state.assignment.commits.acknowledge(before.heard)
+
     def raise_failure(self) -> None:
         """Raise what ended the pump: background errors surface in the next planner call."""
         self._pump.raise_failure()
@@ -144,11 +174,13 @@ class QueryMembership:
         positions: Mapping[TopicPartition, int],
         initial: frozenset[TopicPartition] | None = None,
         imported: Collection[TopicPartition] = (),
+        gaps: Gaps | None = None,
     ) -> None:
-        """Of the offset that Spark starts this run with: positions, ``initial``, ``imported``."""
+        """Of the offset that Spark starts with: positions, ``initial``, ``imported``, ``gaps``."""
         with self._state as state:
             state.starts.restore(positions, initial, imported)
-            state.assignment.restore(positions)
+            state.assignment.restore(positions, gaps)
+        self._look_for_absent()
 
     def resume(
         self,
@@ -156,6 +188,8 @@ class QueryMembership:
         ranges: Mapping[TopicPartition, OffsetRange],
         end: dict[str, Any],
         imported: Collection[TopicPartition] = (),
+        catch_up: CaughtUp = NOTHING,
+        gaps: Gaps | None = None,
     ) -> None:
         """Spark runs a batch of its log again, before the members join.
 
@@ -169,12 +203,19 @@ class QueryMembership:
             The offset where it ends.
         imported : collection of TopicPartition
             Of that offset.
+        catch_up, gaps : mapping
+            What it reads below the live positions, and what is left there after it.
         """
         with self._state as state:
             state.starts.resume(imported)
             state.assignment.restore(proven)
-            state.assignment.resume(ranges)
+            state.assignment.resume(ranges, catch_up, gaps)
             state.open_batches.resume(end, state.assignment.batches.number)
+        self._look_for_absent()
+
+    def _look_for_absent(self) -> None:
+        self._is_restored = True
+        self._pump.wake()  # what is created from now on is to be told from what was deleted
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
@@ -188,7 +229,8 @@ class QueryMembership:
     def wants_log(self, at_once: bool) -> bool:
         """Whether a batch without records is due that logs where partitions start.
 
-        Spark's log must know it before the first record does: the group may forget it.
+        Spark's log must know it before the first record does: the group may forget it. So where
+        gaps have changed, of which records are gone, or another query has read some.
 
         Parameters
         ----------
@@ -197,8 +239,9 @@ class QueryMembership:
         """
         quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
-            unlogged = state.assignment.marks.are_unlogged() or state.starts.is_unlogged
-            return quiet and unlogged
+            assignment = state.assignment
+            unlogged = assignment.marks.are_unlogged() or assignment.gaps.are_unlogged()
+            return quiet and (unlogged or state.starts.is_unlogged)
 
     def plannable(self) -> dict[TopicPartition, int]:
         """Positions of the partitions that may get a new range."""
@@ -222,27 +265,30 @@ class QueryMembership:
         return self.log_ends.known_end_offsets(owned)
 
     def hand_out(
-        self, planned: Mapping[TopicPartition, OffsetRange]
+        self, planned: Mapping[TopicPartition, OffsetRange], catch_up: CaughtUp = NOTHING
     ) -> tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState] | None:
         """The last step of planning, under the lock: what is still certain, recorded.
 
         Returns
         -------
         tuple or None
-            The ranges, the rows of events, and the state to write into the offset; None when
-            there is nothing worth a batch.
+            The ranges, the rows of events, and the state to write into the offset, which has what
+            is read of gaps; None when there is nothing worth a batch.
         """
         with self._state as state:
-            pending = state.assignment.unproven()
-            ranges = state.assignment.hand_out(
-                planned, lambda member: self._members[member].may_hand_out()
+            assignment = state.assignment
+            pending, pending_catch_up = assignment.unproven(), assignment.unproven_gaps()
+            ranges = assignment.hand_out(
+                planned, lambda member: self._members[member].may_hand_out(), catch_up
             )
-            if not ranges and not state.assignment.events.wait():
+            caught_up = assignment.batches.caught_up()
+            if not ranges and not caught_up and not assignment.events.wait():
                 return None
-            if ranges:
+            if ranges or caught_up:
                 state.starts.read()
-            batch = state_for_offset(state, ranges, pending, state.assignment.events.take_lost())
-            return ranges, state.assignment.take_events(), batch
+            lost = assignment.events.take_lost()
+            batch = state_for_offset(state, ranges, pending, lost, caught_up, pending_catch_up)
+            return ranges, assignment.take_events(), batch
 
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
         """The state right now, for these partitions of a batch."""
@@ -252,7 +298,9 @@ class QueryMembership:
     def state_without_ranges(self) -> BatchState:
         """The state for a batch that reads nothing."""
         with self._state as state:
-            return state_for_offset(state, (), state.assignment.unproven())
+            assignment = state.assignment
+            under_way = assignment.unproven_gaps()
+            return state_for_offset(state, (), assignment.unproven(), pending_catch_up=under_way)
 
     # -- the pump ---------------------------------------------------------------------------------
 
@@ -264,7 +312,7 @@ class QueryMembership:
             there = partitions_of(self._options, cluster)
             state.starts.found(there, cluster.topic_ids({p.topic for p in there}))
         self._members.build_others()
-        self._start_lookup.find_new_to_group()
+        self._known_to_group.find_new()
 
     def _is_settling(self) -> bool:
         """Whether members join, or partitions move, and may go on any moment."""
@@ -274,8 +322,9 @@ class QueryMembership:
 
     def _tick(self) -> float | None:
         """One round, once the members may join; as ``Pump`` has it."""
+        looked = not self._is_restored or self.deletions.find_absent()
         if not self._may_join:
-            return None
+            return None if looked else _TICK_S
         self._overdue_batch.look()
         stands_aside = self._overdue_batch.stands_aside
         if not stands_aside:
@@ -283,7 +332,7 @@ class QueryMembership:
                 self._apply(index, member)
         self.commits.move()
         self.deletions.find()
-        self._start_lookup.find_committed()
+        self._known_to_group.find_committed()
         self._start_lookup.find()
         self.proofs.look_if_awaited(stands_aside)
         waiting = self.commits.commit()
@@ -299,11 +348,15 @@ class QueryMembership:
             if result.lost or result.revoked or result.assigned:
                 state.note_change()
             overdue = assignment.waiting_revokes(result.lost)
+            owned = assignment.partitions.all()
+            gone = result.revoked | result.lost
+            left = {p for p in gone if p in owned and owned[p].position is not None}
             assignment.lose(index, result.lost)
             if self._options.partitions is not None:  # those are deleted
-                assignment.delete(result.lost)
+                state.deleted |= assignment.positioning.delete(result.lost)
                 state.starts.created_anew(result.lost)
-            assignment.complete_revoke(index, result.revoked)
+            ends = self.log_ends.told() if result.revoked else {}
+            assignment.complete_revoke(index, result.revoked, ends)
             assignment.assign(index, member.generation, result.assigned)
             state.starts.assigned(result.assigned)
             if state.generations[index : index + 1] != (member.generation,):
@@ -314,7 +367,7 @@ class QueryMembership:
             assignment.request_revoke(result.to_be_revoked)
             undrained = assignment.undrained(result.to_be_revoked)
         member.delay_revoke(undrained)
-        if gone := result.revoked | result.lost:
-            self.deletions.left(gone)
+        if left:
+            self.deletions.left(left)
         if overdue and member.is_stable:  # fenced, it is out of the group
             self._overdue_batch.advise(overdue)

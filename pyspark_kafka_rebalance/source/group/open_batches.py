@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import KafkaRebalanceError
+from ..offset_json import offset_to_json
 from ..offsets import INITIAL_OFFSET
 
 #: The start of a query's first batch.
-_INITIAL = INITIAL_OFFSET.to_json_dict()
+_INITIAL = offset_to_json(INITIAL_OFFSET)
 
 
 @dataclass

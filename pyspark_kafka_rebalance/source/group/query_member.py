@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
 from ...consumer.cluster_queries import ClusterQueries
 from ...consumer.poll_result import PollResult
+from ...consumer.remaining import Remaining
 
 
 class QueryMember(Protocol):
@@ -76,6 +78,14 @@ class QueryMember(Protocol):
         """Commit these next offsets in the background; PartitionsLostError if one is not owned."""
         ...
 
+    def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        """As :meth:`commit_processed`, with what is left of partitions as a whole."""
+        ...
+
+    def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
+        """What :meth:`commit_remaining` was given last, once the broker has accepted it."""
+        ...
+
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of an owned partition that the broker has acknowledged last."""
         ...
@@ -89,12 +99,22 @@ class QueryMember(Protocol):
         """
         ...
 
+    def committed_remaining(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, Remaining]:
+        """As :meth:`committed_offsets`, with what the group is owed beyond them."""
+        ...
+
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Send nothing more of what waits, and let a lower offset be committed next."""
         ...
 
     def take_unknown(self) -> frozenset[TopicPartition]:
         """Those whose commit was given up since the last call, since the broker has no such."""
+        ...
+
+    def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
+        """Of the topic that the group has assigned; None where that is done by name."""
         ...
 
     def drain(self, timeout_ms: float) -> bool:

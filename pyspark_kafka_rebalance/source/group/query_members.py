@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from kafka.structs import TopicPartition
 
 from ...consumer.cluster_queries import ClusterQueries
 from ...consumer.pump import Pump
+from ...consumer.remaining import Remaining
 from ...errors import KafkaRebalanceError
 from .clients import build_clients, partitions_of
 from .query_member import QueryClient, QueryMember
@@ -66,6 +67,19 @@ class QueryMembers:
     def cluster_of(self, index: int) -> ClusterQueries:
         """Whom to ask of the brokers what concerns a member's partitions."""
         return self._clients[index].cluster
+
+    def committed(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
+    ) -> dict[TopicPartition, Remaining]:
+        """What the group is owed, asked of one of them now; without what it has no offset of.
+
+        What is processed beyond its offset counts with ``parallelRebalance=live`` alone: who reads
+        in order cannot leave it out. Raises as ``QueryMember.committed_offsets``.
+        """
+        if self._options.catch_up is not None:
+            return self[index].committed_remaining(partitions, timeout_ms)
+        committed = self[index].committed_offsets(partitions, timeout_ms)
+        return {p: Remaining(offset) for p, offset in committed.items()}
 
     def build_first(self) -> None:
         """Build the one that finds out whether brokers let us in.

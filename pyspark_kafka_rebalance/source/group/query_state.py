@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
+from ..catch_up_options import CatchUpOptions
+from ..plan.catch_up import CatchUpPace
 from .assignment import QueryAssignment
 from .open_batches import OpenBatches
 from .starts import Starts
@@ -48,6 +50,10 @@ class SharedState:
         Where partitions are to go on after data loss, until the pump has moved them.
     deleted : dict
         Partitions found deleted, and how far each was read, until the planner has taken them.
+    pace : CatchUpPace
+        How much of gaps a batch reads.
+    gone_elsewhere : set
+        Partitions that were deleted when this query did not own them, likewise.
     changed_at : float
         When something has changed last in the group, or in what is known of the partitions.
     """
@@ -59,6 +65,8 @@ class SharedState:
         self.generations: tuple[int, ...] = ()
         self.moves: dict[TopicPartition, int] = {}
         self.deleted: dict[TopicPartition, int | None] = {}
+        self.pace = CatchUpPace((options.catch_up or CatchUpOptions()).batch_ms / 1000)
+        self.gone_elsewhere: set[TopicPartition] = set()
         self.changed_at = time.monotonic()
 
     def note_change(self) -> None:
@@ -106,8 +114,17 @@ class QueryState:
                 p for found in state.assignment.partitions.unpositioned().values() for p in found
             ]
 
-    def a_revoke_waits_for_a_batch(self) -> bool:
-        """Whether nothing settles before the next batch: a revoke waits for its row in that."""
+    def a_revoke_waits_for_a_batch(self, release_unread: bool = False) -> bool:
+        """Whether nothing settles before the next batch: a revoke waits for its row in that.
+
+        Parameters
+        ----------
+        release_unread : bool
+            Whether to let go first what this process has read nothing of. Not in a block of its
+            own: a revoke that came between the two would seem to wait.
+        """
         with self as state:
-            waiting = state.assignment.undrained(state.assignment.partitions.revoking())
-            return bool(waiting) and not state.assignment.commits()
+            if release_unread:
+                state.assignment.release_unread()
+            waiting = state.assignment.awaiting_batch(state.assignment.partitions.revoking())
+            return bool(waiting) and not state.assignment.commits.by_member()

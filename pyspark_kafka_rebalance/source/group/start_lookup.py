@@ -6,28 +6,33 @@ On the pump's thread. A look-up that fails for a moment is repeated with the nex
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ...consumer.cluster_queries import ClusterQueries
-from ...consumer.pump import Pump
+from ...consumer.remaining import Remaining
 from ...errors import PartitionsLostError
 from ..starting_offsets import AtTimestamp
-from .new_to_group import new_to_group
 from .query_member import QueryMember
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from .query_state import QueryState
+from .query_state import QueryState, SharedState
+from .replaced_topics import ReplacedTopics
 
 if TYPE_CHECKING:
     from ..options import SourceOptions
 
 log = logging.getLogger(__name__)
 
-#: How soon a failed look-up that members wait for before they join is repeated.
-_ASK_AGAIN_S = 0.02
+
+class _Log(NamedTuple):
+    """Where a log ends, and the first of its records that is young enough, if any is."""
+
+    end: int
+    first_young: int | None
 
 
 class StartLookup:
@@ -41,65 +46,14 @@ class StartLookup:
         Has the rules, and gets the starts.
     members : QueryMembers
         Each is asked for what it owns.
-    pump : Pump
-        Ends a wait when it is to stop.
     """
 
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
+    def __init__(self, options: SourceOptions, state: QueryState, members: QueryMembers) -> None:
         self._options = options
         self._state = state
         self._members = members
-        self._pump = pump
-        # How far the group is with what the checkpoint knows; what is assigned by hand is the
-        # query's own from the beginning.
-        self._has_asked = options.partitions is not None
         self._told_of: set[TopicPartition] = set()  # in the log, of those set back
-        # Of what is assigned without a start, that whose topic was looked at.
-        self._looked_at: set[TopicPartition] = set()
-
-    def find_new_to_group(self) -> None:
-        """Find out, before the members join, which partitions are new to the group."""
-        # With ``assign`` a group's offsets say nothing of the partitions it does not name.
-        if self._options.partitions is not None:
-            return
-        with self._state as state:
-            asked = state.starts.maybe_new_to_group()
-        while asked and not self._pump.is_stopping:
-            try:
-                committed = self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS)
-            except kafka_errors.KafkaError as error:
-                if not error.retriable:
-                    return  # joining the group says better what is refused
-                log.warning("group %s: offsets not known yet: %r", self._options.group_id, error)
-                self._pump.wait(_ASK_AGAIN_S)
-                continue
-            with self._state as state:
-                state.starts.found_new_to_group(new_to_group(asked, committed))
-            return
-
-    def find_committed(self) -> None:
-        """Find out, once, how far the group is with what the checkpoint knows.
-
-        If its offset is a lower one when a partition is assigned, another query has found the log
-        shorter since (``QueryAssignment.start_at``).
-        """
-        if self._has_asked:
-            return
-        with self._state as state:
-            asked = state.starts.may_go_back(state.assignment.marks.unheard_of())
-        try:
-            committed = (
-                self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS) if asked else {}
-            )
-        except kafka_errors.KafkaError as error:
-            self._has_asked = not error.retriable  # a start says better what is refused
-            log.info("group %s: offsets not known yet: %r", self._options.group_id, error)
-            return
-        self._has_asked = True
-        with self._state as state:
-            state.assignment.acknowledge(committed)
+        self._topics = ReplacedTopics(options, state, members)
 
     def find(self) -> None:
         """Find out where newly assigned partitions start.
@@ -113,15 +67,20 @@ class StartLookup:
         """
         with self._state as state:
             wanted = state.assignment.partitions.unpositioned()
-        self._looked_at &= {p for found in wanted.values() for p in found}
+        self._topics.keep({p for found in wanted.values() for p in found})
         for index, partitions in wanted.items():
             member, cluster = self._members[index], self._members.cluster_of(index)
+            self._topics.look_again(cluster)
+            if not (partitions := self._topics.without_absent(partitions)):
+                continue
             try:
-                committed = member.committed_offsets(partitions, LOOKUP_TIMEOUT_MS)
-                if ahead := self._set_back(member, committed):
+                owed = self._members.committed(partitions, LOOKUP_TIMEOUT_MS, index)
+                committed = {p: left.committed() for p, left in owed.items()}
+                if ahead := self._set_back(member, owed):
                     # Their starts are asked for again when the group has them.
                     partitions = [p for p in partitions if p not in ahead]
-                self._look_at_topics(index, [p for p in partitions if p not in committed])
+                self._topics.look(cluster, [p for p in partitions if p not in committed])
+                partitions = self._topics.without_absent(partitions)
                 with self._state as state:
                     unknown = dict.fromkeys(
                         p
@@ -129,6 +88,8 @@ class StartLookup:
                         if p not in committed and not state.assignment.marks.are_known(p)
                     )
                 otherwise = self._configured(cluster, unknown)
+                known = [p for p in partitions if p not in unknown]
+                logs = None if self._options.catch_up is None else self._logs_of(cluster, known)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
@@ -137,57 +98,74 @@ class StartLookup:
             with self._state as state:
                 still = set(state.assignment.partitions.unpositioned().get(index, ()))
                 for partition in partitions:
-                    if partition in still and (partition not in unknown or partition in otherwise):
-                        state.assignment.start_at(
-                            partition, committed.get(partition), otherwise.get(partition, -1)
+                    if partition not in still:
+                        continue
+                    if partition in unknown:
+                        if partition not in otherwise:
+                            continue
+                        state.assignment.positioning.start_at(partition, None, otherwise[partition])
+                    elif logs is None:
+                        state.assignment.positioning.start_at(
+                            partition, committed.get(partition), -1
                         )
-                        state.starts.started(partition)
+                    elif partition in logs:
+                        self._start_live(state, partition, owed.get(partition), logs[partition])
+                    else:
+                        continue  # its leader is away: nothing could be read of it now
+                    state.starts.started(partition)
                 state.starts.saw(cluster.topic_ids({p.topic for p in partitions}))
                 state.note_change()
 
-    def _look_at_topics(self, index: int, partitions: Collection[TopicPartition]) -> None:
-        """Forget what is known of partitions whose topic was deleted and is there again.
+    def _start_live(
+        self,
+        state: SharedState,
+        partition: TopicPartition,
+        owed: Remaining | None,
+        found: _Log,
+    ) -> None:
+        """Set aside what lies before the end of the log, if that is too much."""
+        assert self._options.catch_up is not None
+        threshold = self._options.catch_up.threshold
 
-        While another member had them, or nobody, nothing told of it; and Kafka has dropped the
-        group's offsets with the old topic. So this matters only where there is none.
-        """
-        if not (asked := set(partitions) - self._looked_at):
-            return
-        cluster = self._members.cluster_of(index)
-        cluster.existing_topics(LOOKUP_TIMEOUT_MS)  # the metadata may be those of before
-        topic_ids = cluster.topic_ids({p.topic for p in asked})
-        with self._state as state:
-            replaced = state.starts.replaced(asked, topic_ids)
-            owned = state.assignment.partitions.all()
-            known = asked | state.starts.initial | state.assignment.marks.positions().keys()
-            anew = {
-                p
-                for p in (known if replaced else ())
-                if p.topic in replaced and (p not in owned or owned[p].position is None)
-            }
-            state.starts.created_anew(anew)
-            state.assignment.delete(anew)
-            state.assignment.partitions.start_anew(anew)
-        for topic in sorted(replaced):
-            log.warning(
-                "group %s: topic %s was created anew, and is read from its first record",
-                *(self._options.group_id, topic),
+        def is_behind(position: int) -> bool:
+            return threshold.is_exceeded(position, found.end, found.first_young)
+
+        live = state.assignment.positioning.start_live(partition, owed, found.end, is_behind)
+        if gaps := state.assignment.gaps.unread(partition):
+            log.info(
+                "group %s: %s-%d goes on at offset %d, %d offsets from %d on are caught up",
+                *(self._options.group_id, *partition, live),
+                *(sum(gap.end - gap.start for gap in gaps), gaps[0].start),
             )
-        for member in self._members if anew else ():
-            member.forget_commits(anew)
-        self._looked_at |= asked
+
+    def _logs_of(
+        self, cluster: ClusterQueries, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, _Log]:
+        """How far these go now, and from where on their records are young; of those that tell."""
+        assert self._options.catch_up is not None
+        led = cluster.partitions_with_leader(partitions)
+        ends = cluster.end_offsets_now(led, LOOKUP_TIMEOUT_MS) if led else {}
+        age_ms = self._options.catch_up.threshold.age_ms
+        if age_ms is None or not ends:
+            return {p: _Log(end, None) for p, end in ends.items()}
+        since = max(0, int(time.time() * 1000) - age_ms)
+        young = cluster.offsets_for_times(dict.fromkeys(ends, since), LOOKUP_TIMEOUT_MS)
+        return {
+            p: _Log(end, None if (at := young.get(p)) is None else at.offset)
+            for p, end in ends.items()
+        }
 
     def _set_back(
-        self, member: QueryMember, committed: Mapping[TopicPartition, int]
+        self, member: QueryMember, owed: Mapping[TopicPartition, Remaining]
     ) -> set[TopicPartition]:
         """Have the group begin where Spark's own source has ended, if it is ahead of that."""
         with self._state as state:
-            back = state.starts.set_back(committed, state.assignment.marks.positions())
+            back = state.starts.set_back(owed, state.assignment.marks.positions())
         for partition in back.keys() - self._told_of:
             log.warning(
-                "group %s: its offset %d of %s-%d is set back to %d, where the checkpoint of "
-                "Spark's own source ends",
-                *(self._options.group_id, committed[partition], *partition, back[partition]),
+                "group %s: it has processed some of %s-%d up to offset %d, and is set back to %d, "
+                "where the checkpoint of Spark's own source ends",
+                *(self._options.group_id, *partition, owed[partition].live, back[partition]),
             )
         self._told_of |= back.keys()
         try:

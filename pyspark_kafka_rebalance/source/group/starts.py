@@ -3,9 +3,9 @@
 In this order:
 
  1. The group's committed offset, or what this query has come to, whichever is further
-    (``QueryAssignment.start_at``). Where Spark's own source has left a position behind the group's
-    offset, the group is set back to it first: that source shares its work with nobody, so what is
-    between was delivered by neither.
+    (``Positioning.start_at``). Where Spark's own source has left a position and the group has
+    processed anything beyond it, the group is set to that position first: that source shares its
+    work with nobody, so it has delivered nothing beyond.
  2. The first record, for a partition that was created while the query ran, between two runs, or in
     the place of a deleted one: nobody else has read it, and what the options name is older. So for
     one that is first assigned when the query has read something: who had it until then never
@@ -28,6 +28,7 @@ from uuid import UUID
 
 from kafka.structs import TopicPartition
 
+from ...consumer.remaining import Remaining
 from ..starting_offsets import Start
 
 if TYPE_CHECKING:
@@ -92,6 +93,17 @@ class Starts:
         }
         known.update({topic: topic_ids[topic] for topic in anew})
         return anew
+
+    def of_another_topic(
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> set[TopicPartition]:
+        """Those of these whose topic is another than the one first seen by its name."""
+        known = self._topic_ids
+        return {
+            p
+            for p in partitions
+            if p.topic in known and topic_ids.get(p.topic, known[p.topic]) != known[p.topic]
+        }
 
     def created_anew(self, partitions: Collection[TopicPartition]) -> None:
         """These were deleted: what gets their name is another partition."""
@@ -195,16 +207,22 @@ class Starts:
         """
         return [p for p in known if p in self._first_seen and p not in self._imported]
 
+    def unseen(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Of what the checkpoint knows, that which was not there when the query began."""
+        return [p for p in known if p not in self._first_seen]
+
     def set_back(
-        self, committed: Mapping[TopicPartition, int], known: Mapping[TopicPartition, int]
+        self, owed: Mapping[TopicPartition, Remaining], known: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Where the group is ahead of Spark's own source, and to where it must go back (rule 1).
 
         Parameters
         ----------
-        committed : Mapping[TopicPartition, int]
-            The group's committed offsets.
+        owed : Mapping[TopicPartition, Remaining]
+            What the group is owed. Its offset may be a lower one than what it has processed.
         known : Mapping[TopicPartition, int]
             What is proven; has every partition of :attr:`imported`.
         """
-        return {p: known[p] for p, at in committed.items() if p in self._imported and at > known[p]}
+        return {
+            p: known[p] for p, left in owed.items() if p in self._imported and left.live > known[p]
+        }

@@ -34,6 +34,7 @@ class UnprovenBatches:
         self._caught_up: dict[int, CaughtUp] = {}  # of those that read gaps
         # Where they end: the ranges of the last batch that had any and is proven.
         self._last_read: dict[TopicPartition, int] = {}
+        self._last_caught_up: frozenset[TopicPartition] = frozenset()  # the same of gaps
 
     def add(
         self, ranges: Mapping[TopicPartition, OffsetRange], catch_up: CaughtUp = NOTHING
@@ -50,13 +51,16 @@ class UnprovenBatches:
         proven: list[tuple[Mapping[TopicPartition, OffsetRange], CaughtUp]] = []
         for number in [number for number in self._ranges if number <= last]:
             ranges = self._ranges.pop(number)
+            caught_up = self._caught_up.pop(number, NOTHING)
             self._last_read = {p: handed.end for p, handed in ranges.items()} or self._last_read
-            proven.append((ranges, self._caught_up.pop(number, NOTHING)))
+            self._last_caught_up = frozenset(caught_up) or self._last_caught_up
+            proven.append((ranges, caught_up))
         return proven
 
     def forget(self, partition: TopicPartition) -> None:
         """Its log is no more: proven later, it would be said to end there."""
         self._last_read.pop(partition, None)
+        self._last_caught_up -= {partition}
         for number, ranges in self._ranges.items():
             ranges.pop(partition, None)
             if number in self._caught_up:
@@ -90,6 +94,14 @@ class UnprovenBatches:
                 if partition in of:
                     found[partition] = handed
         return found
+
+    def caught_up(self) -> CaughtUp:
+        """What the batch planned last reads of gaps."""
+        return self._caught_up.get(self.number, NOTHING)
+
+    def with_caught_up(self) -> set[TopicPartition]:
+        """The partitions of whose gaps they read, and the last one that is proven and did."""
+        return {*self._last_caught_up, *(p for read in self._caught_up.values() for p in read)}
 
     def read_to(self) -> dict[TopicPartition, int]:
         """Where they end, and the last one that is proven and had ranges."""

@@ -25,6 +25,7 @@ class AvailableNowRun:
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
         self._ends = dict(ends)
         self._reached: dict[TopicPartition, int] = {}
+        self._read_by_group: set[TopicPartition] = set()
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
@@ -42,6 +43,24 @@ class AvailableNowRun:
     def unread(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Of these, the partitions that are not read to their end."""
         return [p for p, at in sorted(positions.items()) if at < self._ends.get(p, at)]
+
+    def not_at_end(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Of these, what the run reads, and what was past its end when it was fixed."""
+        return {p: at for p, at in positions.items() if at != self._ends.get(p, at)}
+
+    def read_by_group(self, partitions: Collection[TopicPartition]) -> None:
+        """The group's offsets of these are at the run's end, or past it."""
+        self._read_by_group.update(partitions)
+
+    def lacks(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Of these, which are gone, what neither the run nor the group has read to the end."""
+        return [
+            p
+            for p in partitions
+            if p in self._ends
+            and p not in self._read_by_group
+            and self._reached.get(p, 0) < self._ends[p]
+        ]
 
     def shortened(
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]

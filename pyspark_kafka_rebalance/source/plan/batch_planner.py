@@ -201,21 +201,9 @@ def plan_batch(
     dict[TopicPartition, OffsetRange]
         Only partitions with something to read.
     """
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be at least 1, not {max_rows}")
     # Sorted as they come: they are in order already, or nearly, which a set would forget.
     behind = [p for p, at in positions.items() if end_offsets.get(p, at) > at]
-    backlogs = {p: end_offsets[p] - positions[p] for p in sorted(behind)}
-    total, count = sum(backlogs.values()), len(backlogs)
-    if max_rows is None or total <= max_rows:
-        shares = backlogs
-    elif count >= max_rows:
-        shares = dict.fromkeys(backlogs, 1)
-    else:
-        # One for each, then the rest by what is left of the backlogs. Rounded down: a partition
-        # never loses by a greater limit, and what is left over is less than one a partition.
-        rest, left = max_rows - count, total - count
-        shares = {p: 1 + rest * (backlog - 1) // left for p, backlog in backlogs.items()}
+    shares = shares_of({p: end_offsets[p] - positions[p] for p in sorted(behind)}, max_rows)
     if max_bytes is not None:
         each = bytes_per_offset or {}
         expected = sum(share * each.get(p, 0.0) for p, share in shares.items())
@@ -226,6 +214,31 @@ def plan_batch(
         p: OffsetRange(p.topic, p.partition, positions[p], positions[p] + share)
         for p, share in shares.items()
     }
+
+
+def shares_of(
+    backlogs: Mapping[TopicPartition, int], max_rows: int | None
+) -> Mapping[TopicPartition, int]:
+    """Share what a batch may read: pro rata to each backlog, at least one to each.
+
+    Parameters
+    ----------
+    backlogs : mapping
+        How many offsets there are to read of each partition, none without any.
+    max_rows : int or None
+        As :func:`plan_batch`.
+    """
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows must be at least 1, not {max_rows}")
+    total, count = sum(backlogs.values()), len(backlogs)
+    if max_rows is None or total <= max_rows:
+        return backlogs
+    if count >= max_rows:
+        return dict.fromkeys(backlogs, 1)
+    # One for each, then the rest by what is left of the backlogs. Rounded down: a partition never
+    # loses by a greater limit, and what is left over is less than one a partition.
+    rest, left = max_rows - count, total - count
+    return {p: 1 + rest * (backlog - 1) // left for p, backlog in backlogs.items()}
 
 
 def backlog(

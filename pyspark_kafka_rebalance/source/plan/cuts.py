@@ -16,6 +16,8 @@ from ..spark_versions import ReadAllAvailable
 from .available_now import AvailableNowRun
 from .batch_planner import Cut, Draft, Gone, Postponed, backlog
 from .data_loss import find_beyond_end, find_data_loss
+from .event_time import EventTime
+from .times import Times
 
 if TYPE_CHECKING:
     from ..options import SourceOptions
@@ -38,6 +40,7 @@ class Logs(Protocol):
 def cuts_of(
     options: SourceOptions,
     logs: Logs,
+    times: Times,
     unpositioned: Callable[[], Collection[TopicPartition]],
     run: AvailableNowRun | None,
 ) -> list[Cut]:
@@ -49,13 +52,15 @@ def cuts_of(
         Those of a stream.
     logs : Logs
         Answers for the brokers.
+    times : Times
+        Likewise, of timestamps.
     unpositioned : callable
         The partitions that are owned, and whose start is still to be found out.
     run : AvailableNowRun or None
         With AvailableNow.
     """
     cuts: list[Cut] = [
-        WithinLogs(logs.high_watermarks),
+        WithinLogs(logs.high_watermarks, run),
         AllAtOnce(unpositioned) if run is None else WithinRun(run),
     ]
     if options.max_bytes_per_trigger is not None:
@@ -64,6 +69,8 @@ def cuts_of(
         cuts.append(
             EnoughToRead(options.min_offsets_per_trigger, options.max_trigger_delay_ms / 1000)
         )
+    if options.event_time is not None:  # the last: it minds what the batch has room for
+        cuts.append(EventTime(options.event_time, times, run is not None))
     return cuts
 
 
@@ -83,18 +90,23 @@ class WithinLogs(_Cut):
     ----------
     high_watermarks : callable
         Where logs really end, of partitions by their positions; without what is not told.
+    run : AvailableNowRun, optional
+        With AvailableNow: what it has read to its end may be gone by now.
     """
 
     def __init__(
         self,
         high_watermarks: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]],
+        run: AvailableNowRun | None = None,
     ) -> None:
         self._high_watermarks = high_watermarks
+        self._run = run
 
     def cut(self, draft: Draft) -> Gone | None:
         """Gone, if a position lies past the end of its log."""
         draft.postpone(p for p in draft.positions if p not in draft.ends)
-        if beyond := find_beyond_end(draft.positions, draft.ends):
+        positions = draft.positions if self._run is None else self._run.not_at_end(draft.positions)
+        if beyond := find_beyond_end(positions, draft.ends):
             known = self._high_watermarks({p: at for p, at, _ in beyond})
             if lost := find_data_loss(beyond, known):
                 return Gone(lost=lost)

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.structs import TopicPartition
 
+from ...consumer.gaps import Gap
 from ...errors import DataLossError
 
 if TYPE_CHECKING:
     from .available_now import AvailableNowRun
 
 log = logging.getLogger(__name__)
+
+#: So many ranges of offsets an error names of each partition.
+_NAMED_AT_MOST = 10
 
 
 class BeyondEnd(NamedTuple):
@@ -25,6 +29,22 @@ class BeyondEnd(NamedTuple):
     partition: TopicPartition
     position: int
     end: int
+
+
+class LostOfGap(NamedTuple):
+    """What was set aside of a partition and not read, and where its log begins by now."""
+
+    partition: TopicPartition
+    gone: Sequence[Gap]
+    log_start: int
+
+    def text(self) -> str:
+        """As errors name it; of thousands of gaps not each."""
+        named = [f"{start} to {end - 1}" for start, end in self.gone[:_NAMED_AT_MOST]]
+        if (more := len(self.gone) - len(named)) > 0:
+            named[-1] += f" and {more} ranges more up to {self.gone[-1].end - 1}"
+        name = f"{self.partition.topic}-{self.partition.partition}"
+        return f"{name}: offsets {', '.join(named)}, the log begins at {self.log_start}"
 
 
 def find_beyond_end(
@@ -94,13 +114,24 @@ class DataLoss:
             )
         log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
 
+    def gap_is_lost(self, lost: Sequence[LostOfGap]) -> None:
+        """Retention has deleted what was still to be caught up."""
+        text = "; ".join(one.text() for one in lost)
+        if self._fails:
+            raise DataLossError(
+                f"records are gone from Kafka that were to be caught up ({text}); to go on without "
+                "them, set failOnDataLoss=false"
+            )
+        log.warning("records are gone from Kafka that were to be caught up: %s", text)
+
     def is_deleted(
         self, deleted: Mapping[TopicPartition, int | None], run: AvailableNowRun | None
     ) -> None:
         """Deleted while the query runs; if it has an end, what was read to it is not missed."""
         missed = {p: at or 0 for p, at in deleted.items()}
         if run is not None:
-            missed = {p: missed[p] for p in run.unread(missed)}
+            missed = {p: missed[p] for p in run.lacks(run.unread(missed))}
+            run.forget(deleted)  # what gets the name is created since the run began
         if not missed:
             return
         text = ", ".join(
@@ -109,7 +140,6 @@ class DataLoss:
         )
         if run is not None:
             self._lacks(text)
-            run.forget(missed)
         elif self._fails:
             raise DataLossError(
                 f"records may be gone from Kafka ({text}); to go on without these partitions, "
@@ -130,7 +160,7 @@ class DataLoss:
 
     def run_does_without(self, run: AvailableNowRun, deleted: Collection[TopicPartition]) -> None:
         """Deleted, maybe before the run has read them to its end."""
-        if missed := [p for p in deleted if (run.reached(p) or 0) < run.ends[p]]:
+        if missed := run.lacks(deleted):
             self._lacks(
                 ", ".join(
                     f"{p.topic}-{p.partition}: read to {run.reached(p) or 0}, deleted"

@@ -15,8 +15,12 @@ from typing import NamedTuple
 from kafka.protocol.consumer import DEFAULT_GENERATION_ID
 from kafka.structs import TopicPartition
 
+from ...consumer.remaining import Remaining
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent, StreamOffset
+
+#: Below this it takes longer to start a task than to read: catching up has fewer of them then.
+_CATCH_UP_TASK = 5_000
 
 
 class TaskRange(NamedTuple):
@@ -32,12 +36,15 @@ class TaskRange(NamedTuple):
         Whether its revoke was requested.
     lost_below : int
         Rows below this offset are marked ``lost``; none by default.
+    catch_up : bool
+        Whether it lies in a gap below the live position.
     """
 
     range: OffsetRange
     generation: int | None
     revoking: bool
     lost_below: int = 0
+    catch_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,7 @@ def group_into_tasks(
     min_partitions: int | None = None,
     max_records: int | None = None,
     lost_below: Mapping[TopicPartition, int] | None = None,
+    owed: Mapping[TopicPartition, Remaining] | None = None,
 ) -> list[ReadTask]:
     """Group the ranges of the batch that ends at an offset into tasks.
 
@@ -62,6 +70,9 @@ def group_into_tasks(
     Kafka has partitions. Members beyond ``readers`` (the option was lowered since) go to the tasks
     with the fewest offsets, and so does each range that no member owns: in a replay, just lost, or
     assigned by hand.
+
+    What is caught up makes tasks of its own, behind those of the live ranges: as many as
+    ``readers``, each with as many offsets, if there are enough of them.
 
     Parameters
     ----------
@@ -73,6 +84,9 @@ def group_into_tasks(
         unless :func:`split_tasks` makes more of them.
     lost_below : Mapping[TopicPartition, int], optional
         Below which offset a partition's rows are marked ``lost``, where any are.
+    owed : Mapping[TopicPartition, Remaining], optional
+        What the group is owed of partitions: rows that are not in it are marked ``lost``. Used
+        instead of ``lost_below`` where there are gaps.
 
     Returns
     -------
@@ -90,10 +104,13 @@ def group_into_tasks(
     def task_ranges(
         partitions: Iterable[TopicPartition], generation: int | None
     ) -> list[TaskRange]:
-        return [
-            TaskRange(offset.ranges[p], generation, p in revoking, below.get(p, 0))
+        found = {
+            p: TaskRange(offset.ranges[p], generation, p in revoking, below.get(p, 0))
             for p in partitions
-        ]
+        }
+        if not owed:
+            return list(found.values())
+        return [part for p, one in found.items() for part in _marked(one, owed.get(p))]
 
     tasks: list[list[TaskRange]] = [[] for _ in range(readers)]
     ownerless = dict(offset.ranges)
@@ -110,13 +127,48 @@ def group_into_tasks(
     crowded += [[one] for one in task_ranges(sorted(ownerless), None)]
     if crowded:
         _even_out(tasks, crowded)
-    planned = split_tasks(
-        [ReadTask(tuple(ranges)) for ranges in tasks if ranges], min_partitions, max_records
-    )
+    planned = [ReadTask(tuple(ranges)) for ranges in tasks if ranges]
+    if offset.catch_up:
+        planned += _catching_up(offset, readers, owed or {})
+    planned = split_tasks(planned, min_partitions, max_records)
     if offset.events:
         first = planned[0].ranges if planned else ()
         planned[:1] = [ReadTask(first, offset.events)]
     return planned
+
+
+def _catching_up(
+    offset: StreamOffset, readers: int, owed: Mapping[TopicPartition, Remaining]
+) -> Iterator[ReadTask]:
+    generations = {p: member.generation for member in offset.members for p in member.partitions}
+    ranges = [
+        marked
+        for p in sorted(offset.catch_up)
+        for piece in offset.catch_up[p]
+        for marked in _marked(
+            TaskRange(piece, generations.get(p), p in offset.revoking, catch_up=True), owed.get(p)
+        )
+    ]
+    return _cut(ReadTask(tuple(ranges)), min(readers, _size(ranges) // _CATCH_UP_TASK))
+
+
+def _marked(one: TaskRange, owed: Remaining | None) -> Iterator[TaskRange]:
+    """Parts of a range, each of which the group is owed, or is marked ``lost``, as a whole."""
+    if owed is None:
+        yield one
+        return
+    at, end = one.range.start, one.range.end
+    for gap in owed.between(at, end):
+        if at < gap.start:
+            yield _part(one, at, gap.start)._replace(lost_below=gap.start)
+        yield _part(one, gap.start, gap.end)
+        at = gap.end
+    if at < end:
+        yield _part(one, at, end)._replace(lost_below=end)
+
+
+def _part(one: TaskRange, start: int, end: int) -> TaskRange:
+    return one._replace(range=replace(one.range, start=start, end=end))
 
 
 def _even_out(tasks: list[list[TaskRange]], crowded: list[list[TaskRange]]) -> None:
@@ -182,7 +234,7 @@ def _cut(task: ReadTask, parts: int) -> Iterator[ReadTask]:
             one, begin = task.ranges[first], begins[first]
             start = one.range.start + max(0, low - begin)
             end = min(one.range.end, one.range.start + high - begin)
-            pieces.append(one._replace(range=replace(one.range, start=start, end=end)))
+            pieces.append(_part(one, start, end))
             if begins[first + 1] > high:
                 break
             first += 1

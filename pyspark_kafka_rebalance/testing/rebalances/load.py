@@ -6,15 +6,57 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kafka import KafkaProducer
 
-from ..child_process import orders, tell
+from ..child_process import ChildProcess, orders, tell
 
 #: How often what is due is sent, and how often it tells how much that was.
 _SEND_EVERY_S = 0.02
 _TELL_EVERY_S = 0.25
+
+
+class LoadProcess(ChildProcess):
+    """Start the producer in a process of its own.
+
+    Parameters
+    ----------
+    bootstrap_servers, topic : str
+        An existing topic.
+    partitions, rate, value_bytes : int
+        Of the topic; records per second in total; bytes of each value.
+    work : Path
+        Folder of its log.
+    on_produced : callable
+        Called with the time and the records so far, on a thread of its own.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        partitions: int,
+        rate: int,
+        value_bytes: int,
+        work: Path,
+        on_produced: Callable[[float, int], None],
+    ) -> None:
+        def note(event: dict[str, Any]) -> None:
+            if "records" in event:
+                on_produced(event["at"], event["records"])
+
+        settings = {
+            "bootstrap_servers": bootstrap_servers,
+            "topic": topic,
+            "partitions": partitions,
+            "rate": rate,
+            "value_bytes": value_bytes,
+        }
+        super().__init__("load", __name__, settings, work=work, on_event=note)
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from ..query_process import QueryProcess
 from .blocking import BlockingConsumerProcess
 from .figures import Rebalance, Window
 from .group_watch import GroupWatch, View
+from .load import LoadProcess
 
 READERS = ("A", "B", "C")
 
@@ -281,25 +282,19 @@ class Scenario:
     # -- the processes ----------------------------------------------------------------------------
 
     def _load(self) -> ChildProcess:
+        def note(at: float, records: int) -> None:
+            with self._lock:
+                self.course.produced.append((at, records))
+
         settings = self._settings
-
-        def note(event: dict[str, Any]) -> None:
-            if "records" in event:
-                with self._lock:
-                    self.course.produced.append((event["at"], event["records"]))
-
-        return ChildProcess(
-            "load",
-            f"{__package__}.load",
-            {
-                "bootstrap_servers": self._bootstrap_servers,
-                "topic": self._topic,
-                "partitions": settings.partitions,
-                "rate": settings.rate,
-                "value_bytes": settings.value_bytes,
-            },
+        return LoadProcess(
+            self._bootstrap_servers,
+            self._topic,
+            partitions=settings.partitions,
+            rate=settings.rate,
+            value_bytes=settings.value_bytes,
             work=self._work,
-            on_event=note,
+            on_produced=note,
         )
 
     def _reader(self, name: str) -> ChildProcess:

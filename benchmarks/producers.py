@@ -1,0 +1,212 @@
+"""What a producer group costs, and what its members notice of a rebalance.
+
+Throughput: records a second beside kafka-python's plain transactional producer. One source
+partition, one topic of six partitions, one broker. Each form sends the same records for the same
+time, in transactions of the same length; the forms take turns, and each round compares its own.
+The plain producer begins and commits transactions and says nothing of restart points.
+
+Hand-over: members in processes of their own share twelve source partitions, join and leave. From
+the old owner's last commit of a source partition to the new one's first; and the longest silence
+of those that stay, beside their own in the calm before.
+
+Prints tables and one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kafka import KafkaProducer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_kafka_rebalance import ProducerGroup
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+from .machine import about_this_machine
+from .producer_hand_overs import PROTOCOLS, HandOvers, measured_hand_overs
+
+#: Of the plain producer's records a second.
+GOAL = 0.9
+#: Of a transaction of a second: what commits of 100 ms may cost.
+GOAL_SHORT = 0.9
+#: Of a heartbeat interval, the median.
+GOAL_HAND_OVER = 1.3
+#: Times their own longest silence before.
+GOAL_SILENCE = 2.0
+_TOPIC = "rows"
+_LONG_MS, _SHORT_MS = 1_000, 100
+
+#: Sends a record; ends the transaction.
+Form = tuple[Callable[[bytes], Any], Callable[[int], None]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--what", choices=("throughput", "hand-overs"), help="default: both")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
+    parser.add_argument("--bytes", type=int, default=100, help="of a value")
+    parser.add_argument("--runs", type=int, default=7)
+    given = parser.parse_args()
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    console = Console()
+    told: dict[str, Any] = {}
+    with LocalKafka() as kafka:
+        if given.what != "hand-overs":
+            told |= throughput(console, kafka, b"x" * given.bytes, given.seconds, given.runs)
+        if given.what != "throughput":
+            with tempfile.TemporaryDirectory() as work:
+                found = {p: measured_hand_overs(kafka, p, Path(work)) for p in PROTOCOLS}
+            told["hand-overs"] = report_hand_overs(console, found)
+    print(about_this_machine())
+    print(json.dumps(told))
+
+
+def throughput(
+    console: Console, kafka: LocalKafka, value: bytes, seconds: float, runs: int
+) -> dict[str, Any]:
+    """Measure all forms in turns, the first round for warmth alone."""
+    kafka.create_topic(_TOPIC, 6)
+    rates: dict[str, list[float]] = {}
+    cpu_us: dict[str, list[float]] = {}
+    for run in range(-1, runs):
+        for interval_ms in (_LONG_MS, _SHORT_MS):
+            forms = [("plain", plain), ("group", group)]
+            for name, form in forms if run % 2 else reversed(forms):
+                with form(kafka.bootstrap_servers) as (send, commit):
+                    rate, cpu = measured(send, commit, value, seconds, interval_ms)
+                if run >= 0:
+                    key = f"{name}, {interval_ms} ms"
+                    rates.setdefault(key, []).append(rate)
+                    cpu_us.setdefault(key, []).append(cpu)
+    return report_throughput(console, rates, cpu_us)
+
+
+def measured(
+    send: Callable[[bytes], Any],
+    commit: Callable[[int], None],
+    value: bytes,
+    seconds: float,
+    interval_ms: int,
+) -> tuple[float, float]:
+    """Records a second, commits included; microseconds of this process's CPUs for each."""
+    sent = 0
+    began, cpu_began = time.perf_counter(), time.process_time()
+    while (now := time.perf_counter()) < began + seconds:
+        until = now + interval_ms / 1000
+        while time.perf_counter() < until:
+            for _ in range(50):
+                send(value)
+            sent += 50
+        commit(sent)
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu_began
+    return sent / took, cpu / sent * 1e6
+
+
+@contextmanager
+def plain(servers: str) -> Iterator[Form]:
+    """kafka-python's own."""
+    producer = KafkaProducer(
+        bootstrap_servers=servers, transactional_id=uuid.uuid4().hex, linger_ms=5
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+
+    def commit(_: int) -> None:
+        producer.commit_transaction()
+        producer.begin_transaction()
+
+    try:
+        yield (lambda value: producer.send(_TOPIC, value)), commit
+    finally:
+        producer.close()
+
+
+@contextmanager
+def group(servers: str) -> Iterator[Form]:
+    """A member that owns the whole source."""
+    with ProducerGroup(uuid.uuid4().hex, 1, bootstrap_servers=servers, linger_ms=5) as member:
+        member.subscribe()
+
+        def commit(restart_point: int) -> None:
+            member.commit_transaction(str(restart_point))
+
+        yield (lambda value: member.send(_TOPIC, value, source_partition=0)), commit
+
+
+def report_throughput(
+    console: Console, rates: dict[str, list[float]], cpu_us: dict[str, list[float]]
+) -> dict[str, Any]:
+    """Medians; a ratio is the median of those within each round, which other work disturbs less."""
+
+    def ratio(of: str, to: str) -> float:
+        return median(a / b for a, b in zip(rates[of], rates[to], strict=True))
+
+    ratios = {
+        f"group / plain, {ms} ms": ratio(f"group, {ms} ms", f"plain, {ms} ms")
+        for ms in (_LONG_MS, _SHORT_MS)
+    }
+    ratios["group, 100 ms / 1000 ms"] = ratio("group, 100 ms", "group, 1000 ms")
+    ratios["plain, 100 ms / 1000 ms"] = ratio("plain, 100 ms", "plain, 1000 ms")
+    goals = dict.fromkeys(ratios, f"≥ {GOAL:g}")
+    goals["group, 100 ms / 1000 ms"] = f"≥ {GOAL_SHORT:g}"
+    goals["plain, 100 ms / 1000 ms"] = ""
+    table = Table(box=SIMPLE_HEAD, title="producer groups, transactions by length")
+    for column in ("", "records/s", "CPU µs", "ratio", "goal"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, each in rates.items():
+        table.add_row(name, f"{median(each):,.0f}", f"{median(cpu_us[name]):.1f}", "", "")
+    for name, found in ratios.items():
+        table.add_row(name, "", "", f"{found:.2f}", goals[name])
+    console.print(table)
+    return {
+        "rates": {name: median(each) for name, each in rates.items()},
+        "cpu_us": {name: median(each) for name, each in cpu_us.items()},
+        "ratios": ratios,
+    }
+
+
+def report_hand_overs(console: Console, found: dict[str, HandOvers]) -> dict[str, Any]:
+    """A row for each protocol."""
+    table = Table(box=SIMPLE_HEAD, title="source partitions that move, and those that stay")
+    for column in (
+        "protocol",
+        "moved",
+        "last commit → first, median",
+        "÷ heartbeat interval",
+        "goal",
+        "longest silence before",
+        "during",
+        "÷",
+        "goal",
+    ):
+        table.add_column(column, justify="left" if column == "protocol" else "right")
+    for protocol, each in found.items():
+        table.add_row(
+            protocol,
+            str(len(each.took_s)),
+            f"{each.median_s:.2f} s",
+            f"{each.intervals:.2f}",
+            f"≤ {GOAL_HAND_OVER:g}",
+            f"{each.silence_before_s * 1000:.0f} ms",
+            f"{each.silence_during_s * 1000:.0f} ms",
+            f"{each.silence_ratio:.1f}",
+            f"≤ {GOAL_SILENCE:g}",
+        )
+    console.print(table)
+    return {protocol: each.as_dict() for protocol, each in found.items()}
+
+
+if __name__ == "__main__":
+    main()

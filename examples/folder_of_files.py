@@ -1,0 +1,82 @@
+"""The lines of a folder's files into a topic, by any number of processes, every line once.
+
+    python examples/folder_of_files.py --bootstrap-servers broker:9092 --group-id logs \
+        --folder /var/log/shop --topic log-lines
+
+The files are shared by a hash of their names, as 16 source partitions. Within each, files are read
+by name: a new file's name comes after the others', as with dates, and only the last one of a
+partition may still grow. The folder is one that all instances see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from zlib import crc32
+
+from pyspark_kafka_rebalance import PartitionsLostError, ProducerGroup, TransactionAbortedError
+
+PARTITIONS = 16
+LINES_AT_ONCE = 1_000
+
+
+def lines_after(folder: Path, partition: int, point: str | None) -> Iterator[tuple[bytes, str]]:
+    """The complete lines of a source partition's files, each with the restart point behind it."""
+    name, _, offset = (point or "").rpartition(":")
+    files = [
+        file
+        for file in sorted(folder.iterdir())
+        if crc32(file.name.encode()) % PARTITIONS == partition and file.name >= name
+    ]
+    for file in files:
+        with file.open("rb") as lines:
+            lines.seek(int(offset) if file.name == name else 0)
+            for line in lines:
+                if file == files[-1] and not line.endswith(b"\n"):
+                    break  # is being written; a file with a later one after it is complete
+                yield line.removesuffix(b"\n"), f"{file.name}:{lines.tell()}"
+
+
+def produce_lines(group: ProducerGroup, folder: Path, topic: str) -> int:
+    """Send what has come since the restart points, and commit; how many lines that were."""
+    sent = 0
+    try:
+        for partition, point in group.restart_points.items():
+            lines = islice(lines_after(folder, partition, point), LINES_AT_ONCE)
+            with contextlib.suppress(PartitionsLostError):  # others have taken over these files
+                for line, behind in lines:
+                    key = behind.rpartition(":")[0].encode()  # a file's lines stay in order
+                    group.send(topic, line, key, source_partition=partition, restart_point=behind)
+                    sent += 1
+        group.commit_transaction()
+    except TransactionAbortedError as error:
+        print(f"read again from the restart points: {error}", flush=True)
+    return sent
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="The lines of a folder's files into a topic.")
+    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,…")
+    parser.add_argument("--group-id", required=True, help="shared by all instances")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--topic", required=True)
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (
+        ProducerGroup(
+            given.group_id, PARTITIONS, bootstrap_servers=given.bootstrap_servers
+        ) as group,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        group.subscribe()
+        while True:
+            sent = produce_lines(group, given.folder, given.topic)
+            group.poll(timeout_ms=0 if sent else 200)
+
+
+if __name__ == "__main__":
+    main()

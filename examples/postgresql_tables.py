@@ -1,0 +1,84 @@
+"""Three tables of a PostgreSQL into three topics, by any number of processes, every change once.
+
+    python examples/postgresql_tables.py --bootstrap-servers broker:9092 --group-id shop \
+        --postgres postgresql://reader@db/shop
+
+Start it twice, or on two machines, and the two share the tables; a third instance takes a table of
+its own, a fourth stands by. Kill any of them at any time: the others go on where it was. Consumers
+read the topics with isolation_level=read_committed. The tables: postgresql_tables.sql.
+
+A row is read once the transaction that changed it, and all that began to write before that one,
+have ended: a reader that went by last_change_ts alone would pass by a row that is committed late,
+and never come back to it. What that costs: docs/producer-groups.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+from collections.abc import Sequence
+
+import psycopg
+
+from pyspark_kafka_rebalance import PartitionsLostError, ProducerGroup, TransactionAbortedError
+
+#: By source partition: the name of the table, which is that of its topic.
+TABLES = ("customers", "orders", "payments")
+
+#: Of a snapshot xmin is the oldest transaction that was still writing: all below have ended.
+CHANGES = """
+    SELECT last_change_xid::text || ':' || id, id::text, to_jsonb(t)::text FROM {} t
+    WHERE (last_change_xid, id) > (%s::xid8, %s::bigint)
+        AND last_change_xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY t.last_change_xid, t.id LIMIT 1000"""
+
+
+def produce_changes(group: ProducerGroup, database: psycopg.Connection) -> int:
+    """Send what has changed since the restart points, and commit; how many rows that were."""
+    sent = 0
+    try:
+        for number, restart_point in group.restart_points.items():
+            table = TABLES[number]
+            after = (restart_point or "0:0").split(":")
+            with contextlib.suppress(PartitionsLostError):  # others have taken over this table
+                for position, key, row in database.execute(CHANGES.format(table), after):
+                    group.send(table, row, key, source_partition=number, restart_point=position)
+                    sent += 1
+        group.commit_transaction()
+    except TransactionAbortedError as error:
+        print(f"read again from the restart points: {error}", flush=True)
+    return sent
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Three tables of a PostgreSQL into topics.")
+    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,…")
+    parser.add_argument("--group-id", required=True, help="shared by all instances")
+    parser.add_argument("--postgres", required=True, metavar="URL")
+    parser.add_argument("--session-timeout-ms", type=int, default=30_000, metavar="MS")
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (
+        psycopg.connect(given.postgres, autocommit=True) as database,
+        ProducerGroup(
+            given.group_id,
+            len(TABLES),
+            bootstrap_servers=given.bootstrap_servers,
+            session_timeout_ms=given.session_timeout_ms,
+            key_serializer=str.encode,
+            value_serializer=str.encode,
+        ) as group,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        changed: object = group.subscribe()
+        while True:
+            if changed:
+                owned = {TABLES[number]: at for number, at in group.restart_points.items()}
+                print(f"tables and where they go on: {owned}", flush=True)
+            sent = produce_changes(group, database)
+            changed = group.poll(timeout_ms=0 if sent else 200)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""LogBacklogs: where logs end when partitions are assigned, and what is set aside therefore."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from kafka import KafkaConsumer
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer.offsets import OffsetSpec
+from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kafka.util import Timer
+
+from ..catch_up import CatchUpOptions
+from ..gap_hand_outs import GapHandOuts
+from ..remaining import Remaining
+from .questions import epoch_ends, told_places
+from .starts import Backlog
+
+if TYPE_CHECKING:
+    from .coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: For how long a leader is asked where its log ends; then the partition begins where the group is.
+#: Who could not tell that could not be read from either.
+_ASK_MS = 2_000
+
+
+class LogBacklogs:
+    """Of one consumer; everything here is called on its I/O loop.
+
+    Parameters
+    ----------
+    consumer : KafkaConsumer
+        Asks, under its own isolation level.
+    io : GroupCoordinator
+        The consumer's.
+    options : CatchUpOptions
+        What a backlog is.
+    gaps : GapHandOuts
+        Where what is set aside goes.
+    now_ms : callable
+        Of the clock that the records' timestamps are from.
+    """
+
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        io: GroupCoordinator,
+        options: CatchUpOptions,
+        gaps: GapHandOuts,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._fetcher = consumer._fetcher
+        self._manager = consumer._manager
+        self._io = io
+        self._options = options
+        self._gaps = gaps
+        self._now_ms = now_ms
+
+    async def look_up(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, Backlog]:
+        """What to set aside; without those of which it cannot be told, which begin as ever."""
+        if not self._io.subscription.subscribed:
+            return {}
+        try:
+            ends = await self._ask(dict.fromkeys(committed, OffsetSpec.LATEST))
+            young = {}
+            if self._options.threshold_ms is not None:
+                since = self._now_ms() - self._options.threshold_ms
+                young = await self._ask(dict.fromkeys(ends, max(0, since)))
+            left = await self._left(committed)
+        except kafka_errors.KafkaError as error:
+            log.warning(
+                "group %s: nothing is set aside to be caught up, since no end of a log is told: %r",
+                self._io.group_id,
+                error,
+            )
+            return {}
+        found = {}
+        for partition, end in ends.items():
+            if end is None or (self._options.threshold_ms is not None and partition not in young):
+                continue
+            if partition not in left:
+                continue
+            first_young = young.get(partition)
+            aside = self._options.set_aside(
+                left[partition], end.offset, None if first_young is None else first_young.offset
+            )
+            if aside is not None:
+                found[partition] = Backlog(aside, end.leader_epoch)
+        return found
+
+    def begin(
+        self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
+    ) -> None:
+        """The partition begins at the live position."""
+        self._gaps.set_aside(partition, start, remaining, self._options.in_order)
+
+    async def _left(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, Remaining]:
+        """What the group has not processed, of the records that are there now.
+
+        After an unclean election others are in the place of some that were processed: from where
+        the epoch of those ends. Without the partitions of which that is not told.
+        """
+        told = {p: self._gaps.left(p, start) for p, start in committed.items()}
+        left = {p: decoded.remaining for p, decoded in told.items()}
+        epochs = {
+            p: decoded.leader_epoch
+            for p, decoded in told.items()
+            if decoded.leader_epoch >= 0 and decoded.remaining.gaps
+        }
+        ends = await self._until_told(
+            lambda asked, timeout_ms: epoch_ends(self._manager, asked, timeout_ms), epochs
+        )
+        for partition in epochs:
+            if partition in ends:
+                left[partition] = left[partition].start_over(
+                    max(ends[partition], left[partition].committed())
+                )
+            else:
+                del left[partition]
+        return left
+
+    async def _ask(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return await self._until_told(
+            lambda asked, timeout_ms: told_places(self._fetcher, asked, timeout_ms), wanted
+        )
+
+    async def _until_told(
+        self,
+        ask: Callable[[Mapping[TopicPartition, int], float], Awaitable[dict[TopicPartition, _T]]],
+        wanted: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, _T]:
+        timer = Timer(_ASK_MS)
+        found: dict[TopicPartition, _T] = {}
+        while True:
+            asked = {p: what for p, what in wanted.items() if p not in found}
+            found |= await ask(asked, timer.timeout_ms)
+            if len(found) == len(wanted) or timer.expired:
+                return found
+            backoff_ms = self._io.config["retry_backoff_ms"]
+            await self._io.loop.sleep(min(backoff_ms, timer.timeout_ms) / 1000)

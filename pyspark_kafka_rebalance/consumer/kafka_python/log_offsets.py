@@ -1,0 +1,272 @@
+"""LogOffsets: where logs begin and end, and what is of which time in them (ListOffsets).
+
+One question to each leader.
+
+kafka-python's own look-up asks again at once, for as long as it may, until every leader has
+answered, and by metadata that it does not renew: one deleted partition keeps it from telling any.
+It has no isolation level for a single question either, and for a thousand partitions it works for
+5 ms, where a planner asks with every trigger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
+from kafka.protocol.consumer.offsets import OffsetSpec
+from kafka.structs import TopicPartition
+from kafka.util import Timer
+
+from ..record_time import RecordTime
+
+if TYPE_CHECKING:
+    from .io_loop import IoLoop
+    from .topic_metadata import TopicMetadata
+
+log = logging.getLogger(__name__)
+
+_OfTopic = ListOffsetsRequest.ListOffsetsTopic
+_OfPartition = _OfTopic.ListOffsetsPartition
+
+#: The last one that is not flexible: it takes a third of the time to encode. Later ones tell of
+#: tiered storage and, from the other on, of the highest timestamp.
+_HIGHEST_VERSION, _OF_HIGHEST_TIMESTAMP = 5, 7
+
+_T = TypeVar("_T")
+
+
+#: Says which offset is asked for, None where that is by timestamp; who is asked, and under which
+#: isolation level.
+_Asked = tuple[OffsetSpec | None, int, IsolationLevel]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A request, which takes longer to make than to encode, and what it asks of each partition."""
+
+    about: _Asked
+    partitions: list[TopicPartition]
+    request: ListOffsetsRequest
+    entries: list[Any]
+
+
+class LogOffsets:
+    """The questions of one client; any thread may ask.
+
+    Parameters
+    ----------
+    manager : KafkaConnectionManager
+        Of the client's connections.
+    loop : IoLoop
+        Where they are sent.
+    metadata : TopicMetadata
+        Knows the leaders.
+    """
+
+    def __init__(
+        self, manager: KafkaConnectionManager, loop: IoLoop, metadata: TopicMetadata
+    ) -> None:
+        self._manager = manager
+        self._loop = loop
+        self._metadata = metadata
+        # The last question of each kind: mostly the same is asked again. Those by timestamp are
+        # changed for that, and are not in here while they are on their way.
+        self._questions: dict[_Asked, _Question] = {}
+
+    def ask(
+        self,
+        partitions: Collection[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel,
+        timeout_ms: float,
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each log, or the one after its last, by ``spec``.
+
+        Without the partitions that no leader is known of, or whose leader does not tell; then new
+        metadata are asked for.
+
+        Raises
+        ------
+        TopicAuthorizationFailedError
+            Names the topics.
+        KafkaError
+            Another one that does not pass.
+        """
+        found: dict[TopicPartition, int] = self._loop.run(
+            self._ask,
+            partitions,
+            lambda leader, led: self._of_all((spec, leader, isolation), led),
+            attrgetter("offset"),
+            timeout_ms,
+        )
+        return found
+
+    def first_at(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        timeout_ms: float,
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """The first record of each log that has this timestamp or a later one, None without any.
+
+        Raises, and leaves out, as :meth:`ask`.
+        """
+        found: dict[TopicPartition, RecordTime | None] = self._loop.run(
+            *self._by_time(timestamps, isolation, timeout_ms)
+        )
+        return found
+
+    def begin_first_at(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        timeout_ms: float,
+    ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
+        """Ask as :meth:`first_at`; what is returned waits for the answer, and returns or raises."""
+        asked = self._loop.spawn(*self._by_time(timestamps, isolation, timeout_ms))
+        # It is answered within the time, counted from now.
+        return lambda: self._loop.run(self._loop.wait_for, asked, None)
+
+    def latest(
+        self, partitions: Collection[TopicPartition], isolation: IsolationLevel, timeout_ms: float
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """As :meth:`first_at`, the record with the highest timestamp.
+
+        Brokers must be of 3.0 or later (IncompatibleBrokerVersion).
+        """
+        found: dict[TopicPartition, RecordTime | None] = self._loop.run(
+            self._ask,
+            partitions,
+            lambda leader, led: self._of_all((OffsetSpec.MAX_TIMESTAMP, leader, isolation), led),
+            _record_time,
+            timeout_ms,
+        )
+        return found
+
+    def _by_time(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        timeout_ms: float,
+    ) -> tuple[Any, ...]:
+        """The coroutine of :meth:`first_at`, and what it is called with."""
+        return (
+            self._ask,
+            timestamps,
+            lambda leader, led: self._of_each((None, leader, isolation), led, timestamps),
+            _record_time,
+            timeout_ms,
+        )
+
+    async def _ask(
+        self,
+        partitions: Collection[TopicPartition],
+        question: Callable[[int, list[TopicPartition]], _Question],
+        take: Callable[[Any], _T],
+        timeout_ms: float,
+    ) -> dict[TopicPartition, _T]:
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition, leader in self._metadata.leaders(partitions).items():
+            by_leader[leader].append(partition)
+        timer = Timer(timeout_ms)
+        answers = []
+        for leader, led in by_leader.items():
+            asked = question(leader, led)
+            answers.append((asked, self._manager.send(asked.request, node_id=leader)))
+        found: dict[TopicPartition, _T] = {}
+        for asked, answer in answers:
+            try:
+                response = await self._loop.wait_for(answer, timer.timeout_ms)
+            except kafka_errors.KafkaError as error:
+                if not error.retriable:
+                    raise
+                log.info("offsets not told: %r", error)
+            else:
+                self._questions[asked.about] = asked
+                found.update(_told(response, asked.partitions, take))
+        if len(found) < len(partitions):
+            self._metadata.refresh()
+        return found
+
+    def _of_all(self, about: _Asked, partitions: list[TopicPartition]) -> _Question:
+        """The same of each partition."""
+        known = self._questions.get(about)
+        if known is not None and known.partitions == partitions:
+            return known
+        spec = about[0]
+        assert spec is not None
+        return _question(about, dict.fromkeys(partitions, int(spec)), partitions)
+
+    def _of_each(
+        self,
+        about: _Asked,
+        partitions: list[TopicPartition],
+        timestamps: Mapping[TopicPartition, int],
+    ) -> _Question:
+        """Of each by its timestamp."""
+        known = self._questions.pop(about, None)
+        if known is None or known.partitions != partitions:
+            return _question(about, timestamps, partitions)
+        for partition, entry in zip(partitions, known.entries, strict=True):
+            entry.timestamp = int(timestamps[partition])
+        return known
+
+
+def _question(
+    about: _Asked, timestamps: Mapping[TopicPartition, int], partitions: list[TopicPartition]
+) -> _Question:
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    spec, _, isolation = about
+    least = max(1, ListOffsetsRequest.min_version_for_isolation_level(isolation))
+    if spec is OffsetSpec.MAX_TIMESTAMP:
+        least = _OF_HIGHEST_TIMESTAMP
+    entries = []
+    for found in partitions:
+        entry = _OfPartition(
+            partition_index=found.partition,
+            current_leader_epoch=-1,
+            timestamp=int(timestamps[found]),
+        )
+        entries.append(entry)
+        by_topic[found.topic].append(entry)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[_OfTopic(name=topic, partitions=found) for topic, found in by_topic.items()],
+        min_version=least,
+        max_version=max(least, _HIGHEST_VERSION),
+    )
+    return _Question(about, partitions, request, entries)
+
+
+def _record_time(told: Any) -> RecordTime | None:
+    return RecordTime(told.offset, told.timestamp) if told.offset >= 0 else None
+
+
+def _told(
+    response: Any, asked: Collection[TopicPartition], take: Callable[[Any], _T]
+) -> dict[TopicPartition, _T]:
+    """What is told, by the partitions as they were asked for: of thousands none is made anew."""
+    answers: dict[str, dict[int, _T]] = defaultdict(dict)
+    refused = set()
+    for topic in response.topics:
+        name, told = topic.name, answers[topic.name]
+        told.update({a.partition_index: take(a) for a in topic.partitions if a.error_code == 0})
+        if len(told) == len(topic.partitions):
+            continue
+        for answer in topic.partitions:
+            error = kafka_errors.for_code(answer.error_code)
+            if error is kafka_errors.TopicAuthorizationFailedError:
+                refused.add(name)
+            elif answer.error_code != 0:
+                log.info("%s-%d: offset not told: %s", name, answer.partition_index, error.__name__)
+    if refused:
+        raise kafka_errors.TopicAuthorizationFailedError(refused)
+    return {p: answers[p.topic][p.partition] for p in asked if p.partition in answers[p.topic]}

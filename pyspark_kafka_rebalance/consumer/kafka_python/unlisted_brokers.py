@@ -1,0 +1,35 @@
+"""Leaders that the metadata name and do not list: what is sent to them fails, and raises nothing.
+
+While a broker goes, metadata may name it as a leader and not have it in their list of brokers. As
+of kafka-python 3.0.12, ``send`` then raises ``UnknownBrokerIdError`` instead of returning a future
+that fails. In the midst of a poll that loses the records which the poll had taken from the buffer,
+behind which the positions are already; and the broker counts as one with a fetch in flight for
+ever, so that nothing is fetched from it when it is back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.future import Future
+from kafka.net.manager import KafkaConnectionManager
+
+
+def fail_unlisted_brokers(manager: KafkaConnectionManager) -> None:
+    """Have requests to such brokers fail as those to brokers that cannot be reached.
+
+    New metadata are asked for.
+    """
+    send = manager.send
+
+    def send_or_fail(
+        request: Any, node_id: Any = None, request_timeout_ms: float | None = None
+    ) -> Future:
+        try:
+            return send(request, node_id=node_id, request_timeout_ms=request_timeout_ms)
+        except kafka_errors.UnknownBrokerIdError as error:
+            manager.cluster.request_update()
+            return Future().failure(kafka_errors.NodeNotReadyError(*error.args))
+
+    manager.send = send_or_fail

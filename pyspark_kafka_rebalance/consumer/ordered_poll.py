@@ -1,0 +1,31 @@
+"""OrderedPoll: what one poll of a TimestampOrderedRecords brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+
+@dataclass(frozen=True)
+class OrderedPoll:
+    """What one poll of a :class:`TimestampOrderedRecords` brought.
+
+    Attributes
+    ----------
+    records : list of ConsumerRecord, or pyarrow.Table
+        In order of their timestamps, of each group of partitions; maybe none.
+    catch_up : dict of TopicPartition to list
+        With ``parallel_rebalance="live"`` what is read of the backlogs, in no order beside
+        ``records``: as in ``PollResult``, also with `poll_arrow`.
+    to_be_revoked, lost, assigned, revoked : frozenset of TopicPartition
+        As in ``PollResult``.
+    """
+
+    records: Any
+    to_be_revoked: frozenset[TopicPartition] = field(default=frozenset())
+    lost: frozenset[TopicPartition] = field(default=frozenset())
+    assigned: frozenset[TopicPartition] = field(default=frozenset())
+    revoked: frozenset[TopicPartition] = field(default=frozenset())
+    catch_up: dict[TopicPartition, list[Any]] = field(default_factory=dict)

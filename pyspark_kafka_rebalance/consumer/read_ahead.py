@@ -1,0 +1,145 @@
+"""ReadAhead: how far the application is where more is buffered than it was given (KIP-695).
+
+A merge by timestamps polls records before it is their turn. To kafka-python they are consumed; to
+everybody else (``position``, commits without offsets, the next owner) the partition stands at its
+mark, where the application is.
+
+Invariants:
+ 1. A partition has a mark exactly while records of it are buffered and still wanted. Of what was
+    set aside (KIP-333) it has none, but an entry in ``gaps``: the live reader is not to go back
+    there. Of one partition there is never both: live records come when nothing is set aside any
+    more, and what is buffered of that is gone.
+ 2. Whatever takes one of these away, apart from the merge itself, enters the partition in
+    ``moved``: what the merge has buffered of it is worthless.
+
+Marks are set by the thread that polls, and read by any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from .found_records import offsets_of
+
+
+class Mark:
+    """Where the application is in one partition: the next offset that it will be given.
+
+    Attributes
+    ----------
+    read_to : int
+        Behind what is buffered.
+    bound : str
+        Of which topic that is (``Truncations.bound``); empty: not known yet.
+    """
+
+    __slots__ = ("bound", "leader_epoch", "offset", "read_to")
+
+    def __init__(self, offset: int, leader_epoch: int = -1) -> None:
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.read_to = offset
+        self.bound = ""
+
+    def as_position(self) -> OffsetAndMetadata:
+        """As kafka-python keeps positions."""
+        return OffsetAndMetadata(self.offset, "", self.leader_epoch)
+
+
+class ReadAhead:
+    """The marks of one consumer.
+
+    Attributes
+    ----------
+    reading : bool
+        Whether the poll under way fills buffers, and hands out nothing.
+    marks : dict of TopicPartition to Mark
+        See the invariants.
+    gaps : dict of TopicPartition to int
+        Of what is buffered of a gap: up to where its reader has come.
+    moved : set of TopicPartition
+        Until the merge has taken notice.
+    dirty : bool
+        Whether something happened that the merge has to take notice of, `moved` included.
+    held : set of TopicPartition
+        Of these enough is buffered: nothing more is fetched. Not the application's own pause.
+    woken : threading.Event
+        Set by ``wakeup``.
+    merge : object
+        Whose buffers the marks are of.
+    """
+
+    def __init__(self) -> None:
+        self.reading = False
+        self.marks: dict[TopicPartition, Mark] = {}
+        self.gaps: dict[TopicPartition, int] = {}
+        self._bounds_of_gaps: dict[TopicPartition, str] = {}  # as a mark's
+        self.moved: set[TopicPartition] = set()
+        self.dirty = False
+        self.held: set[TopicPartition] = set()
+        self.woken = threading.Event()
+        self.merge: object = None
+
+    def note(
+        self,
+        found: Mapping[TopicPartition, list[Any]],
+        epoch_before: Callable[[TopicPartition, int], int] = lambda *_: -1,
+    ) -> None:
+        """These live records, or Arrow batches of them, go into the buffers.
+
+        Parameters
+        ----------
+        epoch_before : callable
+            The leader epoch of the last record before an offset, for positions and commits.
+        """
+        self.forget(self.gaps.keys() & found.keys())
+        for partition, records in found.items():
+            brought = list(offsets_of(records))
+            first, after = brought[0][0][0], brought[-1][0][-1] + 1  # as HandOuts.hand_out
+            mark = self.marks.get(partition)
+            if mark is None:
+                mark = self.marks[partition] = Mark(first, epoch_before(partition, first))
+            elif first < mark.offset:  # the log became shorter
+                mark.offset, mark.leader_epoch = first, -1
+            mark.read_to = after
+
+    def gone(
+        self,
+        read_position: Callable[[TopicPartition], int | None],
+        bound: Callable[[TopicPartition], str],
+    ) -> list[TopicPartition]:
+        """Whose buffered records are no more: the log became shorter, or is another topic's.
+
+        Parameters
+        ----------
+        read_position, bound : callable
+            What is fetched next of a partition, and of which topic.
+        """
+        found = []
+        for partition, mark in self.marks.items():
+            here, position = bound(partition), read_position(partition)
+            mark.bound = mark.bound or here
+            if here != mark.bound or (position is not None and position < mark.read_to):
+                found.append(partition)
+        bounds = {partition: bound(partition) for partition in self.gaps}
+        before, self._bounds_of_gaps = self._bounds_of_gaps, bounds
+        return found + [p for p, here in bounds.items() if before.get(p, here) != here]
+
+    def buffered(self) -> set[TopicPartition]:
+        """The partitions that the application is not as far in as the polls."""
+        return self.marks.keys() | self.gaps.keys()
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Polls of these go on elsewhere, or not at all."""
+        if self.merge is None:
+            return
+        for partition in partitions:
+            self.marks.pop(partition, None)
+            self.gaps.pop(partition, None)
+            self.moved.add(partition)
+            self.held.discard(partition)
+        self.dirty = True

@@ -1,0 +1,84 @@
+"""What the command lines of the demos have in common."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..testing import KafkaCluster, LocalKafkaError, kafka_from_environment
+
+
+def positive(number: type[int] | type[float]) -> Any:
+    """For ``add_argument``'s ``type``."""
+
+    def parse_positive(text: str) -> float:
+        value = number(text)
+        if value <= 0:
+            raise argparse.ArgumentTypeError(f"{text}: not positive")
+        return value
+
+    return parse_positive
+
+
+def run_demo(run: Callable[[Console], bool]) -> int:
+    """Run a demo, and have it end with all that it started.
+
+    Parameters
+    ----------
+    run : callable
+        Whether it proved what it is to show.
+
+    Returns
+    -------
+    int
+        The exit code: 0 or 1 by what ``run`` returns; 2 when it did not get that far; 130 after
+        Ctrl-C.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Like Ctrl-C: whatever the demo started ends with it.
+        signal.signal(number, signal.default_int_handler)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    began = time.monotonic()
+    try:
+        proved = run(console)
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that was started has ended")
+        return 130
+    except (LocalKafkaError, TimeoutError, RuntimeError) as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        return 2
+    console.print(f"took {time.monotonic() - began:.0f} s", highlight=False)
+    return 0 if proved else 1
+
+
+@contextmanager
+def kafka_topic_and_folder(
+    console: Console, prefix: str, partitions: int, keep: bool
+) -> Iterator[tuple[KafkaCluster, str, Path]]:
+    """Yield a cluster, a new topic's name in it, and a new folder; ``keep`` the folder."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-"))
+        if keep:
+            stack.callback(console.print, f"kept: {folder}")
+        else:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        console.print("starting Kafka", highlight=False)
+        kafka = stack.enter_context(kafka_from_environment())
+        topic = f"{prefix}-{uuid.uuid4().hex[:6]}"
+        kafka.create_topic(topic, partitions=partitions)
+        stack.callback(kafka.delete_topic, topic)
+        yield kafka, topic, folder

@@ -1,0 +1,110 @@
+"""Transactions of other producers: whether one is open, and its end (KIP-664, KIP-360).
+
+Protocol: DescribeTransactions v0, InitProducerId v0-4.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.protocol.metadata import CoordinatorType
+from kafka.protocol.producer import InitProducerIdRequest
+from kafka.structs import TopicPartition
+
+from ...transport.kafka_python_version import require_names
+from ...transport.secured_clients import admin_client
+
+log = logging.getLogger(__name__)
+
+require_names({KafkaAdminClient: ("_find_coordinator_id",)})
+
+#: A transaction that is aborted is over when all of its markers are written.
+_ASK_AGAIN_S = 0.02
+
+#: What is open in this state its producer may still commit.
+_ONGOING = "Ongoing"
+
+
+class OtherTransactions:
+    """Asks and ends; used by one thread.
+
+    Parameters
+    ----------
+    client_config : mapping
+        kafka-python's, of an administration client.
+    """
+
+    def __init__(self, client_config: Mapping[str, Any]) -> None:
+        self._client_config = dict(client_config)
+        self._admin: KafkaAdminClient | None = None
+
+    def touched_by(self, transactional_id: str) -> frozenset[TopicPartition]:
+        """What the open transaction of a producer touches; nothing if it has none, or none to tell.
+
+        A transaction that is decided, and of which markers are still to be written, is not open.
+        """
+        try:
+            found = self._client().describe_transactions([transactional_id])[transactional_id]
+        except kafka_errors.TransactionalIdNotFoundError:
+            return frozenset()
+        except kafka_errors.KafkaError as error:
+            self._failed(error)
+            return frozenset()
+        if getattr(found.state, "value", found.state) != _ONGOING:
+            return frozenset()
+        return frozenset(found.topic_partitions)
+
+    def fence(self, transactional_id: str, timeout_s: float) -> bool:
+        """Abort what is open, and refuse that producer from now on; whether that is done.
+
+        As Java's ``Admin#fenceProducers``.
+        """
+        deadline = time.monotonic() + timeout_s
+        client = self._client()
+
+        async def ask() -> Any:
+            node = await client._find_coordinator_id(transactional_id, CoordinatorType.TRANSACTION)
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id,
+                transaction_timeout_ms=1,
+                producer_id=-1,
+                producer_epoch=-1,
+                max_version=4,
+            )
+            return await client._manager.send(request, node_id=node)
+
+        while True:
+            try:
+                error = kafka_errors.for_code(client._manager.run(ask).error_code)
+            except kafka_errors.KafkaError as failure:
+                self._failed(failure)
+                return False
+            if error is kafka_errors.NoError:
+                return True
+            if error is not kafka_errors.ConcurrentTransactionsError:
+                self._failed(error())
+                return False
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_ASK_AGAIN_S)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def _client(self) -> KafkaAdminClient:
+        if self._admin is None:
+            self._admin = admin_client(self._client_config)
+        return self._admin
+
+    def _failed(self, error: Exception) -> None:
+        """Not being told only takes longer: the broker ends the transaction at its timeout."""
+        log.info("a transaction is left to its timeout: %r", error)
+        self.close()  # it would ask the same coordinator again

@@ -1,0 +1,114 @@
+"""ProducerMember: the member of the group by which a producer owns source partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from kafka import errors as kafka_errors
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+from ..consumer.deferred import DeferredRevokeConsumer
+from .options import ProducerOptions
+
+#: For one question to the brokers; then it is asked again.
+_ASK_MS = 5_000
+
+
+class ProducerMember(DeferredRevokeConsumer):
+    """A DeferredRevokeConsumer that is pumped, and reads nothing.
+
+    The group's offsets of its topic are not where reading begins. What they tell is the transaction
+    by which the group was last told of a partition: TxnOffsetCommit makes them unstable until it is
+    decided, and their metadata name the producer.
+
+    Parameters
+    ----------
+    options : ProducerOptions
+        Those of the producer.
+    """
+
+    def __init__(self, options: ProducerOptions) -> None:
+        super().__init__(**options.member)
+        liveness = self._membership.parts.liveness
+        liveness.pumping_counts = False
+        liveness.max_silence_ms = options.session_timeout_ms
+        self._topic = options.topic
+        self._transactional_id = options.transactional_id
+        self.subscribe([options.topic])
+
+    def alive(self) -> None:
+        """The application has given a sign of life."""
+        self._membership.polled()
+
+    @property
+    def revoking(self) -> frozenset[TopicPartition]:
+        """What the group wants back, and that was not given up."""
+        return self._ownership.revoking
+
+    def identity(self) -> ConsumerGroupMetadata | None:
+        """By which a transaction commits; None where this member is lost. Any thread.
+
+        In the classic protocol with the generation whose assignment is in force, not with one that
+        is being joined: what that assigns is not known yet. In the consumer protocol with the
+        member's epoch: no other member is assigned what this one has not released.
+        """
+        record = self._membership.record
+        member = record.member  # before the losses: after one it may be another, and joined again
+        if not member.joined or record.loss_waits() or record.lost_of(self.assignment()):
+            return None
+        generation = member.generation if self._membership.by_topic_id else self.generation
+        return ConsumerGroupMetadata(
+            group_id=self.config["group_id"],
+            generation_id=generation,
+            member_id=member.member_id,
+            group_instance_id=self.config["group_instance_id"],
+        )
+
+    def committed_by(self, partitions: Collection[int]) -> dict[int, OffsetAndMetadata]:
+        """What the group was last told of these, whatever is undecided."""
+        told = self._committed(partitions, stable=False)
+        return {p: found for p, found in told.items() if isinstance(found, OffsetAndMetadata)}
+
+    def stable_offsets(self, partitions: Collection[int]) -> dict[int, int | None]:
+        """The group's offset of these, without those that a transaction may yet change."""
+        told = self._committed(partitions, stable=True)
+        found: dict[int, int | None] = {}
+        for p in partitions:
+            answer = told.get(p)
+            if answer is None:
+                found[p] = None
+            elif isinstance(answer, OffsetAndMetadata):
+                found[p] = answer.offset
+            elif answer is not kafka_errors.UnstableOffsetCommitError:
+                raise answer(f"{self._topic}-{p}")
+        return found
+
+    def claim(self, offsets: Mapping[int, int]) -> None:
+        """Have the group know that these are this producer's; in the background."""
+        self.commit_async(
+            {
+                TopicPartition(self._topic, p): OffsetAndMetadata(
+                    offset, self._transactional_id, -1
+                )
+                for p, offset in offsets.items()
+            },
+            callback=_told,
+        )
+
+    def _committed(
+        self, partitions: Collection[int], *, stable: bool
+    ) -> dict[int, OffsetAndMetadata | type[Exception]]:
+        asked = [TopicPartition(self._topic, p) for p in partitions]
+        lane = self._membership.parts.lane
+
+        async def ask() -> dict[TopicPartition, OffsetAndMetadata | type[Exception]]:
+            if not await self._io.ensure_coordinator_ready_async(_ASK_MS):
+                raise kafka_errors.CoordinatorNotAvailableError
+            return await lane.committed(asked, stable=stable)
+
+        told = self._io.loop.run(ask)
+        return {p.partition: found for p, found in told.items()}
+
+
+def _told(offsets: object, answer: object) -> None:
+    """Refused, it only takes longer to end this producer's transaction when it dies."""

@@ -1,0 +1,275 @@
+"""ProducerMembership: a producer's part in the group, on threads of its own.
+
+    application's thread            pump                      take-overs
+      sign_of_life()    ──────►   polls the member   ──────►  restart points
+      ownership         ◄──────   what changed       ◄──────  what was found
+
+``ownership`` is what they share; whoever looks at it holds ``changed``, which is notified with each
+change, and is never held over I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from kafka.structs import ConsumerGroupMetadata, TopicPartition
+
+from ..consumer.pump import Pump
+from ..errors import MembershipError
+from .member import ProducerMember
+from .options import ProducerOptions
+from .ownership import SourceOwnership
+from .restart_points import RestartPoint
+from .restart_topic import ensure_topic
+from .take_overs import TakeOvers
+
+log = logging.getLogger(__name__)
+
+#: Between two polls of the member; what the application does ends the wait early.
+_TICK_S = 0.02
+
+_CLOSE_S = 3.0
+
+
+class ProducerMembership:
+    """One member of the group; started once, stopped once.
+
+    Parameters
+    ----------
+    options : ProducerOptions
+        Those of the producer.
+    abort_doomed : callable
+        Called on the thread of the take-overs: abort the open transaction if it is doomed, and
+        nobody is at it.
+    ticked : callable
+        Called on the pump's thread, some fifty times a second.
+
+    Attributes
+    ----------
+    changed : threading.Condition
+        Its lock protects ``ownership``.
+    ownership : SourceOwnership
+        What is owned.
+    record_offsets : dict of int to int
+        From where on to look for each restart point; written by a take-over, then by commits.
+    """
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        abort_doomed: Callable[[], None],
+        ticked: Callable[[], None],
+    ) -> None:
+        self.changed = threading.Condition()
+        self.ownership = SourceOwnership(options.source_partition_count)
+        self.record_offsets: dict[int, int] = {}
+        self._options = options
+        self._abort_doomed = abort_doomed
+        self._ticked = ticked
+        self._member: ProducerMember | None = None
+        self._take_overs: TakeOvers | None = None
+        self._identity: ConsumerGroupMetadata | None = None
+        self._signs = 0
+        self._signs_seen = 0
+        self._calls = 0
+        self._unknown_since: float | None = None
+        what = f"producer group {options.group_id!r}: the membership"
+        self._pump = Pump(
+            self._tick,
+            name="kafka-producer-group",
+            what=what,
+            close=self._close_member,
+        )
+        self._taker = Pump(
+            self._take_over,
+            name="kafka-producer-take-overs",
+            what=what,
+            begin=self._begin_taking,
+            close=self._close_taker,
+        )
+
+    # -- the application --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Make the topic if there is none, and join; raises as :func:`ensure_topic`."""
+        options = self._options
+        ensure_topic(options.client, options.topic, options.source_partition_count)
+        self._member = ProducerMember(options)
+        try:
+            self._take_overs = TakeOvers(options, self._member, self._waiting, self._found)
+        except BaseException:
+            self._member.close(timeout_ms=0)
+            raise
+        self._taker.start()
+        self._pump.start()
+
+    def grow(self, source_partition_count: int) -> None:
+        """The source has so many partitions now; raises as :func:`ensure_topic`."""
+        ensure_topic(self._options.client, self._options.topic, source_partition_count)
+        with self.changed:
+            self.ownership.source_partition_count = source_partition_count
+            self._unknown_since = None
+            self.changed.notify_all()
+        if self._member is not None:
+            self._member.request_metadata()
+
+    def sign_of_life(self) -> None:
+        """The application is alive."""
+        self._signs += 1
+
+    def __enter__(self) -> None:
+        """``with`` it, the application waits for one of our calls, which is being alive."""
+        self._calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        self._signs += 1
+
+    def raise_failure(self, *, growing: bool = False) -> None:
+        """Raise what ended the membership.
+
+        MembershipError also where other members have been given a larger source for longer than
+        the session timeout; unless this one is ``growing``, which mends that.
+        """
+        self._pump.raise_failure()
+        self._taker.raise_failure()
+        since = None if growing else self._unknown_since
+        if since is not None and time.monotonic() - since > self._options.session_timeout_ms / 1000:
+            with self.changed:
+                unknown, count = (
+                    sorted(self.ownership.unknown()),
+                    self.ownership.source_partition_count,
+                )
+            raise MembershipError(
+                f"producer group {self._options.group_id!r}: other members say that the source has "
+                f"more than source_partition_count={count} partitions, and this member was "
+                f"assigned {', '.join(map(str, unknown))}; call grow() with their number, or start "
+                "it with that"
+            )
+
+    def wake(self) -> None:
+        """Something changed that the pump, or a take-over, is to look at."""
+        self._pump.wake()
+        self._taker.wake()
+
+    def stop(self, timeout_s: float) -> None:
+        """Leave the group, and close the connections."""
+        self._taker.stop(min(timeout_s, 1.0))  # first: it asks through the member
+        if not self._pump.stop(timeout_s):
+            log.warning("producer group %s: not left in time", self._options.group_id)
+
+    @property
+    def member_id(self) -> str:
+        """By which the group knows this member; empty before it has joined."""
+        return "" if self._member is None else self._member.member_id
+
+    @property
+    def generation(self) -> int:
+        """Of the assignment in force; -1 before the first."""
+        return -1 if self._member is None else self._member.generation
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether an assignment is in force and no join is under way."""
+        member = self._member
+        return member is not None and member.generation >= 0 and member.is_stable
+
+    def identity(self) -> ConsumerGroupMetadata | None:
+        """As ``ProducerMember.identity``, of the time of which ``ownership`` is; any thread.
+
+        A newer one may be that of an assignment before whose loss ``ownership`` knows of it.
+        """
+        return self._identity
+
+    def committer(self) -> ConsumerGroupMetadata | None:
+        """Who commits the open transaction, as the group knows it; nobody, once part is lost.
+
+        A member that joins anew would be accepted again, for what another member owns by then.
+        """
+        with self.changed:
+            return self.identity() if self.ownership.may_be_accepted else None
+
+    # -- the pump ---------------------------------------------------------------------------------
+
+    def _tick(self) -> float:
+        member = self._member
+        assert member is not None
+        if self._calls or self._signs != self._signs_seen:
+            self._signs_seen = self._signs
+            member.alive()
+        result = member.poll_membership()
+        revoking = _numbers(member.revoking)
+        with self.changed:
+            ownership = self.ownership
+            ownership.lost(_numbers(result.lost), "this member has lost what it sent records of")
+            self._identity = member.identity()  # None if there is a loss that was not told yet
+            ownership.released(_numbers(result.revoked))
+            ownership.assigned(_numbers(result.assigned))
+            ownership.asked_back(revoking)
+            hold = ownership.hold(revoking)
+            waiting = bool(ownership.reading())
+            if not ownership.unknown():
+                self._unknown_since = None
+            elif self._unknown_since is None:
+                self._unknown_since = time.monotonic()
+            if result.lost or result.revoked or result.assigned or revoking:
+                self.changed.notify_all()
+            doomed = ownership.doomed is not None
+        member.delay_revoke(p for p in result.to_be_revoked if p.partition in hold)
+        if waiting or doomed:
+            self._taker.wake()
+        self._ticked()
+        return _TICK_S
+
+    def _close_member(self) -> None:
+        if self._member is not None:
+            left_s = min(max(self._pump.left_s(), 0.1), _CLOSE_S)
+            try:
+                self._member.close(timeout_ms=left_s * 1000)
+            except Exception:
+                log.exception("producer group %s: not left cleanly", self._options.group_id)
+        with self.changed:
+            self.changed.notify_all()
+
+    # -- take-overs -------------------------------------------------------------------------------
+
+    def _begin_taking(self) -> None:
+        assert self._take_overs is not None
+        self._take_overs.connect()
+
+    def _take_over(self) -> float | None:
+        assert self._take_overs is not None
+        self._abort_doomed()  # it may hold up a take-over by this very member
+        try:
+            return self._take_overs.tick()
+        except Exception:
+            if self._taker.is_stopping:  # the connections went away under its hands
+                return None
+            raise
+
+    def _waiting(self) -> dict[int, int]:
+        with self.changed:
+            return self.ownership.reading()
+
+    def _found(self, partition: int, number: int, point: RestartPoint | None, after: int) -> None:
+        with self.changed:
+            value = None if point is None else point.value
+            if not self.ownership.read(partition, number, value):
+                return
+            self.record_offsets[partition] = after
+            self.changed.notify_all()
+        assert self._member is not None
+        self._member.claim({partition: after})
+
+    def _close_taker(self) -> None:
+        if self._take_overs is not None:
+            self._take_overs.close()
+        with self.changed:
+            self.changed.notify_all()
+
+
+def _numbers(partitions: frozenset[TopicPartition]) -> frozenset[int]:
+    return frozenset(p.partition for p in partitions)

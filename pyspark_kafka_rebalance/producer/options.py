@@ -1,0 +1,183 @@
+"""What a producer group is given, checked before any network is touched; pure."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from ..consumer.configuration import CONSUMER_HEARTBEAT_INTERVAL_MS
+from ..errors import OptionError
+from .restart_points import MAX_BYTES, OVERHEAD_BYTES, topic_of
+
+#: kafka-python's default, and Java's.
+_TRANSACTION_TIMEOUT_MS = 60_000
+
+#: After a commit the first request of the next transaction is refused until all markers are
+#: written, some milliseconds. kafka-python sleeps for this long then, 100 ms by default.
+_RETRY_BACKOFF_MS = 10
+
+#: How soon members learn that the source has grown.
+_METADATA_MAX_AGE_MS = 5_000
+
+_OURS = {
+    "group_id": "the first argument",
+    "transactional_id": "nothing: each member has one of its own",
+    "enable_idempotence": "nothing: transactions need it",
+    "acks": "nothing: transactions need 'all'",
+    "isolation_level": "nothing: restart points are always read committed",
+    "enable_auto_commit": "nothing: commit_transaction commits",
+    "max_poll_interval_ms": "nothing: session_timeout_ms says how long a producer may be silent",
+}
+
+
+@dataclass(frozen=True)
+class ProducerOptions:
+    """The options of one member.
+
+    Attributes
+    ----------
+    producer, member, client : dict
+        kafka-python's configurations: of the transactional producer, of the group's member, and
+        what all of its clients have in common.
+    key_serializer, value_serializer : callable or kafka.serializer.Serializer, optional
+        For the application's records.
+    """
+
+    group_id: str
+    source_partition_count: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    topic: str
+    transactional_id: str
+    transaction_timeout_ms: int
+    revoke_timeout_ms: int
+    commit_interval_ms: int | None
+    commit_records: int | None
+    producer: dict[str, Any]
+    member: dict[str, Any]
+    client: dict[str, Any]
+    key_serializer: Any = None
+    value_serializer: Any = None
+
+    def serialized(self, topic: str, headers: Any, key: Any, value: Any) -> tuple[Any, Any]:
+        """Key and value as bytes."""
+        return (
+            _serialized(self.key_serializer, topic, headers, key),
+            _serialized(self.value_serializer, topic, headers, value),
+        )
+
+    @classmethod
+    def checked(
+        cls,
+        group_id: str,
+        source_partition_count: int,
+        *,
+        session_timeout_ms: int = 30_000,
+        group_protocol: str = "classic",
+        restart_topic: str | None = None,
+        commit_interval_ms: int | None = None,
+        commit_records: int | None = None,
+        transaction_timeout_ms: int | None = None,
+        revoke_timeout_ms: int | None = None,
+        **config: Any,
+    ) -> ProducerOptions:
+        """Check them; OptionError names what is wrong, and what is allowed."""
+        if not group_id or not isinstance(group_id, str):
+            raise OptionError("group_id", group_id or None, "the name of the producer group")
+        positive = {
+            "source_partition_count": source_partition_count,
+            "session_timeout_ms": session_timeout_ms,
+            "commit_interval_ms": commit_interval_ms,
+            "commit_records": commit_records,
+            "transaction_timeout_ms": transaction_timeout_ms,
+            "revoke_timeout_ms": revoke_timeout_ms,
+        }
+        for name, number in positive.items():
+            if number is not None and (isinstance(number, bool) or number < 1):
+                raise OptionError(name, number, "a positive number")
+        for name, allowed in _OURS.items():
+            if name in config:
+                raise OptionError(name, config[name], allowed)
+        known = {**KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
+        known["group_remote_assignor"] = None
+        for name in config:
+            if name not in known:
+                raise OptionError(name, config[name], "the settings of kafka-python's clients")
+        if transaction_timeout_ms is None:
+            # One that is silent for longer than the session is out, and its successor ends its
+            # transaction: a shorter timeout would only end those of the living.
+            transaction_timeout_ms = max(_TRANSACTION_TIMEOUT_MS, 2 * session_timeout_ms)
+        if commit_interval_ms is not None and commit_interval_ms >= transaction_timeout_ms:
+            raise OptionError(
+                "commit_interval_ms",
+                commit_interval_ms,
+                f"less than transaction_timeout_ms={transaction_timeout_ms}",
+            )
+        instance = config.get("group_instance_id") or uuid.uuid4().hex
+        if "/" in instance:
+            raise OptionError("group_instance_id", instance, "a name without a slash")
+        transactional_id = transactional_id_of(group_id, instance)
+        # A revoke waits for the open transaction, which ends by its timeout at the latest.
+        longest_ms = max(transaction_timeout_ms, session_timeout_ms, revoke_timeout_ms or 0)
+        producer = {k: v for k, v in config.items() if k in KafkaProducer.DEFAULT_CONFIG}
+        # For the application's records alone: restart points are bytes already.
+        serializers = {k: producer.pop(k, None) for k in ("key_serializer", "value_serializer")}
+        producer["max_request_size"] = max(
+            producer.get("max_request_size", KafkaProducer.DEFAULT_CONFIG["max_request_size"]),
+            MAX_BYTES + OVERHEAD_BYTES,
+        )
+        producer.setdefault("retry_backoff_ms", _RETRY_BACKOFF_MS)
+        producer |= {
+            "transactional_id": transactional_id,
+            "transaction_timeout_ms": transaction_timeout_ms,
+        }
+        member = {k: v for k, v in config.items() if k in KafkaConsumer.DEFAULT_CONFIG}
+        member.setdefault("metadata_max_age_ms", _METADATA_MAX_AGE_MS)
+        member |= {
+            "group_id": group_id,
+            "group_protocol": group_protocol,
+            "session_timeout_ms": session_timeout_ms,
+            "max_poll_interval_ms": longest_ms,
+            "revoke_timeout_ms": revoke_timeout_ms or longest_ms,
+            "isolation_level": "read_committed",
+            "allow_auto_create_topics": False,
+        }
+        member.setdefault(
+            "heartbeat_interval_ms", min(CONSUMER_HEARTBEAT_INTERVAL_MS, session_timeout_ms // 3)
+        )
+        if config.get("group_remote_assignor"):
+            member["group_remote_assignor"] = config["group_remote_assignor"]
+        common = set(KafkaAdminClient.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG)
+        client = {k: v for k, v in config.items() if k in common}
+        return cls(
+            group_id,
+            source_partition_count,
+            session_timeout_ms,
+            member["heartbeat_interval_ms"],
+            restart_topic or topic_of(group_id),
+            transactional_id,
+            transaction_timeout_ms,
+            member["revoke_timeout_ms"],
+            commit_interval_ms,
+            commit_records,
+            producer,
+            member,
+            client,
+            **serializers,
+        )
+
+
+def transactional_id_of(group_id: str, instance: str) -> str:
+    """The name of an instance's transactions: of no other group's, as no instance has a slash."""
+    return f"{group_id}/{instance}"
+
+
+def _serialized(serializer: Any, topic: str, headers: Any, data: Any) -> Any:
+    if serializer is None:
+        return data
+    if hasattr(serializer, "serialize"):
+        return serializer.serialize(topic, headers or [], data)
+    return serializer(data)

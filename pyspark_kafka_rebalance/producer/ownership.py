@@ -1,0 +1,302 @@
+"""SourceOwnership: what of the source a producer owns, and what its transaction touches; pure.
+
+A source partition goes this way; the group has assigned it in all of these::
+
+    reading -> ready -> owned -> given up -> (released)
+                 \\________________/
+
+``reading``: its restart point is being read. ``ready``: it is read, and the application will be
+told in its next turn. ``given up``: the application has been told that it is revoked, or was never
+told that it is assigned; the group may have it back. A turn is a call of the application in which
+ownership may change: ``poll``, ``alive``, the end of a transaction. A turn *tells* if the call
+returns the events, or a listener hears them.
+
+Invariants:
+ 1. Only what is owned is sent of and committed, and it becomes and ceases to be owned in a turn, so
+    between two turns nothing is taken from the application but what is lost.
+ 2. Nothing that the transaction touches is given up.
+ 3. A transaction that touches what is lost is doomed, and never committed from then on. One whose
+    commit is under way is not offered to the group again; what the group has accepted before, the
+    broker decides.
+ 4. A restart point moves with a committed transaction alone.
+ 5. The application is told of each partition: assigned, then either revoked or lost, once. What was
+    lost and is assigned again is told in the turn after.
+ 6. What is gone and comes back is owned again in a turn that tells both, or after one that has told
+    that it is gone: the application would go on from where it was.
+ 7. An answer about a restart point that a loss or a release has overtaken changes nothing.
+
+One thread at a time calls the methods: the owner has a lock.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+_NONE: frozenset[int] = frozenset()
+
+
+class Phase(enum.Enum):
+    """Where a source partition is on its way."""
+
+    READING = "reading"
+    READY = "ready"
+    OWNED = "owned"
+    GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True)
+class ProducerEvents:
+    """What has changed since the application was told last: first lost and revoked, then assigned.
+
+    Attributes
+    ----------
+    assigned : dict of int to str or None
+        Source partitions that are owned now, each with the restart point that was committed last.
+    to_be_revoked : frozenset of int
+        Their revoke waits for the open transaction, which has records of theirs.
+    revoked : frozenset of int
+        Not owned any more. What was read of them and not sent is to be forgotten.
+    lost : frozenset of int
+        Likewise; the group has gone on without this member. An open transaction with records of
+        theirs is aborted.
+    """
+
+    assigned: dict[int, str | None] = field(default_factory=dict)
+    to_be_revoked: frozenset[int] = _NONE
+    revoked: frozenset[int] = _NONE
+    lost: frozenset[int] = _NONE
+
+    def __bool__(self) -> bool:
+        return bool(self.assigned or self.to_be_revoked or self.revoked or self.lost)
+
+    def __str__(self) -> str:
+        return (
+            f"assigned={sorted(self.assigned)} revoke requested={sorted(self.to_be_revoked)} "
+            f"revoked={sorted(self.revoked)} lost={sorted(self.lost)}"
+        )
+
+    def then(self, later: ProducerEvents) -> ProducerEvents:
+        """Both, told at once: what was assigned and is gone again is not told of."""
+        gone = later.revoked | later.lost
+        return ProducerEvents(
+            {p: at for p, at in self.assigned.items() if p not in gone} | later.assigned,
+            (self.to_be_revoked - gone) | later.to_be_revoked,
+            self.revoked | (later.revoked - self.assigned.keys()),
+            self.lost | (later.lost - self.assigned.keys()),
+        )
+
+
+@dataclass
+class _Held:
+    """A source partition that the group has assigned."""
+
+    number: int
+    phase: Phase = Phase.READING
+    point: str | None = None
+    asked_back: bool = False
+
+
+class SourceOwnership:
+    """One member's share of the source, and its transaction.
+
+    Parameters
+    ----------
+    source_partition_count : int
+        Partitions from here on are not told of before it grows.
+
+    Attributes
+    ----------
+    doomed : str or None
+        Why the open transaction must be aborted.
+    """
+
+    def __init__(self, source_partition_count: int) -> None:
+        self.source_partition_count = source_partition_count
+        self.doomed: str | None = None
+        self._held: dict[int, _Held] = {}
+        self._touched: set[int] | None = None  # None: no transaction is open
+        self._committing = False
+        self._has_lost_touched = False
+        self._lost_untold: set[int] = set()
+        self._gone_untold: set[int] = set()  # not owned any more since a turn that told nobody
+        self._asked_back_told: set[int] = set()
+        self._assignments = 0
+        self._any_asked_back = False
+
+    # -- how things stand -------------------------------------------------------------------------
+
+    @property
+    def restart_points(self) -> dict[int, str | None]:
+        """What the application owns, with the restart points committed last."""
+        return {
+            p: held.point for p, held in sorted(self._held.items()) if held.phase is Phase.OWNED
+        }
+
+    @property
+    def touched(self) -> frozenset[int] | None:
+        """The source partitions of which the open transaction has records; None without one."""
+        return None if self._touched is None else frozenset(self._touched)
+
+    @property
+    def may_be_accepted(self) -> bool:
+        """Whether the group may be asked to accept the open transaction: nothing of it is lost."""
+        return not self._has_lost_touched
+
+    @property
+    def to_be_revoked(self) -> frozenset[int]:
+        """Those that the group wants back and that are owned."""
+        return frozenset(
+            p for p, held in self._held.items() if held.asked_back and held.phase is Phase.OWNED
+        )
+
+    @property
+    def asked_back_now(self) -> bool:
+        """Whether the group waits for any of them; without a lock."""
+        return self._any_asked_back
+
+    def has_news(self) -> bool:
+        """Whether a turn would tell of anything."""
+        return bool(
+            self.ready()
+            or self._lost_untold
+            or self.doomed
+            or self.to_be_revoked - self._asked_back_told
+            or self.to_be_revoked - (self._touched or set())
+        )
+
+    def reading(self) -> dict[int, int]:
+        """Those whose restart point is to be read, with the number to answer with."""
+        return {p: held.number for p, held in self._held.items() if held.phase is Phase.READING}
+
+    def ready(self) -> frozenset[int]:
+        """Those that a turn would tell of."""
+        return frozenset(
+            p
+            for p, held in self._held.items()
+            if held.phase is Phase.READY and p < self.source_partition_count
+        )
+
+    def unknown(self) -> frozenset[int]:
+        """Those that are assigned and that this member's source does not have."""
+        return frozenset(p for p in self._held if p >= self.source_partition_count)
+
+    def hold(self, asked_back: Collection[int]) -> frozenset[int]:
+        """Those of what the group wants back whose revoke must not be completed yet."""
+        return frozenset(
+            p for p in asked_back if p in self._held and self._held[p].phase is not Phase.GIVEN_UP
+        )
+
+    # -- what the group says ----------------------------------------------------------------------
+
+    def assigned(self, partitions: Collection[int]) -> None:
+        """New to this member."""
+        for p in partitions:
+            self._held[p] = _Held(0)
+            self._begin_reading(p)
+
+    def asked_back(self, partitions: Collection[int]) -> None:
+        """These, and no others, are what the group wants back now; after ``released``."""
+        for p, held in self._held.items():
+            held.asked_back = p in partitions
+            if held.asked_back and held.phase in (Phase.READING, Phase.READY):
+                held.phase = Phase.GIVEN_UP  # the application was never told
+            elif not held.asked_back and held.phase is Phase.GIVEN_UP:
+                self._begin_reading(p)  # the request is taken back
+        self._any_asked_back = bool(self.to_be_revoked)
+
+    def released(self, partitions: Collection[int]) -> None:
+        """The group has them back."""
+        for p in partitions:
+            self._held.pop(p, None)
+
+    def lost(self, partitions: Collection[int], reason: str) -> None:
+        """The group has gone on without this member."""
+        for p in partitions:
+            held = self._held.pop(p, None)
+            if held is not None and held.phase is Phase.OWNED:
+                self._lost_untold.add(p)
+        if self._touched is not None and self._touched.intersection(partitions):
+            self._has_lost_touched = True
+            self.doom(reason)
+
+    def read(self, partition: int, number: int, point: str | None) -> bool:
+        """Its restart point is read; whether that still is of interest."""
+        held = self._held.get(partition)
+        if held is None or held.number != number or held.phase is not Phase.READING:
+            return False
+        held.phase, held.point = Phase.READY, point
+        return True
+
+    # -- the application --------------------------------------------------------------------------
+
+    def turn(self, *, tells: bool = True) -> ProducerEvents:
+        """What has changed for it; ``tells``: it hears of this, and of earlier turns, herewith."""
+        lost, self._lost_untold = frozenset(self._lost_untold), set()
+        busy = self._touched or set()
+        revoked = self.to_be_revoked - busy
+        for p in revoked:
+            self._held[p].phase = Phase.GIVEN_UP
+        self._gone_untold |= revoked | lost
+        assigned = {}
+        for p in sorted(self.ready() - (lost if tells else self._gone_untold)):
+            self._held[p].phase = Phase.OWNED
+            assigned[p] = self._held[p].point
+        if tells:
+            self._gone_untold.clear()
+        waiting = self.to_be_revoked
+        untold = waiting - self._asked_back_told
+        self._asked_back_told = set(waiting)
+        return ProducerEvents(assigned, untold, revoked, lost)
+
+    def owns(self, partition: int) -> bool:
+        """Whether it may send records of this one."""
+        held = self._held.get(partition)
+        return held is not None and held.phase is Phase.OWNED
+
+    def touch(self, partitions: Collection[int]) -> None:
+        """The transaction, which is begun if none is open, has records of these, all owned."""
+        if self._touched is None:
+            self._touched = set()
+        self._touched.update(partitions)
+
+    def doom(self, reason: str) -> None:
+        """The open transaction cannot be committed, unless that is already under way."""
+        if self._touched is not None and not self._committing and self.doomed is None:
+            self.doomed = reason
+
+    def begin_commit(self) -> bool:
+        """Whether the transaction may be committed; from here on the broker decides."""
+        if self.doomed is not None:
+            return False
+        self._committing = True
+        return True
+
+    def committed(self, points: Mapping[int, str]) -> None:
+        """The broker has committed it, with these restart points."""
+        for p, point in points.items():
+            if self.owns(p):
+                self._held[p].point = point
+        self._ended()
+
+    def aborted(self) -> None:
+        """It is aborted: nothing of it will ever be seen."""
+        self._ended()
+
+    def in_doubt(self) -> None:
+        """Whether it was committed is not known: what is owned is lost, and its points are read."""
+        for p, held in self._held.items():
+            if held.phase is Phase.OWNED:
+                self._lost_untold.add(p)
+                self._begin_reading(p)
+        self._ended()
+
+    def _begin_reading(self, partition: int) -> None:
+        self._assignments += 1
+        held = self._held[partition]
+        held.number, held.phase = self._assignments, Phase.READING
+
+    def _ended(self) -> None:
+        self._touched, self.doomed, self._committing = None, None, False
+        self._has_lost_touched = False

@@ -1,0 +1,121 @@
+"""Restart points as records of the group's topic; pure.
+
+A source partition's records are in the topic's partition of the same number. Their key is the group
+and the number: compaction keeps the last one of each group that uses the topic. The value is the
+restart point as UTF-8; a tombstone takes it back. Any Kafka tool can read and write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ..errors import OptionError, PartitionsLostError
+
+#: A restart point as UTF-8.
+MAX_BYTES = 1024 * 1024
+
+#: Room for what a record batch adds to it.
+OVERHEAD_BYTES = 64 * 1024
+
+
+class RestartPoint(NamedTuple):
+    """A restart point, and the offset of its record."""
+
+    value: str | None
+    offset: int
+
+
+def topic_of(group_id: str) -> str:
+    """The name of a group's topic."""
+    return f"__producer_group.{group_id}"
+
+
+def key_of(group_id: str, source_partition: int) -> bytes:
+    """The key of its records."""
+    return f"{group_id}/{source_partition}".encode()
+
+
+def encoded(point: object) -> bytes:
+    """A restart point as the value of a record.
+
+    Raises
+    ------
+    OptionError
+        It is no string, or larger than 1 MiB.
+    """
+    if not isinstance(point, str):
+        raise OptionError("restart_point", point, "a string")
+    try:
+        value = point.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError("restart_point", point, "a string that UTF-8 can encode") from error
+    if len(value) > MAX_BYTES:
+        raise OptionError(
+            "restart_point", point, f"at most {MAX_BYTES} bytes of UTF-8, not {len(value)}"
+        )
+    return value
+
+
+def check(point: object) -> None:
+    """Raise as :func:`encoded`; quick for a short one."""
+    if type(point) is not str or not point.isascii() or len(point) > MAX_BYTES:
+        encoded(point)
+
+
+def last_of(
+    key: bytes, rows: Iterable[tuple[int, bytes | None, bytes | None]]
+) -> RestartPoint | None:
+    """The restart point that these records leave; None when none has this key.
+
+    Parameters
+    ----------
+    key : bytes
+        As :func:`key_of`.
+    rows : iterable of (offset, key, value)
+        In offset order.
+    """
+    found = None
+    for offset, of, value in rows:
+        if of == key:
+            found = RestartPoint(None if value is None else value.decode(), offset)
+    return found
+
+
+def chosen_points(
+    points: str | Mapping[int, str], touched: frozenset[int], owned: Mapping[int, object]
+) -> dict[int, str]:
+    """What a commit moves: one restart point for each source partition that the records are of.
+
+    Parameters
+    ----------
+    points : str or mapping of int to str
+        The application's. A single one is that of all that the transaction has records of, or, if
+        there are none, of all that is owned.
+    touched : frozenset of int
+        What the transaction has records of.
+    owned : mapping
+        By source partition, what is owned.
+
+    Raises
+    ------
+    OptionError
+        A source partition has records and no restart point, so that they would be sent again.
+    PartitionsLostError
+        A source partition is not owned (any more).
+    """
+    if isinstance(points, str):
+        return dict.fromkeys(touched or owned, points)
+    if without := sorted(touched - points.keys()):
+        raise OptionError(
+            "restart_points",
+            dict(points),
+            "one for each source partition that records were sent of; "
+            f"without: {', '.join(map(str, without))}",
+        )
+    if strangers := sorted(points.keys() - owned.keys()):
+        raise PartitionsLostError(
+            f"source partitions {strangers} are not owned by this member, which has "
+            f"{sorted(owned)}; without their restart points the transaction can be committed"
+        )
+    return dict(points)

@@ -1,0 +1,171 @@
+"""The topic of a producer group: made, checked, and grown.
+
+Compacted, with one partition for each of the source: it is what the group's members subscribe to,
+and what keeps the restart points when the group's offsets have expired.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from ..errors import AuthorizationError, OptionError
+from ..transport.secured_clients import admin_client
+from .restart_points import MAX_BYTES, OVERHEAD_BYTES
+
+log = logging.getLogger(__name__)
+
+#: Of a restart point's record with what is around it.
+_MAX_MESSAGE_BYTES = MAX_BYTES + OVERHEAD_BYTES
+
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(_MAX_MESSAGE_BYTES),
+    # What is read when a source partition moves is what compaction has left behind.
+    "segment.bytes": str(16 * _MAX_MESSAGE_BYTES),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+_PATIENCE_S = 30.0
+_ASK_AGAIN_S = 0.05
+
+
+def ensure_topic(client_config: dict[str, Any], topic: str, partitions: int) -> None:
+    """Create the topic, or check it, and let it grow to so many partitions.
+
+    Brokers that are gone, or do not lead any more, are no reason to fail: it is tried again for
+    half a minute.
+
+    Raises
+    ------
+    OptionError
+        The topic has another cleanup policy, or more partitions; says how to mend it.
+    AuthorizationError
+        A permission is missing.
+    kafka.errors.KafkaError
+        What the brokers refuse.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        admin = admin_client(client_config)
+        try:
+            return _ensure(admin, topic, partitions)
+        except kafka_errors.TopicAuthorizationFailedError as error:
+            raise AuthorizationError(
+                "a producer group takes CREATE, DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS and, to "
+                f"grow, ALTER on the topic {topic!r}: {error!r}"
+            ) from error
+        except kafka_errors.KafkaError as error:
+            if not error.retriable or time.monotonic() > deadline:
+                raise
+            log.info("topic %s: looked at again: %r", topic, error)
+        finally:
+            admin.close()
+        time.sleep(_ASK_AGAIN_S)
+
+
+def _ensure(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
+    found = _partitions_of(admin, topic)
+    if found is None:
+        _create(admin, topic, partitions)
+        found = partitions
+    _check_settings(admin, topic)
+    if found > partitions:
+        raise OptionError(
+            "source_partition_count",
+            partitions,
+            f"{found}, as many as topic {topic!r} has partitions and other members have "
+            "been given; to make the source smaller, stop the group and delete the topic, or "
+            "use another group_id",
+        )
+    if found < partitions:
+        _grow(admin, topic, partitions)
+
+
+def _partitions_of(admin: KafkaAdminClient, topic: str) -> int | None:
+    (found,) = admin.describe_topics([topic])
+    error = kafka_errors.for_code(found["error_code"])
+    if error is kafka_errors.UnknownTopicOrPartitionError:
+        return None
+    if error is not kafka_errors.NoError:
+        raise error(topic)
+    return len(found["partitions"])
+
+
+def _create(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
+    try:
+        admin.create_topics(
+            {
+                topic: {
+                    "num_partitions": partitions,
+                    "replication_factor": -1,
+                    "configs": _SETTINGS,
+                }
+            }
+        )
+    except kafka_errors.TopicAlreadyExistsError:
+        pass  # another member was faster
+    else:
+        log.info("topic %s: created with %d partitions", topic, partitions)
+    _wait(lambda: _are_led(admin, topic, 1), topic)
+
+
+def _grow(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
+    try:
+        admin.create_partitions({topic: partitions})
+    except kafka_errors.InvalidPartitionsError:
+        if (_partitions_of(admin, topic) or 0) < partitions:
+            raise
+        # another member was faster
+    else:
+        log.info("topic %s: the source has %d partitions now", topic, partitions)
+    _wait(lambda: _are_led(admin, topic, partitions), topic)
+
+
+def _are_led(admin: KafkaAdminClient, topic: str, partitions: int) -> bool:
+    (found,) = admin.describe_topics([topic])
+    led = [p for p in found["partitions"] if p["leader_id"] >= 0]
+    return found["error_code"] == 0 and partitions <= len(led) == len(found["partitions"])
+
+
+def _wait(done: Callable[[], bool], topic: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not done():
+        if time.monotonic() > deadline:
+            raise kafka_errors.KafkaTimeoutError(f"topic {topic!r} has partitions without a leader")
+        time.sleep(_ASK_AGAIN_S)
+
+
+def _check_settings(admin: KafkaAdminClient, topic: str) -> None:
+    """Refuse a topic that would forget restart points, or could not hold them."""
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    try:
+        answer = admin.describe_configs([resource], config_filter="all")
+        settings = {name: found["value"] for name, found in answer["topic"][topic].items()}
+    except (kafka_errors.TopicAuthorizationFailedError, KeyError, TypeError) as error:
+        log.warning("topic %s: its settings cannot be read: %r", topic, error)
+        return
+    policy = settings.get("cleanup.policy")
+    if policy != "compact":
+        raise OptionError(
+            "restart_topic",
+            topic,
+            f"a topic with cleanup.policy=compact, not {policy}, which would delete restart "
+            f"points; kafka-configs.sh --alter --entity-type topics --entity-name {topic} "
+            "--add-config cleanup.policy=compact",
+        )
+    largest = int(settings.get("max.message.bytes") or 0)
+    if largest < _MAX_MESSAGE_BYTES:
+        log.warning(
+            "topic %s: max.message.bytes=%d, so that larger restart points will be refused; "
+            "%d takes all that are allowed",
+            topic,
+            largest,
+            _MAX_MESSAGE_BYTES,
+        )

@@ -1,0 +1,200 @@
+"""StoredPoints: the restart points of a group that does not run, to be read, set and taken back.
+
+They are set in a transaction like a member's: the records, and an offset of the group that only a
+group without members accepts. So the brokers themselves refuse it while the group is active, and a
+member that joins meanwhile waits for the transaction's end before it reads (see ``take_overs.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import errors as kafka_errors
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+from ..consumer.group_description import GroupDescription, describe_group
+from ..errors import KafkaRebalanceError, OptionError
+from ..transport.secured_clients import admin_client, net_client
+from .kafka_python.transactional_producer import (
+    InDoubtError,
+    NotCommittedError,
+    TransactionalProducer,
+)
+from .options import transactional_id_of
+from .restart_points import MAX_BYTES, OVERHEAD_BYTES, encoded, key_of, topic_of
+
+_TRANSACTION_TIMEOUT_MS = 30_000
+_PATIENCE_S = 60.0
+_ABORT_S = 10.0
+_COORDINATOR_S = 20.0
+_ASK_AGAIN_S = 0.2
+
+#: Whom a group with members does not know, and no member can be named. Without a name it would
+#: accept the offset.
+_NOBODY = "/offsets-tool"
+
+
+class GroupIsActiveError(KafkaRebalanceError):
+    """The group has members, and its restart points are theirs to move."""
+
+
+class UnknownGroupError(KafkaRebalanceError):
+    """There is no topic with the group's restart points."""
+
+
+class StoredPoint(NamedTuple):
+    """A restart point as it stands in the topic; ``value`` is None where it was taken back."""
+
+    value: str | None
+    offset: int
+    timestamp_ms: int
+
+
+class StoredPoints:
+    """Reads and writes the restart points of one group.
+
+    Parameters
+    ----------
+    client_config : mapping
+        What kafka-python's clients have in common.
+    group_id : str
+        The group.
+    restart_topic : str, optional
+        Its topic, where it is not the default.
+    """
+
+    def __init__(
+        self, client_config: Mapping[str, Any], group_id: str, restart_topic: str | None = None
+    ) -> None:
+        self._client_config = dict(client_config)
+        self._group_id = group_id
+        self.topic = restart_topic or topic_of(group_id)
+
+    def describe(self) -> GroupDescription:
+        """The group and its members."""
+        admin = admin_client(self._client_config)
+        deadline = time.monotonic() + _COORDINATOR_S
+        try:
+            while True:
+                try:
+                    return describe_group(admin, self._group_id)
+                except kafka_errors.KafkaError as error:
+                    # A coordinator that moves, or that a new cluster is yet to name.
+                    if not error.retriable or time.monotonic() > deadline:
+                        raise
+                    time.sleep(_ASK_AGAIN_S)
+        finally:
+            admin.close()
+
+    def read(self) -> dict[int, StoredPoint | None]:
+        """What is committed, of every source partition; None: nothing ever was.
+
+        Raises
+        ------
+        UnknownGroupError
+            There is no such topic.
+        """
+        consumer = KafkaConsumer(
+            **_known(KafkaConsumer, self._client_config),
+            kafka_client=net_client,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+            max_partition_fetch_bytes=2 * (MAX_BYTES + OVERHEAD_BYTES),
+        )
+        try:
+            numbers = consumer.partitions_for_topic(self.topic)
+            if not numbers:
+                raise UnknownGroupError(
+                    f"no topic {self.topic!r}: there is no producer group {self._group_id!r}, or "
+                    "its restart points are in a topic of another name (--restart-topic)"
+                )
+            partitions = [TopicPartition(self.topic, p) for p in sorted(numbers)]
+            ends = consumer.end_offsets(partitions)
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            found: dict[int, StoredPoint | None] = dict.fromkeys(sorted(numbers))
+            deadline = time.monotonic() + _PATIENCE_S
+            while any(consumer.position(p) < ends[p] for p in partitions):
+                if time.monotonic() > deadline:
+                    raise kafka_errors.KafkaTimeoutError(f"{self.topic} was not read to its end")
+                for partition, records in consumer.poll(timeout_ms=200).items():
+                    for record in records:
+                        if record.key == key_of(self._group_id, partition.partition):
+                            value = None if record.value is None else record.value.decode()
+                            point = StoredPoint(value, record.offset, record.timestamp)
+                            found[partition.partition] = point
+            return found
+        finally:
+            consumer.close()
+
+    def write(self, points: Mapping[int, str | None]) -> dict[int, StoredPoint | None]:
+        """Set these, all or none of them; None takes one back. What was there before.
+
+        Raises
+        ------
+        GroupIsActiveError
+            The group has members.
+        OptionError
+            A source partition that the group has not; a restart point that is too large.
+        UnknownGroupError
+            As ``read``.
+        """
+        values = {p: None if point is None else encoded(point) for p, point in points.items()}
+        before = self.read()
+        if strangers := sorted(points.keys() - before.keys()):
+            raise OptionError(
+                "source partition",
+                ", ".join(map(str, strangers)),
+                f"0 to {max(before)}, which topic {self.topic!r} has",
+            )
+        group = self.describe()
+        if group.members:
+            raise self._active(f"{len(group.members)} of them")
+        transactional_id = transactional_id_of(self._group_id, _NOBODY)
+        producer = TransactionalProducer(
+            {
+                **_known(KafkaProducer, self._client_config),
+                "transactional_id": transactional_id,
+                "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
+                "max_request_size": MAX_BYTES + OVERHEAD_BYTES,
+            },
+            lambda: ConsumerGroupMetadata(self._group_id, -1, _NOBODY, None),
+        )
+        try:
+            producer.init()
+            producer.begin(self._group_id)
+            for p, value in values.items():
+                producer.send(self.topic, value, key_of(self._group_id, p), None, p)
+            offsets = {
+                # From where on a member looks: the record of the restart point before this one.
+                TopicPartition(self.topic, p): OffsetAndMetadata(
+                    0 if (point := before[p]) is None else point.offset, transactional_id, -1
+                )
+                for p in values
+            }
+            producer.commit(offsets)
+        except NotCommittedError as error:
+            producer.abort(_ABORT_S)
+            if kafka_errors.UnknownMemberIdError.__name__ in str(error):
+                raise self._active("they joined just now") from error
+            raise KafkaRebalanceError(f"nothing was changed: {error}") from error
+        except InDoubtError as error:
+            raise KafkaRebalanceError(
+                f"it is not known whether the restart points were changed; list them: {error}"
+            ) from error
+        finally:
+            producer.close(_ABORT_S)
+        return {p: before[p] for p in points}
+
+    def _active(self, which: str) -> GroupIsActiveError:
+        return GroupIsActiveError(
+            f"producer group {self._group_id!r} has members ({which}); stop all instances first"
+        )
+
+
+def _known(client: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name in client.DEFAULT_CONFIG}

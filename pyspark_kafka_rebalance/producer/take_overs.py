@@ -1,0 +1,163 @@
+"""TakeOvers: find the restart points of what is assigned, once the last owner's word is final.
+
+Outline of a round, for all source partitions that wait:
+
+1. Who was here last? The metadata of the group's offset name its transactional id. If a transaction
+   of that producer is open and touches the source partition, it can never be committed any more:
+   it is aborted (that producer is fenced), so that nobody waits for its timeout.
+2. Is the group's offset stable? A transaction that was accepted by the group before the source
+   partition moved, and is not decided, makes it unstable (KIP-447). One that was not accepted by
+   then never will be. So once it is stable, whatever counts is in the log.
+3. Does the last stable offset of the topic's partition reach its end? Markers are written after a
+   transaction is decided.
+4. Read the last restart point, from the group's offset on: that is the offset of an earlier one.
+5. Tell the group who is here now.
+
+Until when: the last owner's transaction timeout, if it cannot be fenced. Whatever is not final is
+asked for again in the next round; what is lost or revoked meanwhile is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError
+from ..fetch.fetcher import RangeFetcher
+from ..fetch.offset_range import OffsetRange
+from .kafka_python.other_transactions import OtherTransactions
+from .member import ProducerMember
+from .options import ProducerOptions
+from .restart_points import RestartPoint, key_of, last_of
+
+log = logging.getLogger(__name__)
+
+#: Until the next round: a marker takes a few milliseconds to be written.
+_AGAIN_S = 0.01
+_AFTER_A_FAILURE_S = 0.2
+
+_ASK_MS = 5_000
+_FENCE_S = 10.0
+
+
+class TakeOvers:
+    """One round after the other, on a thread of its own.
+
+    Parameters
+    ----------
+    options : ProducerOptions
+        Those of this producer.
+    member : ProducerMember
+        Asks the group, and the leaders.
+    waiting : callable
+        The source partitions that wait, with the number to answer with.
+    found : callable
+        Told a source partition, its number, what was found (None: nothing), and from which offset
+        on to look the next time.
+    """
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        member: ProducerMember,
+        waiting: Callable[[], dict[int, int]],
+        found: Callable[[int, int, RestartPoint | None, int], None],
+    ) -> None:
+        self._topic = options.topic
+        self._group_id = options.group_id
+        self._mine = options.transactional_id
+        self._member = member
+        self._waiting = waiting
+        self._found = found
+        self._others = OtherTransactions(options.client)
+        self._fetcher = RangeFetcher(
+            options.client, isolation_level="read_committed", fail_on_data_loss=False
+        )
+
+    def connect(self) -> None:
+        """Open the connections, so that the first take-over need not."""
+        self._fetcher.connect()
+
+    def tick(self) -> float | None:
+        """One round; seconds until the next, None when nothing waits."""
+        waiting = self._waiting()
+        if not waiting:
+            return None
+        try:
+            self._fence_former_owners(waiting)
+            found = self._read(waiting)
+        except (kafka_errors.KafkaError, KafkaRebalanceError) as error:
+            if isinstance(error, kafka_errors.KafkaError) and not error.retriable:
+                raise
+            log.info("topic %s: restart points are asked for again: %r", self._topic, error)
+            return _AFTER_A_FAILURE_S
+        for p, (point, after) in found.items():
+            self._found(p, waiting[p], point, after)
+        return _AGAIN_S if self._waiting() else None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._others.close()
+        self._fetcher.close()
+
+    def _fence_former_owners(self, waiting: dict[int, int]) -> None:
+        former: dict[str, set[int]] = {}
+        for p, told in self._member.committed_by(waiting).items():
+            if told.metadata and told.metadata != self._mine:
+                former.setdefault(told.metadata, set()).add(p)
+        for transactional_id, partitions in former.items():
+            mine = {TopicPartition(self._topic, p) for p in partitions & self._waiting().keys()}
+            if not mine & self._others.touched_by(transactional_id):
+                continue
+            # Not a matter of correctness. But who is not certain to own what it takes over might
+            # fence who does.
+            if self._member.may_hand_out():
+                done = self._others.fence(transactional_id, _FENCE_S)
+                log.warning(
+                    "topic %s: the open transaction of %s, which owned source partitions %s "
+                    "before, is %s",
+                    self._topic,
+                    transactional_id,
+                    sorted(p.partition for p in mine),
+                    "aborted" if done else "left to its timeout",
+                )
+
+    def _read(self, waiting: dict[int, int]) -> dict[int, tuple[RestartPoint | None, int]]:
+        stable = self._member.stable_offsets(waiting)
+        # In this order: what is decided by now is below the end that is asked for now.
+        partitions = {p: TopicPartition(self._topic, p) for p in stable}
+        ends = self._member.high_watermarks_now(list(partitions.values()), _ASK_MS)
+        reached = self._member.end_offsets_now(list(ends), _ASK_MS)
+        begins = self._member.beginning_offsets_now(list(ends), _ASK_MS)
+        ranges = {}
+        for p, partition in partitions.items():
+            if partition not in begins or reached.get(partition, -1) < ends[partition]:
+                continue
+            end, begin, offset = ends[partition], begins[partition], stable[p]
+            # An offset past the end is of a topic that is not there any more.
+            start = begin if offset is None or not begin <= offset <= end else offset
+            ranges[p] = OffsetRange(self._topic, p, start, end)
+        rows: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {p: [] for p in ranges}
+        for of, batch in self._fetcher.read([r for r in ranges.values() if len(r)]):
+            columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value"))
+            rows[of.partition].extend(zip(*columns, strict=True))
+        found = {}
+        for p, read in ranges.items():
+            key = key_of(self._group_id, p)
+            point = last_of(key, rows[p])
+            if point is None and read.start > begins[partitions[p]]:
+                # Nothing from there on: written over by hand, or compacted. Look at all of it.
+                everything = OffsetRange(self._topic, p, begins[partitions[p]], read.end)
+                point = last_of(key, self._rows_of(everything))
+            found[p] = (point, read.end if point is None else point.offset)
+        return found
+
+    def _rows_of(self, wanted: OffsetRange) -> list[tuple[int, bytes | None, bytes | None]]:
+        rows: list[tuple[int, bytes | None, bytes | None]] = []
+        for _, batch in self._fetcher.read([wanted]):
+            columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value"))
+            rows.extend(zip(*columns, strict=True))
+        return rows

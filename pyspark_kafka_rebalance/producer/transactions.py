@@ -1,0 +1,400 @@
+"""Transactions: what an application sends, and the end of it.
+
+One thread at a time sends and commits; the pump aborts what is doomed when nobody does. ``lock`` is
+theirs, and is taken before that of the membership.
+
+A transaction that is aborted against the application's will is told once, by the application's next
+call: whatever it has sent since the last commit is gone, and it must go back to its restart points.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ..errors import PartitionsLostError, TransactionAbortedError
+from .boundaries import Boundaries
+from .kafka_python.transactional_producer import (
+    InDoubtError,
+    NotCommittedError,
+    TransactionalProducer,
+)
+from .membership import ProducerMembership
+from .options import ProducerOptions
+from .rates import Rates
+from .restart_points import check, chosen_points, encoded, key_of
+
+log = logging.getLogger(__name__)
+
+_ABORT_S = 10.0
+
+_IN_DOUBT = (
+    "the answer to its commit is missing, so that it may have been committed; what was owned is "
+    "assigned anew by a poll, with the restart points that the log has"
+)
+
+
+class Transactions:
+    """The transactions of one member.
+
+    Parameters
+    ----------
+    options : ProducerOptions
+        Its options.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held by whoever sends, commits or aborts.
+    membership : ProducerMembership
+        Put in its place once it is made.
+    boundaries : Boundaries
+        When a transaction is to be committed by itself.
+    rates : Rates
+        What was committed.
+    """
+
+    membership: ProducerMembership
+
+    def __init__(self, options: ProducerOptions) -> None:
+        self.lock = threading.RLock()
+        interval_ms = options.commit_interval_ms
+        self.boundaries = Boundaries(
+            None if interval_ms is None else interval_ms / 1000, options.commit_records
+        )
+        self.rates = Rates()
+        self._options = options
+        self._producer: TransactionalProducer | None = None
+        #: Of the open transaction: records of each source partition that it touches.
+        self._counts: dict[int, int] = {}
+        self._aborted: str | None = None  # why, until it is told
+
+    def start(self) -> None:
+        """Connect, and end what a predecessor of the same name has left open."""
+        self._ready_producer()
+
+    # -- the application --------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open."""
+        return bool(self._counts)
+
+    def send(
+        self,
+        source_partition: int | None,
+        restart_point: str | None,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Any:
+        """Send a record of a source partition, or of all that are owned; kafka-python's future.
+
+        Written for the record of a source partition that the transaction has already: each call
+        and each loop less is a percent of what a record takes.
+
+        Raises
+        ------
+        TransactionAbortedError
+            The transaction was aborted since the last call, or is now.
+        PartitionsLostError
+            The source partition is not owned; the transaction goes on.
+        """
+        if restart_point is not None:
+            check(restart_point)
+        with self.lock:
+            if self._aborted is not None or self.membership.ownership.doomed is not None:
+                self.raise_aborted()
+            sources: Collection[int] | None = None
+            if source_partition not in self._counts:
+                sources = self._opened_for(source_partition)
+            assert self._producer is not None
+            try:
+                future = self._producer.send(topic, value, key, headers, partition, timestamp_ms)
+            except Exception as error:
+                failure = self._producer.failure()
+                if failure is not None and isinstance(error, kafka_errors.KafkaError):
+                    raise self._give_up(f"{type(error).__name__}: {failure!r}") from error
+                if not any(self._counts.values()):
+                    self._abort("its first record was refused")  # or a revoke would wait for it
+                raise  # this record alone
+            if future.is_done:
+                self._producer.note(future)
+            if sources is None:
+                assert source_partition is not None
+                self._counts[source_partition] += 1
+                self.boundaries.sent_again(source_partition, restart_point)
+            else:
+                for p in sources:
+                    self._counts[p] += 1
+                self.boundaries.sent(sources, restart_point, time.monotonic)
+            return future
+
+    def send_at_once(
+        self,
+        source_partition: int | None,
+        restart_point: str | None,
+        topic: str,
+        *arguments: Any,
+    ) -> Any:
+        """Send a record as ``send`` does, if that asks no broker and waits for nobody; else None.
+
+        A transaction that is doomed from now on takes it all the same: the next call tells.
+        """
+        if restart_point is not None:
+            check(restart_point)
+        if not self.lock.acquire(blocking=False):
+            return None
+        try:
+            producer, ownership = self._producer, self.membership.ownership
+            if (
+                source_partition is None
+                or source_partition not in self._counts
+                or self._aborted is not None
+                or ownership.doomed is not None
+                or producer is None
+                or not producer.knows(topic)
+                or self.boundaries.due_with_next(time.monotonic)
+                or (self.boundaries.automatic and ownership.asked_back_now)
+            ):
+                return None
+            try:
+                future = producer.send(topic, *arguments)
+            except kafka_errors.KafkaError:
+                if producer.failure() is None:
+                    raise  # this record alone
+                return None  # to abort takes a broker
+            if future.is_done:
+                producer.note(future)
+            self._counts[source_partition] += 1
+            self.boundaries.sent_again(source_partition, restart_point)
+            return future
+        finally:
+            self.lock.release()
+
+    def commit(self, points: str | Mapping[int, str] | None) -> None:
+        """Commit the records and these restart points; None: those given with the records.
+
+        Nothing sent and nothing to move is nothing to do.
+
+        Raises
+        ------
+        TransactionAbortedError
+            It is not committed, or this is not known.
+        OptionError, PartitionsLostError
+            A restart point is missing, not allowed, or of what is not owned; it stays open.
+        """
+        with self.lock:
+            self.raise_aborted()
+            membership = self.membership
+            with membership.changed:
+                owned = membership.ownership.restart_points
+            if points is None:
+                chosen = self.boundaries.points()
+            else:
+                sent = frozenset(p for p, count in self._counts.items() if count)
+                chosen = chosen_points(points, sent, owned)
+            values = {p: encoded(point) for p, point in chosen.items()}
+            if not values:
+                return
+            for p in values:
+                if p not in self._counts:
+                    self._opened_for(p)
+            producer, topic, group_id = self._producer, self._options.topic, self._options.group_id
+            assert producer is not None
+            try:
+                written = {
+                    p: producer.send(topic, value, key_of(group_id, p), None, p)
+                    for p, value in values.items()
+                }
+            except kafka_errors.KafkaError as error:
+                raise self._give_up(f"{type(error).__name__}: {error}") from error
+            with membership.changed:
+                doomed = None
+                if not membership.ownership.begin_commit():
+                    doomed = membership.ownership.doomed
+            if doomed is not None:
+                raise self._give_up(doomed)
+            try:
+                producer.commit(self._group_offsets(values))
+            except NotCommittedError as error:
+                raise self._give_up(str(error)) from error
+            except InDoubtError as error:
+                raise self._resolve() from error
+            self._committed(chosen, written)
+
+    def abort(self) -> None:
+        """Abort the transaction, if there is one; one that was aborted already is told herewith."""
+        with self.lock:
+            self._aborted = None
+            if self._is_begun():
+                self._abort("by the application")
+
+    def abort_doomed(self) -> None:
+        """Abort the open transaction if it is doomed and nobody is at it; for the pump."""
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            with self.membership.changed:
+                doomed = self.membership.ownership.doomed
+            if doomed is not None:
+                self._aborted = doomed  # before it is not doomed any more: a send looks unlocked
+                self._abort(doomed)
+        finally:
+            self.lock.release()
+
+    def raise_aborted(self) -> None:
+        """Raise TransactionAbortedError, once, if the transaction was aborted, or must be."""
+        if self._aborted is None and self.membership.ownership.doomed is None:
+            return
+        with self.lock:
+            if self._aborted is not None:
+                reason, self._aborted = self._aborted, None
+                raise self._told(reason)
+            doomed = self.membership.ownership.doomed
+            if doomed is not None:
+                raise self._give_up(doomed)
+
+    def close(self, timeout_s: float) -> None:
+        """Abort what is open, and close the connections."""
+        with self.lock:
+            producer, self._producer = self._producer, None
+            if producer is None:
+                return
+            if self._is_begun():
+                producer.abort(min(timeout_s, _ABORT_S))
+                with self.membership.changed:
+                    self.membership.ownership.aborted()
+            producer.close(timeout_s)
+
+    # -- within the lock --------------------------------------------------------------------------
+
+    def _is_begun(self) -> bool:
+        with self.membership.changed:
+            return self.membership.ownership.touched is not None
+
+    def _opened_for(self, source_partition: int | None) -> Collection[int]:
+        """Begin the transaction if there is none, and make these source partitions part of it."""
+        membership = self.membership
+        with membership.changed:
+            owned = membership.ownership.restart_points
+            begun = membership.ownership.touched is not None
+        if source_partition is None:
+            sources: Collection[int] = owned.keys()
+            if not owned:
+                raise PartitionsLostError("this member owns no source partition; poll() for some")
+        elif source_partition in owned:
+            sources = (source_partition,)
+        else:
+            raise PartitionsLostError(
+                f"source partition {source_partition} is not owned by this member, which has "
+                f"{sorted(owned)}; poll() tells what is assigned, revoked and lost"
+            )
+        new = [p for p in sources if p not in self._counts]
+        if not new and begun:
+            return sources
+        producer = self._producer if begun else self._ready_producer()
+        try:
+            if producer is None or producer.broken:
+                raise kafka_errors.ProducerFencedError("the producer has failed")
+            if not begun:
+                producer.begin(self._options.group_id)
+            # Whoever takes over finds out by this that the transaction is about them.
+            producer.add([TopicPartition(self._options.topic, p) for p in new])
+        except kafka_errors.KafkaError as error:
+            raise self._give_up(f"{type(error).__name__}: {error}") from error
+        with membership.changed:
+            gone = [p for p in new if not membership.ownership.owns(p)]
+            membership.ownership.touch([p for p in new if p not in gone])
+            if gone:
+                membership.ownership.doom("this member has lost what it was about to send of")
+        self._counts |= dict.fromkeys(new, 0)
+        self.boundaries.begin(time.monotonic)
+        return sources
+
+    def _group_offsets(
+        self, partitions: Collection[int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What makes the transaction the group's: offsets from which restart points are found."""
+        metadata = self._options.transactional_id
+        known = self.membership.record_offsets
+        return {
+            TopicPartition(self._options.topic, p): OffsetAndMetadata(known[p], metadata, -1)
+            for p in partitions
+        }
+
+    def _committed(self, chosen: Mapping[int, str], written: Mapping[int, Any]) -> None:
+        membership = self.membership
+        with membership.changed:
+            membership.ownership.committed(chosen)
+            for p, future in written.items():
+                membership.record_offsets[p] = future.value.offset
+            membership.changed.notify_all()
+        self.rates.committed({p: self._counts.get(p, 0) for p in chosen}, time.monotonic())
+        self._forget()
+
+    def _give_up(self, reason: str) -> TransactionAbortedError:
+        """Abort the transaction; the error that tells."""
+        self._abort(reason)
+        return self._told(reason)
+
+    def _told(self, reason: str) -> TransactionAbortedError:
+        with self.membership.changed:
+            return TransactionAbortedError(reason, self.membership.ownership.restart_points)
+
+    def _abort(self, reason: str) -> None:
+        log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
+        producer = self._producer
+        if producer is None or not producer.abort(_ABORT_S):
+            self._replace_producer()
+        with self.membership.changed:
+            self.membership.ownership.aborted()
+            self.membership.changed.notify_all()
+        self._forget()
+
+    def _resolve(self) -> TransactionAbortedError:
+        """Have the restart points tell whether the transaction was committed.
+
+        What is owned is lost herewith, and assigned anew with what is read once the broker has
+        decided: at the latest when the transaction times out.
+        """
+        log.warning("producer group %s: %s", self._options.group_id, _IN_DOUBT)
+        self._replace_producer()  # which waits for what is decided, and aborts what is not
+        with self.membership.changed:
+            self.membership.ownership.in_doubt()
+        self.membership.wake()
+        self._forget()
+        return self._told(_IN_DOUBT)
+
+    def _replace_producer(self) -> None:
+        """Another producer of the same name: to begin with, it ends what this one has left open."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(0)
+        try:
+            self._ready_producer()
+        except (kafka_errors.KafkaError, OSError) as error:
+            log.warning("producer group %s: not connected: %r", self._options.group_id, error)
+
+    def _ready_producer(self) -> TransactionalProducer:
+        if self._producer is not None and self._producer.broken:
+            self._producer.close(0)
+            self._producer = None
+        if self._producer is None:
+            self._producer = TransactionalProducer.connected(
+                self._options.producer, self.membership.committer
+            )
+        return self._producer
+
+    def _forget(self) -> None:
+        self._counts.clear()
+        self.boundaries.end()

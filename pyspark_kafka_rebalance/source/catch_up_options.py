@@ -1,0 +1,114 @@
+"""CatchUpOptions: ``parallelRebalance=live`` and what goes with it (KIP-333)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import OptionError
+from ..settings.values import DURATION_MS, LONG_MAX, ValueType, integer, one_of, parse_value
+
+MODE = "parallelRebalance"
+
+_THRESHOLD = "catchUpThreshold"
+_BATCH_MS = "catchUpBatchMs"
+_MAX_OFFSETS = "maxCatchUpOffsetsPerTrigger"
+
+#: All of them; only streams have them.
+CATCH_UP_OPTIONS = (MODE, _THRESHOLD, _BATCH_MS, _MAX_OFFSETS)
+
+_ORDERED, _LIVE = "ordered", "live"
+
+_OFFSETS = integer(0, LONG_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """How far behind a partition may be when its start is set, and still be read in order.
+
+    Attributes
+    ----------
+    offsets : int or None
+        So many offsets from its position to the end of its log,
+    age_ms : int or None
+        or so old may its next record be; one of the two.
+    """
+
+    offsets: int | None = None
+    age_ms: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Threshold:
+        """A number is one of offsets; ValueError for what is neither."""
+        try:
+            return cls(offsets=_OFFSETS.parse(text))
+        except ValueError:
+            return cls(age_ms=DURATION_MS.parse(text))
+
+    def is_exceeded(self, position: int, end: int, first_young: int | None = None) -> bool:
+        """Whether the partition is further behind.
+
+        Parameters
+        ----------
+        position, end : int
+            Its next offset, and the end of its log.
+        first_young : int or None
+            With ``age_ms`` the first offset whose record is younger; None if there is none.
+        """
+        if position >= end:
+            return False
+        if self.offsets is not None:
+            return end - position > self.offsets
+        return first_young is None or position < first_young
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpOptions:
+    """How a query reads what its partitions were behind when they started.
+
+    Attributes
+    ----------
+    threshold : Threshold
+        What is further behind is set aside: it is caught up beside the live records.
+    batch_ms : int
+        Catching up is to keep a batch near this duration,
+    max_offsets_per_trigger : int or None
+        unless at most so many offsets are to be caught up in each batch.
+    """
+
+    threshold: Threshold = Threshold(offsets=10_000)
+    batch_ms: int = 1_000
+    max_offsets_per_trigger: int | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> CatchUpOptions | None:
+        """Parse the options, by their names in lower case; None without ``live``.
+
+        Raises
+        ------
+        OptionError
+            A value is bad, or an option is given that nothing but ``live`` has a use for.
+        """
+        mode = parse_value(MODE, given.get(MODE.lower(), _ORDERED), one_of(_ORDERED, _LIVE))
+        if mode != _LIVE:
+            for name in CATCH_UP_OPTIONS:
+                if name != MODE and name.lower() in given:
+                    allowed = f"nothing, unless {MODE}={_LIVE}"
+                    raise OptionError(name, given[name.lower()], allowed)
+            return None
+        found = {
+            field: parse_value(name, given[name.lower()], value_type)
+            for name, (field, value_type) in _VALUES.items()
+            if name.lower() in given
+        }
+        return cls(**found)
+
+
+_VALUES = {
+    _THRESHOLD: (
+        "threshold",
+        ValueType(Threshold.parse, f"{_OFFSETS.allowed}, or {DURATION_MS.allowed}"),
+    ),
+    _BATCH_MS: ("batch_ms", integer(1, LONG_MAX)),
+    _MAX_OFFSETS: ("max_offsets_per_trigger", integer(1, LONG_MAX)),
+}

@@ -1,0 +1,145 @@
+"""EndOfRun: what a run with an end (AvailableNow, Once) waits for before it ends.
+
+A trigger without a batch would end such a run. So its members join before the first batch, and a
+trigger waits for brokers that do not answer, and for what neither this query nor a live other has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError, names_of
+from .group.coverage import COVERAGE_TICK_S
+from .plan.available_now import AvailableNowRun
+from .plan.batch_planner import Postponed
+from .plan.data_loss import DataLoss
+from .spark_versions import ReadAllAvailable, ReadLimit
+
+if TYPE_CHECKING:
+    from .group.membership import QueryMembership
+    from .query_run import QueryRun
+
+#: A run with an end waits so long for brokers that restart, and for a rebalance.
+POSTPONED_AT_MOST_S = 60.0
+
+#: It waits so long in one trigger for what others own, if another source of this driver is in the
+#: group: it may be another ``load()`` of this query, whose members release nothing of this batch
+#: before Spark has committed it. AvailableNow looks again in its next batch; Once has none, and
+#: gives a member that owes no batch the time to release (two heartbeats, of 5 s in the consumer
+#: protocol).
+_BESIDE_A_SIBLING_S = 1.0
+_BESIDE_A_SIBLING_ONCE_S = 10.0
+
+
+class EndOfRun:
+    """For one stream.
+
+    Parameters
+    ----------
+    data_loss : DataLoss
+        Told of partitions that the run was to read, and that are gone.
+    """
+
+    def __init__(self, data_loss: DataLoss) -> None:
+        self._data_loss = data_loss
+        self._waited_s = 0.0  # for what others own, in the triggers since a batch with records
+
+    def wait_for_members(
+        self, run: QueryRun, limit: ReadLimit, available_now: AvailableNowRun | None
+    ) -> None:
+        """Wait, before the first batch, until nothing is left to nobody."""
+        ends = None if available_now is None else available_now.ends
+        run.membership.coverage.wait(ends, run.is_asked_to_stop, lambda: _patience_s(run, limit))
+
+    def has_read(self) -> None:
+        """A batch has records."""
+        self._waited_s = 0.0
+
+    def wait_for_batch(
+        self,
+        run: QueryRun,
+        limit: ReadLimit,
+        available_now: AvailableNowRun | None,
+        plan: Callable[[], dict[str, Any] | Postponed],
+    ) -> dict[str, Any] | Postponed | None:
+        """Plan until there is a batch, or nothing unread.
+
+        Parameters
+        ----------
+        run : QueryRun
+            It waits no longer once it is asked to stop.
+        limit : ReadLimit
+            Spark's, of this trigger.
+        available_now : AvailableNowRun or None
+            None with Once.
+        plan : callable
+            Called once at least.
+
+        Returns
+        -------
+        dict or Postponed or None
+            What was planned last. None beside another ``load()`` of the query, for which it does
+            not wait long: an empty batch brings another trigger.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            It is waited for in vain; names the partitions.
+        """
+        membership = run.membership
+        planned = plan()
+        began_at = answered_at = time.monotonic()
+        while isinstance(planned, Postponed) and not run.is_asked_to_stop():
+            now = time.monotonic()
+            if planned.partitions:
+                if now - answered_at >= POSTPONED_AT_MOST_S:
+                    raise KafkaRebalanceError(
+                        f"not read to the end within {POSTPONED_AT_MOST_S:g} s, since their "
+                        "brokers or the group's coordinator do not answer: "
+                        f"{names_of(planned.partitions)}"
+                    )
+                membership.wait_for_change()
+            elif uncovered := self._uncovered(membership, available_now):
+                waited_s = now - began_at
+                if self._waited_s + waited_s >= membership.coverage.within_s:
+                    raise membership.coverage.error(uncovered)
+                patience_s = _patience_s(run, limit)
+                if patience_s is not None and waited_s >= patience_s:
+                    self._waited_s += waited_s
+                    return None
+                membership.wait_for_change(COVERAGE_TICK_S)
+                answered_at = now
+            else:
+                return planned
+            planned = plan()
+        return planned
+
+    def _uncovered(
+        self, membership: QueryMembership, run: AvailableNowRun | None
+    ) -> list[TopicPartition]:
+        """What this run would leave unread, although no other live member has it."""
+        if run is None:
+            return []
+        uncovered = membership.coverage.uncovered(run.ends)
+        left_behind = run.left_behind(membership.plannable())
+        if not (asked := {*uncovered, *left_behind}):
+            return []
+        try:
+            deleted = membership.deletions.ask(asked)
+        except kafka_errors.KafkaTimeoutError:
+            return sorted(asked)
+        run.read_by_group(membership.coverage.read_by_group)
+        self._data_loss.run_does_without(run, deleted)
+        return [p for p in uncovered if p in run.ends]
+
+
+def _patience_s(run: QueryRun, limit: ReadLimit) -> float | None:
+    """How long one trigger may wait for what others own; None: as long as the group may."""
+    if not run.may_have_siblings():
+        return None
+    return _BESIDE_A_SIBLING_ONCE_S if isinstance(limit, ReadAllAvailable) else _BESIDE_A_SIBLING_S

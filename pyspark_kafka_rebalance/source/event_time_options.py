@@ -1,0 +1,52 @@
+"""EventTimeOptions: ``maxTaskIdleMs`` and ``maxTimestampDrift`` (KIP-695)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import OptionError
+from ..settings.values import DURATION_MS, LONG_MAX, ValueType, integer, parse_value
+
+_IDLE_MS = "maxTaskIdleMs"
+_DRIFT = "maxTimestampDrift"
+
+#: Both; only streams have them.
+EVENT_TIME_OPTIONS = (_IDLE_MS, _DRIFT)
+
+_OFF = -1
+_IDLE = ValueType(integer(_OFF, LONG_MAX).parse, f"-1, or a whole number from 0 to {LONG_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeOptions:
+    """How a query reads its partitions in the order of their records' timestamps.
+
+    Attributes
+    ----------
+    max_idle_ms : int
+        So long a partition without records holds the others back, counted from the answer that said
+        that there are none. 0: not once that is known.
+    max_drift_ms : int
+        So far a batch may read past the lowest timestamp that it leaves.
+    """
+
+    max_idle_ms: int
+    max_drift_ms: int = 0
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> EventTimeOptions | None:
+        """Parse the options, by their names in lower case; None where the order does not count.
+
+        Raises
+        ------
+        OptionError
+            A value is bad, or there is a drift and no order.
+        """
+        max_idle_ms = parse_value(_IDLE_MS, given.get(_IDLE_MS.lower(), str(_OFF)), _IDLE)
+        drift = given.get(_DRIFT.lower())
+        if max_idle_ms == _OFF:
+            if drift is not None:
+                raise OptionError(_DRIFT, drift, f"nothing, unless {_IDLE_MS} is 0 or more")
+            return None
+        return cls(max_idle_ms, 0 if drift is None else parse_value(_DRIFT, drift, DURATION_MS))

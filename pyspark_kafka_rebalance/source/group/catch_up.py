@@ -1,0 +1,104 @@
+"""CatchUp: what the next batch reads below the live positions (``parallelRebalance=live``).
+
+The planner's thread asks. What is read lowest first, and how much of it, ``plan/catch_up`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from ...consumer.gaps import Gap, without
+from ..plan.available_now import AvailableNowRun
+from ..plan.catch_up import plan_catch_up, within
+from ..plan.data_loss import DataLoss, LostOfGap
+from ..spark_versions import ReadAllAvailable, ReadLimit
+from .log_ends import LogEnds
+from .query_state import QueryState
+from .unproven_batches import NOTHING, CaughtUp
+
+if TYPE_CHECKING:
+    from ..options import SourceOptions
+
+
+class CatchUp:
+    """For one query.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    state : QueryState
+        Has the gaps, and the pace.
+    log_ends : LogEnds
+        Tells where the logs begin.
+    """
+
+    def __init__(self, options: SourceOptions, state: QueryState, log_ends: LogEnds) -> None:
+        self._options = options
+        self._state = state
+        self._log_ends = log_ends
+
+    def plan(
+        self,
+        limit: ReadLimit,
+        run: AvailableNowRun | None,
+        loss: DataLoss,
+        ends: Mapping[TopicPartition, int],
+    ) -> CaughtUp:
+        """Decide what the next batch reads of gaps; to be handed out together with live ranges.
+
+        Parameters
+        ----------
+        limit : ReadLimit
+            Spark's; ``Once`` reads all.
+        run : AvailableNowRun or None
+            A run with an end reads nothing beyond it.
+        loss : DataLoss
+            What retention has deleted is an error, or the gap shrinks with a warning.
+        ends : Mapping[TopicPartition, int]
+            Where the logs end, as the live ranges were planned by. A gap may reach beyond a last
+            stable offset, if somebody has set it aside who reads uncommitted records: a batch that
+            read so far would wait for the transaction, with all its live records.
+        """
+        if self._options.catch_up is None:
+            return NOTHING
+        gaps = self._plannable()
+        if lost := self._lost_of(gaps):
+            loss.gap_is_lost(lost)
+            with self._state as state:
+                for one in lost:
+                    state.assignment.positioning.lose_gaps(one.partition, one.log_start)
+            gaps = self._plannable()
+        gaps = within(run.cut(ends) if run is not None else ends, gaps)
+        if not gaps:
+            return NOTHING
+        at_most = self._options.catch_up.max_offsets_per_trigger
+        if isinstance(limit, ReadAllAvailable):
+            at_most = None
+        elif at_most is None:
+            with self._state as state:
+                at_most = state.pace.allowance
+        return plan_catch_up(gaps, at_most)
+
+    def unread(self, run: AvailableNowRun | None) -> Collection[TopicPartition]:
+        """The partitions of whose gaps a run with AvailableNow still has to read some."""
+        if run is None or self._options.catch_up is None:
+            return ()
+        return within(run.ends, self._plannable()).keys()
+
+    def _plannable(self) -> Mapping[TopicPartition, Sequence[Gap]]:
+        with self._state as state:
+            return state.assignment.plannable_gaps()
+
+    def _lost_of(self, gaps: Mapping[TopicPartition, Sequence[Gap]]) -> list[LostOfGap]:
+        if not gaps:
+            return []
+        begins = self._log_ends.log_starts(gaps)
+        return [
+            LostOfGap(p, without(found, begins[p]), begins[p])
+            for p, found in sorted(gaps.items())
+            if found[0].start < begins.get(p, 0)
+        ]

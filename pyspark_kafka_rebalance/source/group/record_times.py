@@ -1,0 +1,188 @@
+"""RecordTimes: what brokers tell of the records' timestamps, for ``maxTaskIdleMs``.
+
+The planner's thread alone asks. Where look-ups do not help, records are read as executors read
+them, on connections of their own that are opened by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from ...consumer.record_time import RecordTime
+from ...errors import AuthorizationError, CorruptRecordError, DataLossError, KafkaRebalanceError
+from ...fetch.offset_range import OffsetRange
+from ..plan.timelines import Rows
+from .awaited_partitions import AwaitedPartitions
+from .log_ends import LogEnds
+from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .query_state import QueryState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...fetch.fetcher import RangeFetcher
+    from ..options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: A read that made no progress for so long is tried again with the next trigger.
+_PATIENCE_MS = 5_000
+
+#: Up to so many offsets are read together with those of other partitions.
+_SHORT = 100
+
+#: What is read ahead of one partition ends after about so many bytes.
+_AHEAD_BYTES = 4 * 1024 * 1024
+
+
+class RecordTimes:
+    """For one query.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        Those of a stream.
+    members : QueryMembers
+        Whose client is asked.
+    state : QueryState
+        Tells what is owned.
+    log_ends : LogEnds
+        Has asked for the latest records, before the ends of the logs.
+    """
+
+    def __init__(
+        self, options: SourceOptions, state: QueryState, members: QueryMembers, log_ends: LogEnds
+    ) -> None:
+        self._options = options
+        self._members = members
+        self._awaited = AwaitedPartitions(state, members)
+        self._log_ends = log_ends
+        self._prepared: dict[TopicPartition, int] = {}  # timestamps that are asked for already
+        self._answer: Callable[[], dict[TopicPartition, RecordTime | None]] = dict
+
+    def awaited(self) -> Collection[TopicPartition]:
+        """Partitions that the query has, or is about to have, and cannot read yet."""
+        return self._awaited.now()
+
+    def first_at(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """The first record in each log that is as late or later; None if there is none.
+
+        One request for each broker; without those whose leader does not tell now.
+        """
+        with self._members.asking() as client:
+            found = self._of_prepared(timestamps)
+            if found:
+                timestamps = {p: at for p, at in timestamps.items() if p not in found}
+            if timestamps:
+                found.update(client.first_records_now(timestamps, LOOKUP_TIMEOUT_MS))
+            return found
+
+    def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
+        """Ask this while Spark works, for :meth:`first_at` and :meth:`newest` of the next batch."""
+        if newest:
+            self._log_ends.renew_latest()
+        self._prepared = dict(first_at)
+        if first_at:
+            with self._members.asking() as client:
+                self._answer = client.first_records_soon(first_at, LOOKUP_TIMEOUT_MS)
+
+    def _of_prepared(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """Of what was asked for already, the records: they stay the first that are so late.
+
+        That there was none may have changed since.
+        """
+        prepared, self._prepared = self._prepared, {}
+        if not any(prepared.get(p) == at for p, at in timestamps.items()):
+            return {}
+        return {
+            p: found
+            for p, found in self._answer().items()
+            if found is not None and timestamps.get(p) == prepared[p]
+        }
+
+    def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
+        """The latest record of each log, from before the ends; as :meth:`prepare` wanted them."""
+        return self._log_ends.latest_records()
+
+    def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
+        """Read these, and of a long range maybe the first part.
+
+        What is gone or damaged is told as no rows, since whoever reads the batch says so. Without
+        those whose leader does not answer.
+
+        Raises
+        ------
+        AuthorizationError
+            To read is not allowed.
+        """
+        try:
+            return self._read(ranges)
+        except AuthorizationError:
+            raise
+        except (DataLossError, CorruptRecordError):
+            if len(ranges) == 1:
+                return {p: Rows((), (), one.end) for p, one in ranges.items()}
+        except KafkaRebalanceError as error:
+            if len(ranges) == 1:
+                log.info("timestamps not told: %s", error)
+                return {}
+        found: dict[TopicPartition, Rows] = {}
+        for p, one in ranges.items():
+            found |= self.rows({p: one})
+        return found
+
+    def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
+        from ...fetch.fetcher import RangeFetcher  # a planner reads nothing as a rule
+
+        fetch = dict(self._options.fetch_config)
+        fetch["retry_timeout_ms"] = min(fetch.get("retry_timeout_ms", _PATIENCE_MS), _PATIENCE_MS)
+        fetcher = RangeFetcher(
+            self._options.client_config,
+            isolation_level=self._options.isolation_level,
+            **fetch,
+        )
+        short = [one for one in ranges.values() if len(one) <= _SHORT]
+        found = {}
+        try:
+            read: dict[OffsetRange, list[pa.RecordBatch]] = {one: [] for one in short}
+            for one, records in fetcher.read(short) if short else ():
+                read[one].append(records)
+            for partition, wanted in ranges.items():
+                if wanted in read:
+                    found[partition] = _rows(read[wanted], wanted.end)
+                else:
+                    found[partition] = _first_part(fetcher, wanted)
+        finally:
+            fetcher.close()
+        return found
+
+
+def _first_part(fetcher: RangeFetcher, wanted: OffsetRange) -> Rows:
+    batches, size = [], 0
+    reading = fetcher.read([wanted])
+    for _, records in reading:
+        batches.append(records)
+        size += records.nbytes
+        if size >= _AHEAD_BYTES:
+            return _rows(batches, records.column("offset")[-1].as_py() + 1)
+    return _rows(batches, wanted.end)
+
+
+def _rows(batches: Sequence[pa.RecordBatch], end: int) -> Rows:
+    import pyarrow as pa
+
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    for records in batches:
+        offsets += records.column("offset").to_pylist()
+        microseconds = records.column("timestamp").cast(pa.int64()).to_pylist()
+        timestamps += (at // 1000 for at in microseconds)
+    return Rows(offsets, timestamps, end)

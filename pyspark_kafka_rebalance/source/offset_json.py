@@ -1,0 +1,307 @@
+"""The JSON of a StreamOffset, as Spark logs it. Pure.
+
+Every number that ends something is the *next* offset::
+
+    {"version": 2,
+     "ranges": {"orders": {"0": [100, 250]}},
+     "pending": {"orders": {"0": [50, 100]}},
+     "positions": {"orders": {"3": 17}},
+     "state": {"members": [{"generation": 41, "partitions": {"orders": [0]}}],
+               "revoking": {"orders": [0]}, "lost": {"orders": [4]},
+               "events": [["revoke_requested", "orders", 0, 41]],
+               "run": "kafka_deferred-1f0c", "warm_up": 3}}
+
+Spark compares offsets as text and runs a batch when it differs: there is one order of the keys, the
+one above, with topics by name, partitions by number, and without ``pending`` and the parts of
+``state`` that are empty.
+
+Of a partition that reads its newest records while older ones are left to be caught up (KIP-333),
+the above is the live part. Such an offset has version 3, and two fields more, with any number of
+ranges for a partition, in order and apart::
+
+    {"version": 3,
+     "ranges": {"orders": {"0": [4000, 4100]}},
+     "catch_up": {"orders": {"0": [[70, 120], [300, 305]]}},
+     "positions": {},
+     "gaps": {"orders": {"0": [[305, 310]]}},
+     "state": {}}
+
+``catch_up`` is what the batch reads of them, ``gaps`` what is left after it. What batches before it
+have read there and is not proven is in ``pending_catch_up``, in the same form and between the two.
+
+Spark's own Kafka source logs positions alone, ``{"orders": {"3": 17}}``. Such an offset is read as
+well, and stands for what it says: a checkpoint of that source is gone on from.
+
+Version 1 had, as ``unacknowledged``, only those positions that the group had not confirmed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from ..consumer.gaps import Gap
+from ..errors import OffsetFormatError
+from ..fetch.offset_range import OffsetRange
+from ..settings.values import INT_MAX, LONG_MAX
+from .offsets import MemberState, RebalanceEvent, StreamOffset
+
+#: What is written; with gaps, or what is read of them, the higher one: releases that know of none
+#: refuse it, by its number, and would otherwise leave those records out.
+VERSION, VERSION_WITH_GAPS = 2, 3
+
+#: What the positions were called, and some of them, in the versions that are read.
+_POSITIONS = {1: "unacknowledged", 2: "positions", 3: "positions"}
+
+#: What versions with gaps have beside the fields of others.
+_OF_GAPS = ("catch_up", "pending_catch_up", "gaps")
+
+_STATE = ("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported")
+
+
+def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
+    """Return the offset as nested JSON values, built in the one order of keys."""
+    if offset.built_in:
+        return _by_topic(offset.others)
+    state: dict[str, Any] = {}
+    if offset.members:
+        state["members"] = [
+            {"generation": m.generation, "partitions": _numbers(m.partitions)}
+            for m in offset.members
+        ]
+    if offset.revoking:
+        state["revoking"] = _numbers(offset.revoking)
+    if offset.lost:
+        state["lost"] = _numbers(offset.lost)
+    if offset.events:
+        state["events"] = [[e.event, *e.partition, e.generation] for e in offset.events]
+    if offset.run is not None:
+        state["run"] = offset.run
+    if offset.warm_up is not None:
+        state["warm_up"] = offset.warm_up
+    if offset.initial is not None:
+        state["initial"] = _numbers(offset.initial)
+    if offset.imported:
+        state["imported"] = _numbers(offset.imported)
+    return {
+        "version": VERSION_WITH_GAPS if offset.has_gaps else VERSION,
+        "ranges": _bounds(offset.ranges),
+        **({"catch_up": _pieces(offset.catch_up)} if offset.catch_up else {}),
+        **({"pending": _bounds(offset.pending)} if offset.pending else {}),
+        "positions": _by_topic(offset.others),
+        **(
+            {"pending_catch_up": _pieces(offset.pending_catch_up)}
+            if offset.pending_catch_up
+            else {}
+        ),
+        **({"gaps": _pieces(offset.gaps)} if offset.gaps else {}),
+        "state": state,
+    }
+
+
+def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    by_topic: dict[str, dict[str, list[int]]] = {}
+    for partition in sorted(ranges):
+        handed = ranges[partition]
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = [
+            handed.start,
+            handed.end,
+        ]
+    return by_topic
+
+
+def _pieces(
+    pieces: Mapping[TopicPartition, Iterable[Gap | OffsetRange]],
+) -> dict[str, dict[str, list[list[int]]]]:
+    return _by_topic({p: [[one.start, one.end] for one in found] for p, found in pieces.items()})
+
+
+def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    by_topic: dict[str, dict[str, Any]] = {}
+    for partition in sorted(values):
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]
+    return by_topic
+
+
+def _numbers(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def parse_offset(value: Any) -> StreamOffset:
+    """Parse what :func:`offset_to_json` returned, after any number of trips through JSON.
+
+    Raises
+    ------
+    OffsetFormatError
+        Naming the field that is not as it should be, or the version.
+    """
+    if (of_built_in := parse_built_in(value)) is not None:
+        return StreamOffset(others=of_built_in, imported=frozenset(of_built_in), built_in=True)
+    _require(isinstance(value, dict) and "version" in value, "version", value)
+    version = value["version"]
+    _require(_is_number(version) and version >= 1, "version", version)
+    if version not in _POSITIONS:
+        raise OffsetFormatError(
+            f"the checkpoint's offset has version {version}; this release of pyspark-kafka-"
+            f"rebalance reads versions up to {VERSION_WITH_GAPS}, a newer one wrote it"
+        )
+    positions = _POSITIONS[version]
+    of_gaps = _OF_GAPS if version >= VERSION_WITH_GAPS else ()
+    _known(value, ("version", "ranges", "pending", positions, "state", *of_gaps), "offset")
+    state = value.get("state")
+    _require(isinstance(state, dict), "state", state)
+    _known(state, _STATE, "state")
+    members = state.get("members", [])
+    _require(isinstance(members, list), "state.members", members)
+    events = state.get("events", [])
+    _require(isinstance(events, list), "state.events", events)
+    run = state.get("run")
+    _require(run is None or isinstance(run, str), "state.run", run)
+    warm_up = state.get("warm_up")
+    _require(warm_up is None or _is_number(warm_up), "state.warm_up", warm_up)
+    initial = state.get("initial")
+    offset = StreamOffset(
+        ranges=_ranges(value, "ranges"),
+        pending=_ranges(value, "pending") if "pending" in value else {},
+        others=dict(_positions(value, positions)),
+        members=tuple(_member(member) for member in members),
+        revoking=_partitions(state.get("revoking", {}), "state.revoking"),
+        lost=_partitions(state.get("lost", {}), "state.lost"),
+        events=tuple(_event(event) for event in events),
+        run=run,
+        warm_up=warm_up,
+        initial=None if initial is None else _partitions(initial, "state.initial"),
+        imported=_partitions(state.get("imported", {}), "state.imported"),
+        catch_up={
+            p: tuple(OffsetRange(p.topic, p.partition, *bounds) for bounds in pieces)
+            for p, pieces in _gaps(value, "catch_up")
+        },
+        pending_catch_up={p: tuple(found) for p, found in _gaps(value, "pending_catch_up")},
+        gaps={p: tuple(pieces) for p, pieces in _gaps(value, "gaps")},
+    )
+    both = (offset.ranges.keys() | offset.pending.keys()) & offset.others.keys()
+    _require(not both, positions, sorted(both))
+    _check(offset)
+    return offset
+
+
+def is_own(value: Any) -> bool:
+    """Whether an offset, of whatever source, is one that this source has made."""
+    return isinstance(value, dict) and type(value.get("version")) is int and "ranges" in value
+
+
+def parse_built_in(value: Any) -> dict[TopicPartition, int] | None:
+    """The positions in an offset of Spark's own Kafka source; None if it is not of this form."""
+    if not isinstance(value, dict) or not all(isinstance(v, dict) and v for v in value.values()):
+        return None
+    try:
+        return dict(_positions({"positions": value}, "positions")) or None
+    except OffsetFormatError:
+        return None
+
+
+def _check(offset: StreamOffset) -> None:
+    _require(offset.warm_up is None or not offset.ranges, "state.warm_up", offset.warm_up)
+    _require(offset.initial is None or not offset.ranges, "state.initial", offset.initial)
+    if offset.has_gaps:
+        _check_gaps(offset)
+
+
+def _check_gaps(offset: StreamOffset) -> None:
+    """What is to be caught up is apart, and below the live positions."""
+    live = {**offset.positions(), **{p: handed.start for p, handed in offset.ranges.items()}}
+    for partition in {*offset.catch_up, *offset.pending_catch_up, *offset.gaps}:
+        read = [Gap(one.start, one.end) for one in offset.catch_up.get(partition, ())]
+        before = offset.pending_catch_up.get(partition, ())
+        pieces = sorted([*read, *before, *offset.gaps.get(partition, ())])
+        apart = all(one.end <= after.start for one, after in pairwise(pieces))
+        full = all(piece.start < piece.end for piece in pieces)
+        below = pieces[-1].end <= live.get(partition, -1)
+        _require(apart and full and below, f"gaps.{partition.topic}", pieces)
+
+
+def _require(condition: bool, name: str, value: Any) -> None:
+    if not condition:
+        raise OffsetFormatError(f"the checkpoint's offset is malformed in {name!r}: {value!r:.200}")
+
+
+def _known(value: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+    unknown = sorted(value.keys() - set(names))
+    _require(not unknown, where, unknown)
+
+
+def _is_number(value: Any, highest: int = LONG_MAX) -> bool:
+    return type(value) is int and 0 <= value <= highest
+
+
+def _are_bounds(value: Any) -> bool:
+    pair = isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+    return pair and value[0] <= value[1]
+
+
+def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, Any]]:
+    by_topic: Any = value.get(name)
+    _require(isinstance(by_topic, dict), name, by_topic)
+    for topic, by_number in by_topic.items():
+        _require(isinstance(by_number, dict), f"{name}.{topic}", by_number)
+        for number, item in by_number.items():
+            # No more digits than INT_MAX has: int() minds the length of its input.
+            valid = re.fullmatch("0|[1-9][0-9]{0,9}", number) is not None and int(number) <= INT_MAX
+            _require(valid, f"{name}.{topic}", number)
+            yield TopicPartition(topic, int(number)), item
+
+
+def _ranges(value: Mapping[str, Any], name: str) -> dict[TopicPartition, OffsetRange]:
+    ranges = {}
+    for partition, bounds in _by_partition(value, name):
+        _require(_are_bounds(bounds), f"{name}.{partition.topic}", bounds)
+        ranges[partition] = OffsetRange(partition.topic, partition.partition, *bounds)
+    return ranges
+
+
+def _gaps(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, list[Gap]]]:
+    for partition, pieces in _by_partition({name: {}, **value}, name):
+        where = f"{name}.{partition.topic}"
+        _require(isinstance(pieces, list) and bool(pieces), where, pieces)
+        _require(all(map(_are_bounds, pieces)) and pieces == sorted(pieces), where, pieces)
+        yield partition, [Gap(*bounds) for bounds in pieces]
+
+
+def _positions(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, int]]:
+    for partition, position in _by_partition(value, name):
+        _require(_is_number(position), f"{name}.{partition.topic}", position)
+        yield partition, position
+
+
+def _partitions(by_topic: Any, name: str) -> frozenset[TopicPartition]:
+    _require(isinstance(by_topic, dict), name, by_topic)
+    for topic, numbers in by_topic.items():
+        valid = isinstance(numbers, list) and all(_is_number(n, INT_MAX) for n in numbers)
+        _require(valid, f"{name}.{topic}", numbers)
+    return frozenset(TopicPartition(t, n) for t, numbers in by_topic.items() for n in numbers)
+
+
+def _member(value: Any) -> MemberState:
+    name = "state.members"
+    _require(isinstance(value, dict) and value.keys() == {"generation", "partitions"}, name, value)
+    # -1 is the generation of a member that is not in the group, in Kafka's protocol.
+    generation = value["generation"]
+    _require(type(generation) is int and -1 <= generation <= INT_MAX, name, value)
+    return MemberState(generation, tuple(sorted(_partitions(value["partitions"], name))))
+
+
+def _event(value: Any) -> RebalanceEvent:
+    valid = isinstance(value, list) and len(value) == 4
+    _require(valid, "state.events", value)
+    event, topic, partition, generation = value
+    valid = isinstance(event, str) and isinstance(topic, str) and _is_number(partition, INT_MAX)
+    valid = valid and type(generation) is int and -1 <= generation <= INT_MAX
+    _require(valid, "state.events", value)
+    return RebalanceEvent(event, TopicPartition(topic, partition), generation)

@@ -1,0 +1,358 @@
+"""EventTime: a batch leaves no record that is much older than what it reads (KIP-695).
+
+Pure, but for its questions. Each partition's records are read up to one timestamp, the bound:
+
+* If the batch may not have all there is, the bound is as high as its limits allow.
+* A partition that a batch would empty, or that is empty, may get more records like its last one.
+  Until it has been empty for ``maxTaskIdleMs`` the bound is not above that one's timestamp.
+* A partition of which brokers do not tell what it has holds all others back.
+
+``maxTimestampDrift`` is how far the bound may be exceeded. What "the next timestamp" of a partition
+is, and of what order nothing is promised: ``look_ups``. Where those do not help, its timestamps are
+read with the records: ``timelines``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from kafka.structs import TopicPartition
+
+from ...consumer.record_time import RecordTime
+from ...errors import names_of
+from ...fetch.offset_range import OffsetRange
+from ..event_time_options import EventTimeOptions
+from ..spark_versions import ReadAllAvailable
+from .batch_planner import Draft
+from .bound import FULL, find_bound
+from .idle_partitions import IdlePartitions
+from .latest_timestamps import LatestTimestamps
+from .look_ups import BEFORE_ALL, LookUps
+from .room import Room
+from .timelines import Timeline
+from .times import Times, UntoldError, one_record
+
+log = logging.getLogger(__name__)
+
+#: A timestamp further in the future is a mistake. Its record counts as late as the one before it.
+FUTURE_MS = 24 * 3600 * 1000
+
+#: How far above the lowest timestamp it is looked first, where partitions are new.
+_FIRST_STEP_MS = 1_000
+
+#: So many records are read ahead of a partition where look-ups do not help.
+_READ_AHEAD = 20_000
+
+
+class _BlindError(Exception):
+    """Of some partition look-ups tell nothing; from now on it is read."""
+
+
+class EventTime:
+    """``maxTaskIdleMs``, for one run.
+
+    Parameters
+    ----------
+    options : EventTimeOptions
+        The query's.
+    times : Times
+        Answers for the brokers.
+    has_end : bool
+        With AvailableNow: what is read to the run's end will get no more records.
+    clock, now_ms : callable
+        Seconds that pass, and the clock that timestamps are from.
+    """
+
+    def __init__(
+        self,
+        options: EventTimeOptions,
+        times: Times,
+        has_end: bool,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._drift = options.max_drift_ms
+        self._times = times
+        self._latest = LatestTimestamps(times, self._warn)
+        self._idles = options.max_idle_ms > 0 and not has_end
+        self._partitions = IdlePartitions(options.max_idle_ms / 1000, clock)
+        self._now_ms = now_ms
+        self._look_ups = LookUps()
+        self._lines: dict[TopicPartition, Timeline] = {}  # where those do not help
+        # Of the batch that is planned: where partitions end, all of them and those looked up; and
+        # of the others.
+        self._positions: Mapping[TopicPartition, int] = {}
+        self._unread: Mapping[TopicPartition, int] = {}
+        self._looked_up: Mapping[TopicPartition, int] = {}
+        self._read: Mapping[TopicPartition, Timeline] = {}
+        self._tops: Mapping[TopicPartition, int] = {}  # the latest timestamps, where idling asks
+        # For bounds that were asked for: the ends of the batch, and the lowest timestamp it leaves.
+        self._ends: dict[int, dict[TopicPartition, int]] = {}
+        self._following: dict[int, int | None] = {}
+        self._reached: int | None = None  # the last bound that was searched for
+        self._step = _FIRST_STEP_MS
+        # Of a full batch: where the next one will be asked for, below latest timestamps as known.
+        self._guess: int | None = None
+        self._newest_may_be_old = False
+        self._warned: set[TopicPartition] = set()
+
+    def cut(self, draft: Draft) -> None:
+        """Leave what lies above the bound; all, while the bound is not known."""
+        if isinstance(draft.limit, ReadAllAvailable):
+            return
+        self._guess = None
+        self._cut(draft)
+        # A log's latest timestamp does not fall: a batch that is full below an earlier one would
+        # be the same below that of now.
+        self._newest_may_be_old = self._guess is not None
+        first_at: Mapping[TopicPartition, int] = {}
+        if self._guess is not None:
+            _, _, unknown = self._look_ups.ends_at(self._guess + 1)
+            first_at = dict.fromkeys(unknown, self._guess + 1)
+        self._times.prepare(first_at, newest=self._idles and not self._newest_may_be_old)
+
+    def _cut(self, draft: Draft) -> None:
+        unknown = draft.postponed | frozenset(self._times.awaited())
+        waiting = self._partitions.waiting(draft) if self._idles else {}
+        unread = {p: end for p, end in draft.until.items() if end > draft.positions[p]}
+        if not unread:
+            return
+        if not unknown:
+            try:
+                draft.until = self._until(draft, unread, waiting)
+            except UntoldError as error:
+                unknown = error.partitions
+        if unknown:
+            draft.postpone(unread)
+            draft.until = {}
+        self._partitions.are_unknown(unknown)
+
+    def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Makes no difference."""
+
+    # -- the bound --------------------------------------------------------------------------------
+
+    def _until(
+        self,
+        draft: Draft,
+        unread: Mapping[TopicPartition, int],
+        waiting: Mapping[TopicPartition, int],
+    ) -> Mapping[TopicPartition, int]:
+        self._begin(draft.positions, unread)
+        while True:
+            self._order(unread)
+            try:
+                self._read_ahead()
+                return self._bounded(Room.of(draft), waiting)
+            except _BlindError:
+                pass
+
+    def _begin(
+        self, positions: Mapping[TopicPartition, int], unread: Mapping[TopicPartition, int]
+    ) -> None:
+        """A batch begins here."""
+        self._positions = positions
+        if self._look_ups.begin(positions, unread):
+            self._step = _FIRST_STEP_MS
+            self._latest.forget(positions)
+            # It may be a log anew, of which what was told before says nothing.
+            self._times.prepare({}, newest=self._idles)
+            if self._idles and self._newest_may_be_old:
+                raise UntoldError(unread)
+        for p in list(self._lines):
+            line = self._lines[p]
+            if positions.get(p, -1) < line.position:
+                del self._lines[p]  # it is not ours any more, or begins anew
+            elif p in unread:
+                line.begin(positions[p], unread[p])
+        if self._reached is not None:
+            self._look_ups.forget_below(self._reached + 1)
+
+    def _order(self, unread: Mapping[TopicPartition, int]) -> None:
+        """These from now on."""
+        self._unread, self._ends, self._following = unread, {}, {}
+        self._read = {p: line for p, line in self._lines.items() if p in unread}
+        if self._read:
+            unread = {p: end for p, end in unread.items() if p not in self._read}
+        self._looked_up = unread
+        self._look_ups.order(unread)
+
+    def _bounded(
+        self, room: Room, waiting: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Up to where each partition is read."""
+        highest = self._highest(waiting)
+        all_there_is = self._unread
+        if self._read:
+            read = {p: line.readable_until for p, line in self._read.items()}
+            all_there_is = {**all_there_is, **read}
+        if highest is None:
+            if room.load(all_there_is) <= 1:
+                return all_there_is
+            highest = self._now_ms() + FUTURE_MS
+        elif room.load(self._ends_at(highest)) <= 1:
+            self._reached = highest
+            return self._checked(highest)
+        low = BEFORE_ALL
+        if self._reached is not None and BEFORE_ALL < self._reached < highest:
+            low = self._reached
+            if room.load(self._ends_at(low)) > 1:
+                low = BEFORE_ALL
+        if low == BEFORE_ALL:
+            self._ends_at(BEFORE_ALL)
+            timeless = self._look_ups.without_any(BEFORE_ALL + 1)
+            timeless += (p for p, line in self._read.items() if line.top is None)
+            if timeless:
+                return self._beside(timeless, all_there_is, room, waiting)
+            if room.load(self._ends_at(low)) > 1:
+                return self._ends_at(low)  # these have none, and come before those that have one
+        return self._full(room, low, highest)
+
+    def _full(self, room: Room, low: int, highest: int) -> Mapping[TopicPartition, int]:
+        """As much as there is room for, lowest first."""
+        bound = find_bound(
+            lambda at: room.load(self._ends_at(at)),
+            lambda at: self._following[at],
+            low,
+            highest,
+            self._drift,
+            self._step,
+        )
+        self._step = max(1, bound.low - low) if low > BEFORE_ALL else self._step
+        self._reached = bound.low
+        self._guess = bound.low + self._step
+        ends = self._checked(bound.asked)
+        load = room.load(ends)
+        if load >= FULL or bound.high - bound.low > 1 + self._drift:
+            return ends
+        more = self._checked(bound.high)
+        return more if not load else room.fill(ends, more)
+
+    def _checked(self, bound: int) -> Mapping[TopicPartition, int]:
+        """As :meth:`_ends_at`, if all that was told for it were records."""
+        ends = self._ends_at(bound)
+        doubted = self._look_ups.doubted_at(bound + 1)
+        while doubted:
+            told = self._times.rows(
+                {p: one_record(p, offsets[-1]) for p, offsets in doubted.items()}
+            )
+            if no_records := [p for p, rows in told.items() if not rows.offsets]:
+                log.info(
+                    "timestamps are read with the records, since there are transaction markers "
+                    "between them: %s",
+                    names_of(no_records),
+                )
+                self._read_from_now_on(no_records)
+            for p in told:
+                self._look_ups.is_record(p, doubted[p].pop())
+            doubted = {p: doubted[p] for p in told if doubted[p]}
+        if self._newest_may_be_old:
+            return ends
+        # What look-ups tell behind a partition's latest record is a marker, or was aborted. Left
+        # unread, it would have the partition be waited for as one that has more of that time.
+        passed = {p: self._looked_up[p] for p, top in self._tops.items() if top <= bound}
+        return {**ends, **passed} if passed else ends
+
+    def _highest(self, waiting: Mapping[TopicPartition, int]) -> int | None:
+        """What the bound may not exceed, whatever there is room for; None if there is no such."""
+        tops = [
+            top
+            for line in self._read.values()
+            if (self._idles or line.readable_until < line.until) and (top := line.top) is not None
+        ]
+        if self._idles:
+            asked = {**self._looked_up, **waiting} if waiting else self._looked_up
+            known = self._latest.before(asked, self._now_ms() + FUTURE_MS)
+            self._tops = {p: top for p, top in known.items() if p in self._looked_up}
+            if any(known.get(p) == BEFORE_ALL for p in waiting):
+                return BEFORE_ALL  # what they get may be as old as can be
+            tops += (top for top in known.values() if top > BEFORE_ALL)
+        return min(tops) + self._drift if tops else None
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def _ends_at(self, bound: int) -> dict[TopicPartition, int]:
+        """Up to where each partition is read that is read up to this timestamp; asks for it."""
+        if bound in self._ends:
+            return self._ends[bound]
+        at = bound + 1
+        ends, following, unknown = self._look_ups.ends_at(at)
+        if unknown:
+            self._ask(unknown, at)
+            return self._ends_at(bound)
+        for p, line in self._read.items():
+            ends[p], late = line.end_at(at)
+            if late is not None and (following is None or late < following):
+                following = late
+        self._ends[bound], self._following[bound] = ends, following
+        return ends
+
+    def _ask(self, partitions: Collection[TopicPartition], timestamp: int) -> None:
+        told = self._times.first_at(dict.fromkeys(partitions, timestamp))
+        if len(told) < len(partitions):
+            raise UntoldError(set(partitions) - told.keys())
+        horizon, unread = self._now_ms() + FUTURE_MS, self._unread
+        blind = {
+            p: found
+            for p, found in told.items()
+            if found is not None and found.timestamp > horizon and found.offset < unread[p]
+        }
+        for p, found in blind.items():
+            self._warn(p, found)
+        if blind:
+            told = {p: found for p, found in told.items() if p not in blind}
+        self._look_ups.learn(timestamp, told)
+        self._read_from_now_on(blind)
+
+    def _beside(
+        self,
+        timeless: Collection[TopicPartition],
+        all_there_is: Mapping[TopicPartition, int],
+        room: Room,
+        waiting: Mapping[TopicPartition, int],
+    ) -> Mapping[TopicPartition, int]:
+        """These get what they would without an order, and the others what is left."""
+        shares = room.share(all_there_is)
+        shares = {p: shares[p] for p in timeless}
+        self._order({p: end for p, end in self._unread.items() if p not in shares})
+        if not self._unread:
+            return shares
+        return {**shares, **self._bounded(room.less(shares), waiting)}
+
+    def _read_from_now_on(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            line = self._lines[partition] = Timeline()
+            line.begin(self._positions[partition], self._unread[partition])
+        if partitions:
+            raise _BlindError
+
+    def _read_ahead(self) -> None:
+        """The timestamps that look-ups do not tell."""
+        wanted = {
+            p: OffsetRange(p.topic, p.partition, at, min(end, at + _READ_AHEAD))
+            for p, line in self._read.items()
+            if line.rows is None
+            for at, end in [(line.position, line.until)]
+        }
+        if not wanted:
+            return
+        told = self._times.rows(wanted)
+        if len(told) < len(wanted):
+            raise UntoldError(wanted.keys() - told.keys())
+        horizon = self._now_ms() + FUTURE_MS
+        for p, rows in told.items():
+            for offset, at in zip(rows.offsets, rows.timestamps, strict=True):
+                if at > horizon:
+                    self._warn(p, RecordTime(offset, at))
+            self._lines[p].rows = rows.without_beyond(horizon, self._lines[p].reached)
+
+    def _warn(self, partition: TopicPartition, found: RecordTime) -> None:
+        if partition not in self._warned:
+            self._warned.add(partition)
+            log.warning(
+                "maxTaskIdleMs: %s-%d has a timestamp in the future at offset %d (%d ms); such a "
+                "record counts as late as the one before it",
+                *(*partition, *found),
+            )

@@ -1,0 +1,67 @@
+"""IdlePartitions: which partitions without records hold the others back (KIP-695's rule). Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from kafka.structs import TopicPartition
+
+from ...errors import names_of
+from .batch_planner import Draft
+
+log = logging.getLogger(__name__)
+
+#: Shorter than this a leader that moves, or a rebalance, is not worth a line.
+_NAMED_AFTER_S = 1.0
+
+
+class IdlePartitions:
+    """Of one query.
+
+    Parameters
+    ----------
+    max_idle_s : float
+        So long after the answer that said that there is nothing to read, a partition idles.
+    clock : callable
+        Seconds that pass.
+    """
+
+    def __init__(self, max_idle_s: float, clock: Callable[[], float]) -> None:
+        self._max_idle_s = max_idle_s
+        self._clock = clock
+        self._empty: dict[TopicPartition, tuple[int, float]] = {}  # its position, and since when
+        self._unknown_since: float | None = None
+        self._named: frozenset[TopicPartition] = frozenset()
+
+    def waiting(self, draft: Draft) -> dict[TopicPartition, int]:
+        """The partitions without records that are waited for, and where they end."""
+        now, before = self._clock(), self._empty
+        self._empty = {}
+        for p, position in draft.positions.items():
+            if draft.ends.get(p, position + 1) <= position:
+                known = before.get(p)
+                same = known is not None and known[0] == position
+                self._empty[p] = known if known is not None and same else (position, now)
+        return {
+            p: draft.ends[p]
+            for p, (_, since) in self._empty.items()
+            if now - since < self._max_idle_s
+        }
+
+    def are_unknown(self, partitions: Collection[TopicPartition]) -> None:
+        """Of these it is not known whether there is anything to read: all others wait for them."""
+        unknown = frozenset(partitions)
+        if not unknown:
+            self._unknown_since, self._named = None, frozenset()
+            return
+        now = self._clock()
+        if self._unknown_since is None:
+            self._unknown_since = now
+        if now - self._unknown_since >= _NAMED_AFTER_S and not unknown <= self._named:
+            self._named |= unknown
+            log.warning(
+                "maxTaskIdleMs: nothing is read until brokers tell what these have, since that may "
+                "be older than what others have: %s",
+                names_of(unknown),
+            )

@@ -1,0 +1,128 @@
+"""LatestTimestamps: how late the last records of partitions are. Pure, but for its questions.
+
+Brokers tell the latest record of a log (KIP-734). Where that is a transaction's marker, or lies in
+the far future, the last records are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from kafka.structs import TopicPartition
+
+from ...consumer.record_time import RecordTime
+from ...fetch.offset_range import OffsetRange
+from .look_ups import BEFORE_ALL, LEAP_MS
+from .times import Times, UntoldError, one_record
+
+#: Among so many there is one that is no marker.
+_READ_LAST = 100
+
+
+class LatestTimestamps:
+    """Of one query.
+
+    Parameters
+    ----------
+    times : Times
+        Answers for the brokers.
+    warn : callable
+        Told of a record in the far future.
+    """
+
+    def __init__(self, times: Times, warn: Callable[[TopicPartition, RecordTime], None]) -> None:
+        self._times = times
+        self._warn = warn
+        # Up to which timestamp brokers told records, and where they tell markers.
+        self._records_to: dict[TopicPartition, int] = {}
+        self._has_markers: set[TopicPartition] = set()
+        # An end, and what is before it; None where the last records do not tell their time.
+        self._read: dict[TopicPartition, tuple[int, int | None]] = {}
+
+    def before(self, ends: Mapping[TopicPartition, int], horizon: int) -> dict[TopicPartition, int]:
+        """The latest timestamp of each log before its end; BEFORE_ALL if there is no record.
+
+        Without those whose last records do not tell their time: what comes next is as likely not
+        to.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int]
+            As they were told after the latest records.
+        horizon : int
+            What is later than this does not count.
+
+        Raises
+        ------
+        UntoldError
+            Brokers do not answer now.
+        """
+        newest = self._times.newest()
+        self._look_for_markers(newest, ends, horizon)
+        latest: dict[TopicPartition, int] = {}
+        unknown: dict[TopicPartition, OffsetRange] = {}
+        for p, end in ends.items():
+            found = newest.get(p)
+            if found is not None and found.offset < end and p not in self._has_markers:
+                if found.timestamp <= horizon:
+                    latest[p] = found.timestamp
+                    continue
+                self._warn(p, found)
+            known_end, timestamp = self._read.get(p, (0, BEFORE_ALL))
+            if known_end != end:
+                unknown[p] = OffsetRange(p.topic, p.partition, max(0, end - _READ_LAST), end)
+            elif timestamp is not None:
+                latest[p] = timestamp
+        if unknown:
+            told = self._times.rows(unknown)
+            if len(told) < len(unknown):
+                raise UntoldError(unknown.keys() - told.keys())
+            for p, rows in told.items():
+                rows = rows.without_beyond(horizon)
+                at = rows.timestamps[-1] if rows.last_told >= 0 else None
+                if not rows.offsets:
+                    at = BEFORE_ALL
+                self._read[p] = ends[p], at
+                if at is not None:
+                    latest[p] = at
+        return latest
+
+    def forget(self, but: Collection[TopicPartition]) -> None:
+        """All but these."""
+        self._records_to = {p: known for p, known in self._records_to.items() if p in but}
+        self._has_markers.intersection_update(but)
+        self._read = {p: known for p, known in self._read.items() if p in but}
+
+    def _look_for_markers(
+        self,
+        newest: Mapping[TopicPartition, RecordTime | None],
+        ends: Mapping[TopicPartition, int],
+        horizon: int,
+    ) -> None:
+        """Where it is a minute or more since a record was told: is this one, or a marker?
+
+        Raises
+        ------
+        UntoldError
+            Brokers do not answer now.
+        """
+        records_to = self._records_to
+        asked = {
+            p: one_record(p, found.offset)
+            for p, end in ends.items()
+            if (found := newest.get(p)) is not None
+            and found.timestamp > records_to.get(p, -LEAP_MS - 1) + LEAP_MS
+            and found.offset < end
+            and found.timestamp <= horizon
+            and p not in self._has_markers
+        }
+        if not asked:
+            return
+        told = self._times.rows(asked)
+        for p, rows in told.items():
+            if rows.offsets:
+                records_to[p] = rows.timestamps[0]
+            else:
+                self._has_markers.add(p)
+        if len(told) < len(asked):
+            raise UntoldError(asked.keys() - told.keys())

@@ -1,0 +1,79 @@
+"""Room: what fits into a batch, by ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kafka.structs import TopicPartition
+
+from ..spark_versions import ReadMaxRows
+from .batch_planner import NO_LIMIT, Draft, plan_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Of one batch.
+
+    Attributes
+    ----------
+    positions : Mapping[TopicPartition, int]
+        Where it begins.
+    max_rows, max_bytes : int or None
+        What fits.
+    bytes_per_offset : Mapping[TopicPartition, float]
+        With ``max_bytes``.
+    """
+
+    positions: Mapping[TopicPartition, int]
+    max_rows: int | None
+    max_bytes: int | None
+    bytes_per_offset: Mapping[TopicPartition, float]
+
+    @classmethod
+    def of(cls, draft: Draft) -> Room:
+        """That of a draft."""
+        limit = draft.limit
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else NO_LIMIT
+        max_rows = None if rows == NO_LIMIT else rows
+        return cls(draft.positions, max_rows, draft.max_bytes, draft.bytes_per_offset)
+
+    def load(self, ends: Mapping[TopicPartition, int]) -> float:
+        """What a batch up to these ends has, as a share of what fits: above 1 it does not fit."""
+        rows, size = self._taken(ends)
+        by_rows = rows / self.max_rows if self.max_rows is not None else 0.0
+        by_bytes = size / self.max_bytes if self.max_bytes is not None else 0.0
+        return max(by_rows, by_bytes)
+
+    def share(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Up to where a batch reads that is shared without an order."""
+        ranges = plan_batch(
+            self.positions, ends, self.max_rows, self.max_bytes, self.bytes_per_offset
+        )
+        return {p: handed.end for p, handed in ranges.items()}
+
+    def less(self, ends: Mapping[TopicPartition, int]) -> Room:
+        """What is left beside these; never nothing."""
+        rows, size = self._taken(ends)
+        return replace(
+            self,
+            max_rows=None if self.max_rows is None else max(1, self.max_rows - rows),
+            max_bytes=None if self.max_bytes is None else max(1, self.max_bytes - int(size)),
+        )
+
+    def fill(
+        self, ends: Mapping[TopicPartition, int], more: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """These ends, and towards the others what is left room for."""
+        rest = replace(self.less(ends), positions=ends)
+        filled = {**ends, **rest.share(more)}
+        return filled if self.load(filled) <= 1 else ends
+
+    def _taken(self, ends: Mapping[TopicPartition, int]) -> tuple[int, float]:
+        positions = self.positions
+        if self.max_bytes is None:
+            return sum(ends.values()) - sum(map(positions.__getitem__, ends)), 0.0
+        each = self.bytes_per_offset
+        taken = {p: end - positions[p] for p, end in ends.items()}
+        size = sum(count * each.get(p, 0.0) for p, count in taken.items())
+        return sum(taken.values()), size

@@ -1,0 +1,107 @@
+"""Timeline: the timestamps of one partition that are read with its records. Pure.
+
+Where look-ups do not help (``event_time`` says where), the first rows from the position on are
+read, and stand for what brokers would tell.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from .look_ups import BEFORE_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Timestamps as they were read with the records.
+
+    Attributes
+    ----------
+    offsets, timestamps : sequence of int
+        Of the records, in order.
+    end : int
+        Up to where was read, exclusive.
+    last_told : int
+        Offset of the last record that tells its time; -1 where none does.
+    """
+
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+    end: int
+    last_told: int = -1
+
+    def without_beyond(self, horizon: int, reached: int = BEFORE_ALL) -> Rows:
+        """Rows of which none counts as later than this; those that are count as the one before.
+
+        Parameters
+        ----------
+        horizon : int
+            A later timestamp tells nothing.
+        reached : int
+            As late counts what is before all of these.
+        """
+        known = [at if at <= horizon else BEFORE_ALL for at in self.timestamps]
+        told = [o for o, at in zip(self.offsets, known, strict=True) if at > BEFORE_ALL]
+        late = list(accumulate(known, max, initial=reached))[1:]
+        return Rows(self.offsets, late, self.end, told[-1] if told else -1)
+
+
+class Timeline:
+    """Of one partition.
+
+    Attributes
+    ----------
+    position, until : int
+        Next offset to read, and up to where there is something to read, exclusive.
+    rows : Rows or None
+        From the position on; None while they are to be read.
+    reached : int
+        The latest timestamp before the position, as far as rows were read; BEFORE_ALL of none.
+    """
+
+    def __init__(self) -> None:
+        self.position, self.until = -1, -1
+        self.rows: Rows | None = None
+        self.reached = BEFORE_ALL
+
+    def begin(self, position: int, until: int) -> None:
+        """Where the next batch begins, at or past the one before, and where it ends at most."""
+        moved = position > self.position
+        self.position, self.until = position, until
+        rows = self.rows
+        if rows is None:
+            return
+        if passed := bisect_left(rows.offsets, position):
+            self.reached = rows.timestamps[passed - 1]
+        # What is left tells nothing, and what follows may.
+        untold = moved and rows.last_told < position and rows.end < until
+        if rows.end <= position or untold:
+            self.rows = None
+
+    def end_at(self, timestamp: int) -> tuple[int, int | None]:
+        """Up to where it is read if nothing as late as this is, and what is first then, if any."""
+        if self.rows is not None:
+            at = bisect_left(self.rows.timestamps, timestamp)
+            at = max(at, bisect_left(self.rows.offsets, self.position))
+            if at < len(self.rows.offsets) and self.rows.offsets[at] < self.until:
+                return self.rows.offsets[at], self.rows.timestamps[at]
+        return self.readable_until, None
+
+    @property
+    def readable_until(self) -> int:
+        """Up to where a batch may read at most."""
+        return self.position if self.rows is None else min(self.rows.end, self.until)
+
+    @property
+    def top(self) -> int | None:
+        """The latest timestamp of what was read, and is still to be planned.
+
+        None where none of these records tells its time; without any, what the partition has
+        reached before.
+        """
+        if self.rows is None or not self.rows.offsets or self.rows.offsets[-1] < self.position:
+            return self.reached
+        return self.rows.timestamps[-1] if self.rows.last_told >= self.position else None

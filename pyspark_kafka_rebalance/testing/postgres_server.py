@@ -1,0 +1,56 @@
+"""PostgresServer: a PostgreSQL that runs somewhere, of which schemas are used."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .errors import LocalPostgresError
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from typing_extensions import Self
+
+
+class PostgresServer:
+    """A server of somebody's own; a context manager that leaves it as it is.
+
+    Parameters
+    ----------
+    url : str
+        Of a database, as libpq understands it: ``postgresql://user@host:5432/database``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    @contextmanager
+    def new_schema(self) -> Iterator[str]:
+        """Make an empty schema and yield a URL by which one is in it; it is dropped at the end."""
+        name = f"test_{uuid.uuid4().hex[:8]}"
+        self._execute(f"CREATE SCHEMA {name}")
+        try:
+            separator = "&" if "?" in self.url else "?"
+            yield f"{self.url}{separator}options=-csearch_path%3D{name}"
+        finally:
+            # Or the tables of a session that holds a lock would be waited for.
+            self._execute(f"SET lock_timeout = '10s'; DROP SCHEMA {name} CASCADE")
+
+    def _execute(self, statement: str) -> None:
+        with self._connect() as connection:
+            connection.execute(statement.encode())
+
+    def _connect(self) -> Connection:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise LocalPostgresError(f"this takes the extra 'postgresql': {error}") from error
+        return psycopg.connect(self.url, autocommit=True, connect_timeout=10)

@@ -1,0 +1,128 @@
+"""An instance of a producer group; ``python -m tests.chaos.producer_instance`` runs one.
+
+Row n of source partition p becomes the record ``p:n`` in partition p of the topic, and the restart
+point is the number of the next row: whoever reads what is committed must find each row of each
+source partition once and in order. Tells what is assigned and gone, and every commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_kafka_rebalance import (
+    PartitionsLostError,
+    ProducerGroup,
+    ProducerRebalanceListener,
+    TransactionAbortedError,
+)
+from pyspark_kafka_rebalance.testing.child_process import orders, tell
+
+
+class Teller(ProducerRebalanceListener):
+    """Tells, and knows the next row of each source partition that is owned."""
+
+    def __init__(self) -> None:
+        self.next: dict[int, int] = {}
+
+    def go_back_to(self, restart_points: Mapping[int, str | None]) -> None:
+        self.next = {p: int(point or 0) for p, point in restart_points.items()}
+
+    def on_partitions_assigned(self, restart_points: dict[int, str | None]) -> None:
+        self.next |= {p: int(point or 0) for p, point in restart_points.items()}
+        tell("assigned", points={str(p): point for p, point in restart_points.items()})
+
+    def on_partitions_revoked(self, source_partitions: frozenset[int]) -> None:
+        self._forget(source_partitions)
+        tell("revoked", partitions=sorted(source_partitions))
+
+    def on_partitions_lost(self, source_partitions: frozenset[int]) -> None:
+        self._forget(source_partitions)
+        tell("lost", partitions=sorted(source_partitions))
+
+    def _forget(self, source_partitions: frozenset[int]) -> None:
+        for p in source_partitions:
+            self.next.pop(p, None)
+
+
+def run(settings: dict[str, Any], leave: threading.Event) -> None:
+    teller = Teller()
+    automatic = any(name in settings["group"] for name in ("commit_interval_ms", "commit_records"))
+    one_round = by_itself if automatic else commit_each_time
+    with ProducerGroup(**settings["group"]) as group:
+        group.subscribe(teller)
+        tell("ready")
+        while not leave.is_set():
+            try:
+                one_round(group, settings, teller)
+            except TransactionAbortedError as aborted:
+                teller.go_back_to(aborted.restart_points)
+                tell("aborted", reason=aborted.reason)
+        tell("left", owned=sorted(group.restart_points))
+
+
+def commit_each_time(group: ProducerGroup, settings: dict[str, Any], _: Teller) -> None:
+    group.poll(timeout_ms=20)
+    ahead = {p: int(point or 0) for p, point in group.restart_points.items()}
+    if not ahead:
+        return
+    try:
+        for _ in range(settings["rows_per_commit"]):
+            for p in ahead:
+                value = f"{p}:{ahead[p]}".encode()
+                group.send(settings["topic"], value, partition=p, source_partition=p)
+                ahead[p] += 1
+            time.sleep(settings["pause_s"])
+        group.commit_transaction({p: str(n) for p, n in ahead.items()})
+    except PartitionsLostError as lost:
+        group.abort_transaction()
+        tell("aborted", reason=str(lost))
+    else:
+        tell("committed", points={str(p): n for p, n in ahead.items()})
+
+
+def by_itself(group: ProducerGroup, settings: dict[str, Any], teller: Teller) -> None:
+    """Transactions end where they like: what was sent and not committed goes on being ahead."""
+    group.poll(timeout_ms=0 if teller.next else 20)
+    before = group.restart_points
+    for p in list(teller.next):
+        n = teller.next.get(p)
+        if n is None:  # gone with the commit that the record before has made
+            continue
+        teller.next[p] = n + 1  # before it is told of, as that commit may tell of another
+        value, point = f"{p}:{n}".encode(), str(n + 1)
+        try:
+            group.send(
+                settings["topic"], value, partition=p, source_partition=p, restart_point=point
+            )
+        except PartitionsLostError:
+            teller.next.pop(p, None)  # this record alone
+    time.sleep(settings["pause_s"])
+    after = group.restart_points
+    if moved := {str(p): int(at) for p, at in after.items() if at and before.get(p) != at}:
+        tell("committed", points=moved)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    leave = threading.Event()
+
+    def listen() -> None:
+        for order in orders():
+            if order == "stop":
+                break
+        leave.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    run(json.loads(sys.argv[1]), leave)
+    tell("stopped")
+
+
+if __name__ == "__main__":
+    main()

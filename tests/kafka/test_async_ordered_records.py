@@ -1,0 +1,220 @@
+"""AsyncTimestampOrderedRecords on a real broker: the order, and that nothing cancelled is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from group_members import parts_of
+from kafka import KafkaProducer
+from kafka.errors import IllegalStateError
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance import (
+    AsyncDeferredRevokeConsumer,
+    AsyncTimestampOrderedRecords,
+    OptionError,
+)
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+PATIENCE_S = 60.0
+
+BASE_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def topic(kafka: LocalKafka, topic_name: str) -> str:
+    """Two partitions with 200 records each, whose timestamps and values take turns."""
+    kafka.create_topic(topic_name, 2)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=20)
+    for at in range(400):
+        producer.send(topic_name, b"%d" % at, partition=at % 2, timestamp_ms=BASE_MS + at)
+    producer.close()
+    return topic_name
+
+
+@asynccontextmanager
+async def started(
+    kafka: LocalKafka, group_id: str, *topics: str
+) -> AsyncIterator[AsyncDeferredRevokeConsumer]:
+    async with AsyncDeferredRevokeConsumer(
+        *topics,
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=group_id,
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=500,
+        fetch_max_wait_ms=100,
+        max_poll_records=50,
+    ) as consumer:
+        yield consumer
+
+
+def test_async_for_yields_one_order(kafka: LocalKafka, topic: str, group_id: str) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            found = []
+            async for record in ordered:
+                found.append(int(record.value))
+                partition = TopicPartition(record.topic, record.partition)
+                consumer.commit_processed({partition: record.offset + 1})
+                if len(found) == 400:
+                    break
+            assert found == list(range(400))
+            assert await consumer.drain(10_000)
+            partitions = [TopicPartition(topic, n) for n in range(2)]
+            assert await consumer.committed_offsets(partitions, 10_000) == dict.fromkeys(
+                partitions, 200
+            )
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_nothing_of_a_cancelled_poll_is_lost(kafka: LocalKafka, topic: str, group_id: str) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            found: list[int] = []
+            while len(found) < 400:
+                polling = asyncio.create_task(ordered.poll(10_000, max_records=7))
+                await asyncio.sleep(0.001 * (len(found) % 5))
+                polling.cancel()
+                await asyncio.wait([polling])
+                if polling.cancelled():
+                    result = await ordered.poll(10_000, max_records=7)
+                else:
+                    result = polling.result()
+                found += [int(record.value) for record in result.records]
+            assert found == list(range(400))
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_after_a_seek_nothing_comes_that_was_polled_before(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            found = []
+            async for record in ordered:
+                found.append(int(record.value))
+                if len(found) == 10:
+                    await consumer.seek(TopicPartition(topic, 0), 150)
+                if len(found) == 10 + 195 + 50:
+                    break
+            assert found == [*range(10), *(n for n in range(10, 400) if n % 2 or n >= 300)]
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_a_poll_after_async_for_tells_what_that_has_learned_of_a_rebalance(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    """A requested revoke was completed although nobody had the chance to delay it."""
+
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            assert await anext(ordered)
+            assert (await ordered.poll(0)).records
+            others = asyncio.create_task(until_it_owns())
+            while not parts_of(consumer._thread.opened()).record.any_waits():
+                await asyncio.sleep(0.02)  # until the next poll will learn of the rebalance
+            assert await anext(ordered)
+            told = await ordered.poll(0)
+            assert told.records
+            assert len(told.to_be_revoked) == 1
+            assert await consumer.delay_revoke(told.to_be_revoked)
+            assert not (await ordered.poll(100)).revoked
+            assert told.to_be_revoked <= consumer.assignment()
+            while not others.done():
+                await ordered.poll(100)
+            await others
+
+    async def until_it_owns() -> None:
+        async with started(kafka, group_id, topic) as other:
+            while not other.assignment():
+                await other.poll(100)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_two_ways_to_poll_do_not_take_each_other_s_results(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            with pytest.raises(OptionError):
+                AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=-5)
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            polling = asyncio.create_task(ordered.poll(10_000))
+            await asyncio.sleep(0)
+            polling.cancel()
+            await asyncio.wait([polling])
+            with pytest.raises(IllegalStateError, match="another kind"):
+                await consumer.poll(100)
+            found = {int(r.value) for r in (await ordered.poll(0)).records}
+            while len(found) < 400:
+                records = await consumer.poll(100)
+                found.update(int(r.value) for each in records.values() for r in each)
+        with pytest.raises(IllegalStateError):
+            AsyncTimestampOrderedRecords(consumer)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_tables_come_in_order_also_of_cancelled_polls_and_after_a_seek(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            found: list[int] = []
+            while len(found) < 200:
+                polling = asyncio.create_task(ordered.poll_arrow(10_000, max_records=7))
+                await asyncio.sleep(0.001 * (len(found) % 5))
+                polling.cancel()
+                await asyncio.wait([polling])
+                if polling.cancelled():
+                    with pytest.raises(IllegalStateError, match="another kind"):
+                        await ordered.poll(100)
+                    result = await ordered.poll_arrow(10_000, max_records=7)
+                else:
+                    result = polling.result()
+                found += map(int, result.records["value"].to_pylist())
+            assert found == list(range(len(found)))
+            polling = asyncio.create_task(ordered.poll_arrow(10_000, max_records=50))
+            await asyncio.sleep(0)
+            polling.cancel()
+            await asyncio.wait([polling])
+            await consumer.seek(TopicPartition(topic, 0), 195)
+            result = await ordered.poll_arrow(10_000)
+            assert len(result.records) < 50, "every second row of what was polled"
+            odd = [n for n in range(len(found), 400) if n % 2]
+            rows = list(map(int, result.records["value"].to_pylist()))
+            while len(rows) < len(odd) + 5:
+                rows += map(int, (await ordered.poll_arrow(1_000)).records["value"].to_pylist())
+            even = [n for n in rows if not n % 2]
+            assert (even, [n for n in rows if n % 2]) == (list(range(390, 400, 2)), odd)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_what_async_for_has_polled_is_not_left_out_of_a_table(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            found = [int((await anext(aiter(ordered))).value)]
+            with pytest.raises(IllegalStateError, match="async for"):
+                await ordered.poll_arrow()
+            found += [int(record.value) for record in (await ordered.poll()).records]
+            while len(found) < 400:
+                found += map(int, (await ordered.poll_arrow(1_000)).records["value"].to_pylist())
+            assert found == list(range(400))
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))

@@ -1,0 +1,501 @@
+"""ProducerGroup on three brokers: what a zombie sends and commits never becomes visible."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flaky_network import FlakyNetwork
+from kafka.protocol.producer import EndTxnRequest, ProduceRequest
+from kafka.structs import TopicPartition
+from producer_groups import (
+    PATIENCE_S,
+    MakeProducer,
+    owns,
+    poll_until,
+    producers_of,
+    read_committed,
+    share,
+)
+
+from pyspark_kafka_rebalance import ProducerGroup, TransactionAbortedError
+from pyspark_kafka_rebalance.producer.kafka_python.other_transactions import OtherTransactions
+from pyspark_kafka_rebalance.producer.kafka_python.transactional_producer import (
+    InDoubtError,
+    TransactionalProducer,
+)
+from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.testing.child_process import ChildProcess
+
+#: Where somebody is to be thought dead; nobody else may be, on a busy machine.
+short_sessions = pytest.mark.parametrize("session_timeout_ms", [6_000])
+
+ROOT = Path(__file__).parents[2]
+COUNT = 3
+
+
+@pytest.fixture
+def session_timeout_ms() -> int:
+    return 25_000
+
+
+@pytest.fixture
+def producers(
+    quorum: LocalKafka, group_id: str, protocol: str, session_timeout_ms: int
+) -> Iterator[MakeProducer]:
+    with producers_of(quorum, group_id, protocol, session_timeout_ms) as make:
+        yield make
+
+
+@pytest.fixture
+def rows(quorum: LocalKafka, topic_name: str) -> str:
+    """A topic with one partition for each of the source's."""
+    quorum.create_topic(topic_name, COUNT, replication_factor=3)
+    return topic_name
+
+
+@pytest.fixture
+def instances(
+    quorum: LocalKafka,
+    rows: str,
+    group_id: str,
+    protocol: str,
+    session_timeout_ms: int,
+    tmp_path: Path,
+    producers: MakeProducer,  # configures the group
+) -> Iterator[Callable[..., ChildProcess]]:
+    """Start instances in processes of their own."""
+    with ExitStack() as stack:
+
+        def start(name: str, rows_per_commit: int = 5, **config: Any) -> ChildProcess:
+            group = {
+                "group_id": group_id,
+                "source_partition_count": COUNT,
+                "bootstrap_servers": quorum.bootstrap_servers,
+                "group_protocol": protocol,
+                "session_timeout_ms": session_timeout_ms,
+                "heartbeat_interval_ms": 500,
+                **config,
+            }
+            settings = {
+                "group": group,
+                "topic": rows,
+                "rows_per_commit": rows_per_commit,
+                "pause_s": 0.005,
+            }
+            path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+            child = ChildProcess(
+                name,
+                "tests.chaos.producer_instance",
+                settings,
+                work=tmp_path,
+                environment={"PYTHONPATH": os.pathsep.join(path)},
+            )
+            stack.enter_context(child)
+            child.wait_for("ready")
+            return child
+
+        yield start
+
+
+def assert_each_row_once_and_in_order(cluster: LocalKafka, topic: str) -> dict[int, int]:
+    """How many rows of each source partition there are."""
+    found: dict[int, list[int]] = {}
+    for value in read_committed(cluster, topic, wait_s=PATIENCE_S):
+        p, n = value.decode().split(":")
+        found.setdefault(int(p), []).append(int(n))
+    for p, numbers in found.items():
+        assert numbers == list(range(len(numbers))), f"source partition {p}"
+    return {p: len(numbers) for p, numbers in found.items()}
+
+
+def settled(child: ChildProcess, *owned: int) -> None:
+    """Wait until it commits for so many source partitions at once."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(child.wait_for("committed")["points"]) not in owned:
+        assert time.monotonic() < deadline
+
+
+@short_sessions
+def test_stopped_beyond_the_session_and_continued(
+    quorum: LocalKafka, rows: str, instances: Callable[..., ChildProcess]
+) -> None:
+    first = instances("first", rows_per_commit=100)
+    second = instances("second")
+    settled(second, 1)
+    first.wait_for("committed")
+    time.sleep(0.2)  # in the midst of a transaction, which takes half a second
+    os.killpg(first.pid, signal.SIGSTOP)
+    settled(second, COUNT)
+    os.killpg(first.pid, signal.SIGCONT)
+    first.wait_for("aborted")
+    settled(second, 1, 2)
+    first.wait_for("committed")
+    first.stop()
+    second.stop()
+    assert min(assert_each_row_once_and_in_order(quorum, rows).values()) > 20
+
+
+@short_sessions
+def test_killed_in_the_midst_of_a_transaction(
+    quorum: LocalKafka, rows: str, instances: Callable[..., ChildProcess]
+) -> None:
+    """Readers need not wait for the transaction's timeout, a minute: the new owner ends it.
+
+    The hard bounce of ducktape's test_exactly_once_source (Kafka Connect), and the clean one.
+    """
+    first = instances("first", rows_per_commit=100)
+    second = instances("second")
+    settled(second, 1)
+    first.wait_for("committed")
+    time.sleep(0.2)
+    first.kill()
+    settled(second, COUNT)
+    third = instances("third")
+    settled(third, 1, 2)
+    second.stop()
+    settled(third, COUNT)
+    third.stop()
+    started = time.monotonic()
+    assert_each_row_once_and_in_order(quorum, rows)
+    assert time.monotonic() - started < 20
+
+
+class Zombie:
+    """A member that believes in what it owned, whatever it learns."""
+
+    def __init__(self, group: ProducerGroup) -> None:
+        self._membership = group._membership
+        self._identity = self._membership.identity
+        self._believed: Any = None
+        # The transactional producer asks by this name.
+        self._membership.identity = self.identity  # type: ignore[method-assign]
+
+    def identity(self) -> Any:
+        return self._believed or self._identity()
+
+    def believe(self) -> None:
+        """From now on."""
+        self._believed = self._identity()
+        self._membership.ownership.lost = lambda partitions, reason: None  # type: ignore[method-assign]
+
+    def leave_for_good(self) -> None:
+        """As far as the group knows."""
+        member = self._membership._member
+        assert member is not None
+        member.alive = lambda: None  # type: ignore[method-assign]
+        member.leave_until_polled("said the test")
+
+
+def no_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a new owner may not look at transactions."""
+    monkeypatch.setattr(OtherTransactions, "touched_by", lambda *_: frozenset())
+
+
+@short_sessions
+@pytest.mark.parametrize("fencing", [True, False])
+def test_cut_from_the_coordinator_with_an_open_transaction(
+    quorum: LocalKafka,
+    rows: str,
+    producers: MakeProducer,
+    network: FlakyNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+    fencing: bool,
+) -> None:
+    """Its heartbeats do not get through, and its transactions would; and it keeps its generation.
+
+    Without fencing by the new owner it is the group alone that refuses it. After
+    testFencedLeaderRecovery and testTasksFailOnInabilityToFence of Kafka Connect's
+    ExactlyOnceSourceIntegrationTest, where no fencing means no task.
+    """
+    if not fencing:
+        no_fencing(monkeypatch)
+    first, second = producers(), producers()
+    zombie = Zombie(first)
+    first._options.member["proxy_url"] = network.url
+    first.subscribe()
+    first.send(rows, b"0:0", partition=0, source_partition=0)
+    first.commit_transaction({0: "1"})
+    first.send(rows, b"0:1", partition=0, source_partition=0)
+    zombie.believe()
+    network.stall()
+    second.subscribe(timeout_ms=0)
+    poll_until(owns(second, 0, 1, 2), second)
+    assert second.restart_points == {0: "1", 1: None, 2: None}
+    second.send(rows, b"0:1", partition=0, source_partition=0)
+    second.commit_transaction({0: "2"})
+    if not fencing:
+        first.send(rows, b"0:2", partition=0, source_partition=0)
+    with pytest.raises(TransactionAbortedError):
+        first.commit_transaction({0: "3"})
+    first.send(rows, b"0:1", partition=0, source_partition=0)
+    with pytest.raises(TransactionAbortedError):
+        first.commit_transaction({0: "2"})
+    network.mend()
+    assert assert_each_row_once_and_in_order(quorum, rows) == {0: 2}
+
+
+@pytest.mark.parametrize("decision", ["committed", "fenced"])
+def test_stopped_between_the_groups_word_and_the_end_of_its_transaction(
+    quorum: LocalKafka,
+    rows: str,
+    producers: MakeProducer,
+    network: FlakyNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+    decision: str,
+) -> None:
+    """Its offsets are accepted, EndTxn is not sent: whoever takes over waits, or ends it."""
+    if decision == "committed":
+        no_fencing(monkeypatch)
+    first, second = producers(), producers()
+    zombie = Zombie(first)
+    first._options.producer["proxy_url"] = network.url
+    first.subscribe()
+    first.send(rows, b"0:0", partition=0, source_partition=0)
+    zombie.believe()
+    stopped = network.stop_at(EndTxnRequest)
+    outcome: list[Any] = []
+
+    def commit() -> None:
+        try:
+            outcome.append(first.commit_transaction({0: "1"}))
+        except TransactionAbortedError as error:
+            outcome.append(error)
+
+    committing = threading.Thread(target=commit)
+    committing.start()
+    assert stopped.wait(PATIENCE_S)
+    zombie.leave_for_good()
+    second.subscribe(timeout_ms=0)
+    if decision == "committed":
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            assert 0 not in second.poll(timeout_ms=50).assigned, "not decided yet"
+        network.mend()
+        committing.join(PATIENCE_S)
+        assert outcome == [None]
+        poll_until(owns(second, 0, 1, 2), second)
+        assert second.restart_points == {0: "1", 1: None, 2: None}
+        second.send(rows, b"0:1", partition=0, source_partition=0)
+        second.commit_transaction({0: "2"})
+        expected = 2
+    else:
+        poll_until(owns(second, 0, 1, 2), second)
+        assert second.restart_points == dict.fromkeys(range(3))
+        second.send(rows, b"0:0", partition=0, source_partition=0)
+        second.commit_transaction({0: "1"})
+        network.mend()
+        committing.join(PATIENCE_S)
+        assert isinstance(outcome[0], TransactionAbortedError)
+        expected = 1
+    assert assert_each_row_once_and_in_order(quorum, rows) == {0: expected}
+
+
+def test_a_commit_under_way_of_what_is_lost_meanwhile(
+    quorum: LocalKafka,
+    rows: str,
+    producers: MakeProducer,
+    network: FlakyNetwork,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Attack 10.6: it was sent again in the name of the member's next generation, and accepted."""
+    no_fencing(monkeypatch)
+    first, second = producers(revoke_timeout_ms=1_500), producers()
+    first._options.producer["proxy_url"] = network.url
+    first.subscribe()
+    first.commit_transaction("0")
+    for p in range(COUNT):
+        row = first.send(rows, b"%d:0" % p, partition=p, source_partition=p)
+        row.get(timeout=PATIENCE_S)
+    second.subscribe(timeout_ms=0)
+    poll_until(lambda: bool(first.to_be_revoked), first, second)
+    stopped = network.stop_at(ProduceRequest)  # of the restart points; all else waits behind it
+    outcome: list[Any] = []
+
+    def commit() -> None:
+        try:
+            outcome.append(first.commit_transaction("1"))
+        except TransactionAbortedError as error:
+            outcome.append(error)
+
+    committing = threading.Thread(target=commit)
+    committing.start()
+    assert stopped.wait(PATIENCE_S)
+    poll_until(lambda: bool(second.restart_points), second)
+    (moved,) = second.restart_points
+    assert second.restart_points == {moved: "0"}
+    second.send(rows, b"%d:0" % moved, partition=moved, source_partition=moved)
+    second.commit_transaction("1")
+    network.mend()
+    committing.join(PATIENCE_S)
+    assert isinstance(outcome[0], TransactionAbortedError)
+    poll_until(share(first, second), first, second)
+    for p, point in first.restart_points.items():
+        if point == "0":
+            first.send(rows, b"%d:0" % p, partition=p, source_partition=p)
+    first.commit_transaction("1")
+    assert assert_each_row_once_and_in_order(quorum, rows) == dict.fromkeys(range(COUNT), 1)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_whose_outcome_is_not_known(
+    quorum: LocalKafka,
+    rows: str,
+    producers: MakeProducer,
+    monkeypatch: pytest.MonkeyPatch,
+    committed: bool,
+) -> None:
+    """The restart points tell, which are read anew."""
+    group = producers()
+    group.subscribe()
+    commit = TransactionalProducer.commit
+    answers = [1]
+
+    def lost(self: TransactionalProducer, *arguments: Any) -> None:
+        if answers:
+            answers.clear()
+            if committed:
+                commit(self, *arguments)
+            raise InDoubtError("the answer was lost")
+        commit(self, *arguments)
+
+    monkeypatch.setattr(TransactionalProducer, "commit", lost)
+    group.send(rows, b"0:0", partition=0, source_partition=0)
+    with pytest.raises(TransactionAbortedError, match="may have been committed") as aborted:
+        group.commit_transaction({0: "1"})
+    assert aborted.value.restart_points == {}
+    poll_until(owns(group, 0, 1, 2), group)
+    assert group.restart_points[0] == ("1" if committed else None)
+    n = int(group.restart_points[0] or 0)
+    group.send(rows, b"0:%d" % n, partition=0, source_partition=0)
+    group.commit_transaction({0: str(n + 1)})
+    assert assert_each_row_once_and_in_order(quorum, rows) == {0: n + 1}
+
+
+def test_the_answer_to_the_commit_is_lost_and_asked_for_again(
+    quorum: LocalKafka, rows: str, producers: MakeProducer, network: FlakyNetwork
+) -> None:
+    group = producers()
+    group._options.producer["proxy_url"] = network.url
+    group.subscribe()
+    group.send(rows, b"0:0", partition=0, source_partition=0)
+    stopped = network.stop_at(EndTxnRequest, answer=True)
+    committing = threading.Thread(target=group.commit_transaction, args=[{0: "1"}])
+    committing.start()
+    assert stopped.wait(PATIENCE_S)
+    network.cut()
+    network.mend()
+    committing.join(PATIENCE_S)
+    assert group.restart_points[0] == "1"
+    assert assert_each_row_once_and_in_order(quorum, rows) == {0: 1}
+
+
+def test_a_transaction_that_lasts_longer_than_its_timeout(
+    quorum: LocalKafka, rows: str, producers: MakeProducer
+) -> None:
+    """The broker ends it, and looks for such every ten seconds."""
+    group = producers(transaction_timeout_ms=1_000)
+    group.subscribe()
+    group.send(rows, b"never seen", partition=0, source_partition=0)
+    until = time.monotonic() + 13
+    while time.monotonic() < until:
+        group.poll(timeout_ms=100)
+    with pytest.raises(TransactionAbortedError):
+        group.commit_transaction({0: "1"})
+    group.send(rows, b"0:0", partition=0, source_partition=0)
+    group.commit_transaction({0: "1"})
+    assert assert_each_row_once_and_in_order(quorum, rows) == {0: 1}
+
+
+def test_a_coordinator_that_restarts_takes_nothing_from_anyone(
+    quorum: LocalKafka, rows: str, producers: MakeProducer
+) -> None:
+    # One thread works for both, and waits with the one for the broker that the other is silent of.
+    first, second = (producers() for _ in range(2))
+    first.subscribe()
+    second.subscribe(timeout_ms=0)
+    poll_until(share(first, second), first, second)
+    before = first.restart_points.keys(), second.restart_points.keys()
+    sent = dict.fromkeys(range(COUNT), 0)
+
+    def send_and_commit() -> None:
+        for group in (first, second):
+            group.poll()
+            points = {}
+            for p in group.restart_points:
+                group.send(rows, b"%d:%d" % (p, sent[p]), partition=p, source_partition=p)
+                points[p] = str(sent[p] + 1)
+            group.commit_transaction(points)
+            for p in points:
+                sent[p] += 1
+
+    send_and_commit()
+    for broker_id in quorum.broker_ids:  # one of them is the group's coordinator
+        quorum.stop(broker_id)
+        send_and_commit()
+        quorum.restart(broker_id)
+        send_and_commit()
+    assert (first.restart_points.keys(), second.restart_points.keys()) == before
+    assert assert_each_row_once_and_in_order(quorum, rows) == dict.fromkeys(range(COUNT), 7)
+
+
+def test_a_new_owner_that_is_not_certain_fences_nobody(
+    quorum: LocalKafka, rows: str, producers: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction of a living owner is never ended by a hand-over of another source partition."""
+    first, second = producers(), producers()
+    first.subscribe()
+    first.commit_transaction("0")
+    second.subscribe(timeout_ms=0)
+    fenced: list[str] = []
+    fence = OtherTransactions.fence
+
+    def fence_and_note(self: OtherTransactions, transactional_id: str, timeout_s: float) -> bool:
+        fenced.append(transactional_id)
+        return fence(self, transactional_id, timeout_s)
+
+    monkeypatch.setattr(OtherTransactions, "fence", fence_and_note)
+    until = time.monotonic() + 4
+    n = 0
+    while time.monotonic() < until:
+        first.poll()
+        mine = min(first.restart_points)
+        first.send(rows, b"%d:%d" % (mine, n), partition=mine, source_partition=mine)
+        second.poll(timeout_ms=20)
+        n += 1
+        first.commit_transaction({mine: str(n)})
+        if len(first.restart_points) < COUNT and mine not in first.restart_points:
+            break
+    poll_until(share(first, second), first, second)
+    assert fenced == []
+
+
+def test_what_is_open_on_the_topic_of_restart_points_is_part_of_the_transaction(
+    quorum: LocalKafka, rows: str, producers: MakeProducer
+) -> None:
+    """So that a new owner can tell that it is about what it takes over, from the first record."""
+    group = producers()
+    group.subscribe()
+    future = group.send(rows, b"0:0", partition=0, source_partition=0)
+    future.get(timeout=30)
+    others = OtherTransactions({"bootstrap_servers": quorum.bootstrap_servers})
+    try:
+        touched = others.touched_by(group.transactional_id)
+        offsets = {p for p in touched if p.topic == "__consumer_offsets"}
+        assert len(offsets) == 1
+        assert touched - offsets == {
+            TopicPartition(rows, 0),
+            TopicPartition(group.restart_topic, 0),
+        }
+        group.commit_transaction("1")
+        assert others.touched_by(group.transactional_id) == set()
+        assert others.touched_by("no such") == set()
+    finally:
+        others.close()

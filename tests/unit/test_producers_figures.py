@@ -1,0 +1,41 @@
+"""What the demo of producer groups makes of commits."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka_rebalance.demo.producers.figures import Commit, HandOver, hand_overs, rates
+from pyspark_kafka_rebalance.demo.producers.figures import median_s as median_of
+
+COMMITS = [
+    Commit(1.0, "A", 0, 10),
+    Commit(1.0, "A", 1, 20),
+    Commit(1.2, "A", 0, 10),
+    Commit(1.5, "B", 1, 5),
+    Commit(4.0, "C", 0, 5),
+    Commit(3.0, "B", 0, 5),
+]
+
+
+def test_a_table_moves_where_another_instance_commits() -> None:
+    assert hand_overs(COMMITS) == [
+        HandOver(1, "A", "B", 1.0, 1.5),
+        HandOver(0, "A", "B", 1.2, 3.0),
+        HandOver(0, "B", "C", 3.0, 4.0),
+    ]
+    assert hand_overs([]) == []
+
+
+def test_the_median_of_those_of_one_change() -> None:
+    moved = hand_overs(COMMITS)
+    assert median_of(moved, 0, 3.5) == pytest.approx(1.15)
+    assert median_of(moved, 3.5, 9) == pytest.approx(1.0)
+    assert median_of(moved, 9, 10) is None
+
+
+def test_rates_of_each_table_by_instance() -> None:
+    found = rates(COMMITS, [1.0, 1.1, 1.2, 1.3])
+    assert found[0, "A"] == pytest.approx([100.0, 0.0, 100.0], abs=100)
+    assert sum(found[0, "A"]) == pytest.approx(200.0)
+    assert sum(found[1, "A"]) == pytest.approx(200.0)
+    assert (0, "C") not in found

@@ -1,0 +1,312 @@
+"""What the order of timestamps is found by: questions to brokers, and what is still to be heard."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.consumer.record_time import RecordTime
+from pyspark_kafka_rebalance.errors import (
+    AuthorizationError,
+    CorruptRecordError,
+    DataLossError,
+    KafkaRebalanceError,
+)
+from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
+from pyspark_kafka_rebalance.fetch.columns import record_schema
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.group import awaited_partitions
+from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
+from pyspark_kafka_rebalance.source.group.awaited_partitions import AwaitedPartitions
+from pyspark_kafka_rebalance.source.group.log_ends import LogEnds
+from pyspark_kafka_rebalance.source.group.owned_partitions import OwnedPartition
+from pyspark_kafka_rebalance.source.group.query_state import QueryState
+from pyspark_kafka_rebalance.source.group.record_times import RecordTimes
+from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.plan.timelines import Rows
+
+P, Q, R = (TopicPartition("t", n) for n in range(3))
+
+
+def options(**more: str) -> SourceOptions:
+    given = {"subscribe": "t", "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g"}
+    return SourceOptions.parse({**given, **more}, default_readers=2)
+
+
+class Members:
+    """Members of a query, and the client that is asked."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.count = count
+        self.settled = self.certain = True
+        self.calls: list[str] = []
+        self.old_brokers = False
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([SimpleNamespace(may_hand_out=lambda: self.certain)] * self.count)
+
+    def have_settled(self) -> bool:
+        return self.settled
+
+    def partitions(self) -> set[TopicPartition]:
+        return {P, Q, R}
+
+    @contextmanager
+    def asking(self) -> Iterator[Members]:
+        yield self
+
+    def end_offsets_now(self, partitions: Any, timeout_ms: float) -> dict[TopicPartition, int]:
+        self.calls.append("ends")
+        return dict.fromkeys(partitions, 10)
+
+    def latest_records_now(self, partitions: Any, timeout_ms: float) -> Any:
+        self.calls.append("latest")
+        if self.old_brokers:
+            raise kafka_errors.IncompatibleBrokerVersion
+        return dict.fromkeys(partitions, RecordTime(9, 1_000))
+
+    def first_records_now(self, timestamps: Any, timeout_ms: float) -> Any:
+        self.calls.append(f"first {dict(timestamps)}")
+        return {p: RecordTime(at, at + 1) if at else None for p, at in timestamps.items()}
+
+    def first_records_soon(self, timestamps: Any, timeout_ms: float) -> Any:
+        told = self.first_records_now(timestamps, timeout_ms)
+        return lambda: told
+
+
+def log_ends(members: Any, **more: str) -> LogEnds:
+    return LogEnds(options(**more), members, SimpleNamespace())  # type: ignore[arg-type]
+
+
+def record_times(members: Any = None, ends: Any = None) -> RecordTimes:
+    given = options(maxTaskIdleMs="0")
+    return RecordTimes(given, QueryState(given), members or Members(), ends)
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"maxTaskIdleMs": "-1"}, {"maxTaskIdleMs": "0"}])
+def test_nobody_asks_for_the_latest_records_without_need(more: dict[str, str]) -> None:
+    members = Members()
+    log_ends(members, **more).end_offsets([P])
+    assert members.calls == ["ends"]
+
+
+def test_the_latest_records_are_asked_for_before_the_ends() -> None:
+    members = Members()
+    ends = log_ends(members, maxTaskIdleMs="1000")
+    ends.end_offsets([P])
+    assert members.calls == ["latest", "ends"]
+    assert record_times(ends=ends).newest() == {P: RecordTime(9, 1_000)}
+
+
+def test_old_brokers_are_asked_once() -> None:
+    members = Members()
+    members.old_brokers = True
+    ends = log_ends(members, maxTaskIdleMs="1000")
+    ends.end_offsets([P])
+    ends.end_offsets([P, Q])
+    assert members.calls == ["latest", "ends", "ends"]
+    assert record_times(ends=ends).newest() == {}
+
+
+def test_first_records_are_told() -> None:
+    assert record_times().first_at({P: 5, Q: 0}) == {P: RecordTime(5, 6), Q: None}
+
+
+def test_what_was_prepared_is_not_asked_again_but_where_there_was_no_record() -> None:
+    members = Members()
+    times = record_times(members)
+    times.prepare({P: 5, Q: 0, R: 7}, newest=False)
+    members.calls.clear()
+    told = times.first_at({P: 5, Q: 0, R: 8})
+    assert told == {P: RecordTime(5, 6), Q: None, R: RecordTime(8, 9)}
+    assert members.calls == [f"first { ({Q: 0, R: 8}) }"]
+    members.calls.clear()
+    times.first_at({P: 5})
+    assert members.calls == [f"first { ({P: 5}) }"], "it was for one batch"
+
+
+def test_what_is_prepared_for_nobody_is_dropped() -> None:
+    members = Members()
+    times = record_times(members)
+    times.prepare({P: 5}, newest=False)
+    times.prepare({}, newest=False)
+    members.calls.clear()
+    times.first_at({P: 5})
+    assert members.calls == [f"first { ({P: 5}) }"]
+
+
+def test_the_latest_records_are_told_anew_when_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_ends_module, "END_OFFSETS_MAX_AGE_S", -1.0)
+    members = Members()
+    ends = log_ends(members, maxTaskIdleMs="1000")
+    ends.end_offsets([P])
+    members.calls.clear()
+    ends.end_offsets([P])
+    assert members.calls == ["ends"]
+    record_times(members, ends).prepare({}, newest=True)
+    ends.end_offsets([P])
+    assert members.calls == ["ends", "latest", "ends"]
+    members.calls.clear()
+    ends.end_offsets([P, Q])
+    assert members.calls == ["latest", "ends"], "nobody has told of one of them"
+    monkeypatch.setattr(log_ends_module, "_LATEST_MAX_AGE_S", -1.0)
+    members.calls.clear()
+    ends.end_offsets([P])
+    assert members.calls == ["latest", "ends"], "too old"
+
+
+# -- records that are read ------------------------------------------------------------------------
+
+
+class Fetcher:
+    """Reads three records of each range; of some it raises."""
+
+    failing: dict[int, Exception]
+    opened: int
+
+    def __init__(self, client_config: Any, **settings: Any) -> None:
+        assert settings["retry_timeout_ms"] <= 5_000
+        type(self).opened += 1
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
+        for one in ranges:
+            if one.partition in self.failing:
+                raise self.failing[one.partition]
+            for offset in range(one.start, min(one.end, one.start + 3)):
+                at = datetime.datetime.fromtimestamp(offset, datetime.timezone.utc)
+                row = {"offset": offset, "timestamp": at, "value": b"x" * 2_000_000}
+                yield one, pa.RecordBatch.from_pylist([row], record_schema(False))
+
+    def close(self) -> None:
+        type(self).opened -= 1
+
+
+@pytest.fixture
+def fetcher(monkeypatch: pytest.MonkeyPatch) -> type[Fetcher]:
+    Fetcher.failing, Fetcher.opened = {}, 0
+    monkeypatch.setattr(fetcher_module, "RangeFetcher", Fetcher)
+    return Fetcher
+
+
+def a_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
+    return OffsetRange(partition.topic, partition.partition, start, end)
+
+
+def test_rows_of_short_ranges_and_the_first_part_of_a_long_one(fetcher: type[Fetcher]) -> None:
+    rows = record_times().rows({P: a_range(P, 5, 7), Q: a_range(Q, 0, 1_000)})
+    assert rows[P] == Rows([5, 6], [5_000, 6_000], 7)
+    assert rows[Q] == Rows([0, 1, 2], [0, 1_000, 2_000], 3)
+    assert fetcher.opened == 0
+
+
+@pytest.mark.parametrize("error", [DataLossError("gone"), CorruptRecordError("t", 0, 5, "damaged")])
+def test_what_is_gone_or_damaged_has_no_rows(
+    fetcher: type[Fetcher], error: KafkaRebalanceError
+) -> None:
+    fetcher.failing = {0: error}
+    rows = record_times().rows({P: a_range(P, 5, 7), Q: a_range(Q, 1, 2)})
+    assert rows == {P: Rows((), (), 7), Q: Rows([1], [1_000], 2)}
+    assert fetcher.opened == 0
+
+
+def test_what_is_not_told_is_left_out_and_what_is_not_allowed_is_said(
+    fetcher: type[Fetcher],
+) -> None:
+    fetcher.failing = {0: KafkaRebalanceError("no progress")}
+    rows = record_times().rows({P: a_range(P, 5, 7), Q: a_range(Q, 1, 2)})
+    assert rows.keys() == {Q}
+    fetcher.failing = {0: AuthorizationError("READ")}
+    with pytest.raises(AuthorizationError):
+        record_times().rows({P: a_range(P, 5, 7)})
+
+
+# -- what is awaited ------------------------------------------------------------------------------
+
+
+class Owned:
+    """What the members own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, members: Members) -> None:
+        monkeypatch.setattr(awaited_partitions, "_SETTLED_FOR_S", 0.0)
+        self.state = QueryState(options())
+        self.time = 0.0
+        self.members = members
+        self._awaited = AwaitedPartitions(self.state, members, lambda: self.time)  # type: ignore
+
+    def own(self, *partitions: TopicPartition) -> None:
+        with self.state as state:
+            owned = state.assignment.partitions
+            list(owned.pop(0, list(owned.all())))
+            for partition in partitions:
+                owned.add(partition, OwnedPartition(0, 1))
+                owned.start_at(partition, 10)
+
+    def start(self, partition: TopicPartition) -> None:
+        with self.state as state:
+            state.assignment.partitions.add(partition, OwnedPartition(0, 1))
+
+    def now(self) -> frozenset[TopicPartition]:
+        return self._awaited.now()
+
+
+def test_until_the_members_have_settled_all_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = Owned(monkeypatch, Members())
+    owned.members.settled = False
+    assert owned.now() == {P, Q, R}
+    owned.own(P)
+    assert owned.now() == {Q, R}
+    owned.members.settled = True
+    assert not owned.now(), "the others are another query's"
+
+
+def test_a_start_that_is_not_known_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = Owned(monkeypatch, Members())
+    owned.own(P)
+    owned.start(Q)
+    assert owned.now() == {Q}
+
+
+def test_what_a_member_may_not_hand_out_now_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = Owned(monkeypatch, Members())
+    owned.own(P, Q)
+    owned.members.certain = False
+    assert owned.now() == {P, Q}
+
+
+def test_what_leaves_one_member_may_come_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = Owned(monkeypatch, Members())
+    owned.own(P, Q)
+    assert not owned.now()
+    owned.own(P)
+    owned.members.settled = False
+    assert owned.now() == {Q}
+    owned.time = 9.0
+    assert owned.now() == {Q}
+    owned.time = 10.0
+    owned.now()
+    assert not owned.now(), "somebody keeps the group from settling"
+
+
+def test_what_leaves_the_only_member_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = Owned(monkeypatch, Members(count=1))
+    owned.own(P, Q)
+    owned.now()
+    owned.own(P)
+    owned.members.settled = False
+    assert not owned.now()
