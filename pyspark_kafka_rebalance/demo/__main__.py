@@ -13,7 +13,7 @@ from rich.console import Console
 from ..testing.ledger import read_ledger, tally
 from ..testing.rebalances.figures import deliveries_of, figures_of
 from ..testing.rebalances.scenario import Scenario, Settings
-from .command import kafka_topic_and_folder, positive, run_demo
+from .command import add_figures, kafka_topic_and_folder, run_demo
 from .picture import save_picture
 from .report import print_report, summary
 from .screen import Screen
@@ -38,27 +38,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="deferred (default): Spark queries with kafka_deferred; blocking: consumers that "
         "drain inside their rebalance listener",
     )
-    defaults = Settings()
-    parser.add_argument(
-        "--seconds-per-phase",
-        type=positive(float),
-        default=defaults.seconds_per_phase,
-        metavar="S",
-        help="calm before each change of the group (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--rate",
-        type=positive(int),
-        default=defaults.rate,
-        metavar="N",
-        help="records per second in total (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--partitions",
-        type=positive(int),
-        default=defaults.partitions,
-        metavar="N",
-        help="partitions of the topic, at least 3 (default: %(default)s)",
+    add_figures(
+        parser,
+        Settings(),
+        seconds_per_phase="calm before each change of the group",
+        rate="records per second in total",
+        partitions="partitions of the topic, at least 3",
     )
     parser.add_argument(
         "--picture",

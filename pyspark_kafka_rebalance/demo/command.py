@@ -20,7 +20,29 @@ from rich.console import Console
 from ..testing import KafkaCluster, LocalKafkaError, kafka_from_environment
 
 
-def positive(number: type[int] | type[float]) -> Any:
+def add_figures(parser: argparse.ArgumentParser, defaults: object, **meanings: str) -> None:
+    """Add an option for each of these settings: ``defaults`` has them as positive numbers."""
+    for name, meaning in meanings.items():
+        default = getattr(defaults, name)
+        counted = isinstance(default, int)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=_positive(type(default)),
+            default=default,
+            metavar="N" if counted else "S",
+            help=f"{meaning} (default: {default if counted else f'{default:g}'})",
+        )
+
+
+def add_outputs(parser: argparse.ArgumentParser, picture: Path, keep: str) -> None:
+    """Add ``--picture``, with its default, and ``--keep``, with what is kept."""
+    parser.add_argument(
+        "--picture", type=Path, default=picture, metavar="FILE", help="default: %(default)s"
+    )
+    parser.add_argument("--keep", action="store_true", help=f"keep {keep}")
+
+
+def _positive(number: type[int] | type[float]) -> Any:
     """For ``add_argument``'s ``type``."""
 
     def parse_positive(text: str) -> float:

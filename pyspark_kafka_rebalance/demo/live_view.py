@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,17 +19,27 @@ if TYPE_CHECKING:
 
 _PLAIN_LINE_EVERY_S = 3.0
 
+Status = TypeVar("Status")
 
-class LiveView(ABC):
+
+class LiveView(ABC, Generic[Status]):
     """Shows a demo while it runs; a context manager.
 
     Parameters
     ----------
     console : Console
         Where.
+    title : str
+        Above the table.
+    lines : callable
+        What there is to see right now, a line each, and what is written per second.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self, console: Console, title: str, lines: Callable[[], tuple[list[Status], float]]
+    ) -> None:
+        self._title = title
+        self._lines = lines
         self._console = console
         self._status = ""
         self._began = time.monotonic()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,25 +12,8 @@ from .live_view import LiveView
 COLOURS = {"A": "#3b78b8", "B": "#e08a1e", "C": "#3f9b5f"}
 
 
-class Screen(LiveView):
-    """Shows the readers, line by line.
-
-    Parameters
-    ----------
-    console : Console
-        Where.
-    title : str
-        Above the table.
-    lines : callable
-        The readers right now, and the produced records per second.
-    """
-
-    def __init__(
-        self, console: Console, title: str, lines: Callable[[], tuple[list[ReaderStatus], float]]
-    ) -> None:
-        self._title = title
-        self._lines = lines
-        super().__init__(console)  # which asks for the table
+class Screen(LiveView[ReaderStatus]):
+    """Shows the readers, line by line."""
 
     def line(self) -> str:
         """The readers that have something, in a line."""

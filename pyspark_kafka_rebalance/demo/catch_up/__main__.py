@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...testing.ledger import read_ledger
-from ..command import kafka_topic_and_folder, positive, run_demo
+from ..command import add_figures, add_outputs, kafka_topic_and_folder, run_demo
 from .course import LIVE, ORDERED, Outage, Settings
 from .figures import figures_of, histories_of
 from .picture import save_picture
@@ -30,43 +30,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "a backlog. KAFKA_BOOTSTRAP_SERVERS names a cluster to use; without it a broker is "
         "started.",
     )
-    defaults = Settings()
-    parser.add_argument(
-        "--backlog",
-        type=positive(int),
-        default=defaults.backlog,
-        metavar="N",
-        help="records produced while the queries are down (default: %(default)s)",
+    add_figures(
+        parser,
+        Settings(),
+        backlog="records produced while the queries are down",
+        rate="records per second all along, in total",
+        partitions="partitions of the topic",
+        seconds_of_calm="before the kill, and after the backlog",
     )
-    parser.add_argument(
-        "--rate",
-        type=positive(int),
-        default=defaults.rate,
-        metavar="N",
-        help="records per second all along, in total (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--partitions",
-        type=positive(int),
-        default=defaults.partitions,
-        metavar="N",
-        help="partitions of the topic (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds-of-calm",
-        type=positive(float),
-        default=defaults.seconds_of_calm,
-        metavar="S",
-        help="before the kill, and after the backlog (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        default=Path("artifacts", "catch-up.png"),
-        metavar="FILE",
-        help="default: %(default)s",
-    )
-    parser.add_argument("--keep", action="store_true", help="keep ledger, checkpoints and logs")
+    add_outputs(parser, Path("artifacts", "catch-up.png"), "ledger, checkpoints and logs")
     given = parser.parse_args(arguments)
     if given.backlog <= _THRESHOLD * given.partitions:
         parser.error(

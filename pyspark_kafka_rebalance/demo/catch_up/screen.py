@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -30,26 +27,10 @@ _NUMBERS = {
 _BAR, _WIDE = 24, 104
 
 
-class Screen(LiveView):
-    """Shows both queries, line by line.
+class Screen(LiveView[QueryStatus]):
+    """Shows both queries, line by line."""
 
-    Parameters
-    ----------
-    console : Console
-        Where.
-    title : str
-        Above the table.
-    lines : callable
-        The queries right now, and the produced records per second.
-    """
-
-    def __init__(
-        self, console: Console, title: str, lines: Callable[[], tuple[list[QueryStatus], float]]
-    ) -> None:
-        self._title = title
-        self._lines = lines
-        self._largest = 1
-        super().__init__(console)  # which asks for the table
+    _largest = 1  #: backlog so far
 
     def line(self) -> str:
         """Both queries in a line."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...testing import postgres_from_environment
-from ..command import kafka_topic_and_folder, positive, run_demo
+from ..command import add_figures, add_outputs, kafka_topic_and_folder, run_demo
 from .course import Fleet, Settings
 from .picture import save_picture
 from .report import print_report, summary
@@ -28,29 +28,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "and are killed. KAFKA_BOOTSTRAP_SERVERS and POSTGRES_URL name servers to use; without "
         "them a broker and a PostgreSQL are started.",
     )
-    defaults = Settings()
-    parser.add_argument(
-        "--rate",
-        type=positive(int),
-        default=defaults.rate,
-        metavar="N",
-        help="rows per second that are inserted and updated (default: %(default)s)",
+    add_figures(
+        parser,
+        Settings(),
+        rate="rows per second that are inserted and updated",
+        seconds_per_phase="calm after each change of the group",
     )
-    parser.add_argument(
-        "--seconds-per-phase",
-        type=positive(float),
-        default=defaults.seconds_per_phase,
-        metavar="S",
-        help="calm after each change of the group (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        default=Path("artifacts", "producers.png"),
-        metavar="FILE",
-        help="default: %(default)s",
-    )
-    parser.add_argument("--keep", action="store_true", help="keep the logs")
+    add_outputs(parser, Path("artifacts", "producers.png"), "the logs")
     return parser.parse_args(arguments)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,25 +13,8 @@ from .course import InstanceStatus
 COLOURS = {**READERS_COLOURS, "D": "#a8475e"}
 
 
-class Screen(LiveView):
-    """Shows the instances, line by line.
-
-    Parameters
-    ----------
-    console : Console
-        Where.
-    title : str
-        Above the table.
-    lines : callable
-        The instances right now, and the rows per second that the shop commits.
-    """
-
-    def __init__(
-        self, console: Console, title: str, lines: Callable[[], tuple[list[InstanceStatus], float]]
-    ) -> None:
-        self._title = title
-        self._lines = lines
-        super().__init__(console)  # which asks for the table
+class Screen(LiveView[InstanceStatus]):
+    """Shows the instances, line by line."""
 
     def line(self) -> str:
         """The instances that own something, in a line."""
