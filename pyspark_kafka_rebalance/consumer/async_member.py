@@ -86,7 +86,7 @@ class AsyncMember:
         await self._thread.in_turn(self._thread.opened().subscribe, topics, pattern, listener)
 
     async def pause(self, *partitions: TopicPartition) -> None:
-        """Fetch no more of these partitions; what was polled before is still returned."""
+        """Fetch no more of these; what the consumer's polls have brought is still returned."""
         await self._thread.in_turn(self._thread.opened().pause, *partitions)
 
     async def resume(self, *partitions: TopicPartition) -> None:

@@ -3,17 +3,19 @@
 What holds of the polls of an :class:`AsyncDeferredRevokeConsumer` holds of these: what a cancelled
 poll brought is returned by the next one, no poll begins before the result of the last is returned,
 and after a seek no record is returned that was polled before it.
+
+Nothing is kept here. ``async for`` takes one record after the other from the merge's buffers, on
+the event loop itself where the thread has nothing to do: what it has not returned is not handed
+out, and whoever polls next is given it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
 from .asynchronous import ITERATION_MS, AsyncDeferredRevokeConsumer
@@ -33,8 +35,8 @@ class AsyncTimestampOrderedRecords:
                 partition = TopicPartition(record.topic, record.partition)
                 consumer.commit_processed({partition: record.offset + 1})
 
-    ``async for`` asks for more when every record that it had has been through the loop's body: only
-    then is a requested revoke completed.
+    A requested revoke is completed once the record before has been through the loop's body. What
+    is buffered and not returned is not handed out: whoever polls next is given it, in whatever way.
 
     Parameters
     ----------
@@ -66,14 +68,11 @@ class AsyncTimestampOrderedRecords:
             partition_group,
             buffered_records_per_partition,
         )
-        self._iterated = OrderedPoll([])
-        self._seeks = 0  # before that poll
-        self._records: deque[Any] = deque()  # of _iterated, not returned yet
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> OrderedPoll:
-        """The next records; first those that ``async for`` polled and did not return.
+        """The next records; of a poll that was cancelled, its result.
 
-        With them comes all that poll has told: what is to be revoked, too.
+        What ``async for`` has learned of a rebalance is told before anything else happens.
 
         Parameters
         ----------
@@ -82,15 +81,13 @@ class AsyncTimestampOrderedRecords:
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        if self._records:
-            rest, self._records = list(self._records), deque()
-            result, seeks = replace(self._iterated, records=rest), self._seeks
-        else:
-            result, seeks = await self._next(timeout_ms, max_records)
+        poll = partial(self._ordered.poll, timeout_ms, max_records)
+        polled = await self._consumer.polled_by(poll, _has_records)
+        result: OrderedPoll = polled.result
         return replace(
             result,
-            records=self._consumer.without_sought(result.records, seeks),
-            catch_up=self._consumer.gaps_without_sought(result.catch_up, seeks),
+            records=self._consumer.without_sought(result.records, polled.seeks),
+            catch_up=self._consumer.gaps_without_sought(result.catch_up, polled.seeks),
         )
 
     async def poll_arrow(
@@ -110,13 +107,9 @@ class AsyncTimestampOrderedRecords:
         ------
         OptionError
             A deserializer is configured: the columns hold bytes.
-        IllegalStateError
-            Records that ``async for`` has polled are to be returned first, by itself or by `poll`.
         """
-        if self._records:
-            raise IllegalStateError("records that async for has polled are to be returned first")
         poll = partial(self._ordered.poll_arrow, timeout_ms, max_records, include_headers)
-        polled = await self._consumer.polled_by(poll, lambda result: _is_ordered(result, False))
+        polled = await self._consumer.polled_by(poll, _has_a_table)
         result: OrderedPoll = polled.result
         return replace(
             result,
@@ -128,27 +121,17 @@ class AsyncTimestampOrderedRecords:
         return self
 
     async def __anext__(self) -> Any:
-        if not self._consumer._thread.closing:
-            self._consumer._thread.opened().refuse_iteration_of_two()
-        while not self._consumer._thread.closing:
-            while self._records:
-                record = self._records.popleft()
-                if self._consumer.without_sought([record], self._seeks):
-                    return record
-            self._iterated, self._seeks = await self._next(ITERATION_MS, None)
-            self._records.extend(self._iterated.records)
-        raise StopAsyncIteration
+        poll = partial(self._ordered.poll_next, ITERATION_MS)
+        return await self._consumer.next_record(poll, _has_records, self._ordered.next_buffered)
 
     def buffered(self, partition: TopicPartition) -> int:
         """How many records of it are read ahead and not returned."""
         return self._ordered.buffered(partition)
 
-    async def _next(self, timeout_ms: float, max_records: int | None) -> tuple[OrderedPoll, int]:
-        poll = partial(self._ordered.poll, timeout_ms, max_records)
-        polled = await self._consumer.polled_by(poll, lambda result: _is_ordered(result, True))
-        return polled.result, polled.seeks
+
+def _has_records(result: Any) -> bool:
+    return isinstance(result, OrderedPoll) and isinstance(result.records, list)
 
 
-def _is_ordered(result: Any, of_records: bool) -> bool:
-    """Whether a poll in order brought this: records, or a table."""
-    return isinstance(result, OrderedPoll) and isinstance(result.records, list) == of_records
+def _has_a_table(result: Any) -> bool:
+    return isinstance(result, OrderedPoll) and not isinstance(result.records, list)

@@ -7,9 +7,10 @@ polls brought, and which of that a seek has made obsolete. The rest only goes th
 Invariants:
  1. The event loop itself calls only what is safe, and never waits, while a poll runs: commits and
     what tells how things stand.
- 2. What a poll brought is returned exactly once: that of a cancelled poll by the next poll.
- 3. No poll begins before the result of the last is returned. A revoke is therefore never completed
-    before somebody had the chance to delay it.
+ 2. What a poll brought is returned exactly once: that of a cancelled poll by the next poll, and so
+    what an iteration left of it. It is kept in one place, here, whoever polls.
+ 3. No poll begins before the result of the last is returned, to its last record. A revoke is
+    therefore never completed before somebody had the chance to delay it.
  4. After a seek no record is returned that was polled before it. Nobody will say that such a record
     is processed: it counts as that where the seek skipped it, else it is polled again.
 """
@@ -93,7 +94,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         self._thread = ConsumerThread(partial(DeferredRevokeConsumer, *topics, **config))
         self._one_poll = asyncio.Lock()
         self._iterated = _Polled(PollResult(), 0)
-        self._records: deque[Any] = deque()  # of _iterated, not returned yet
+        self._records: deque[Any] = deque()  # of _iterated, not returned yet, whoever iterates
 
         # Written by the consumer's thread only.
         self._seeks = 0
@@ -158,12 +159,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        self._thread.opened()
-        if self._records:
-            rest, self._records = self._records, deque()
-            result = replace(self._iterated.result, records=_by_partition(rest))
-            return self._without_sought(_Polled(result, self._iterated.seeks))
-        return self._without_sought(await self._next_poll(timeout_ms, max_records))
+        poll = partial(self._thread.opened().poll_with_rebalance, timeout_ms, max_records)
+        return self._without_sought(await self.polled_by(poll, _is_own))
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -175,35 +172,87 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         return self
 
     async def __anext__(self) -> Any:
-        if not self._thread.closing:
-            self._thread.opened().refuse_iteration_of_two()
-        while not self._thread.closing:
-            while self._records:
-                record = self._records.popleft()
-                if self.without_sought([record], self._iterated.seeks):
-                    return record
-            polled = await self._next_poll(ITERATION_MS, None)
-            self._iterated = polled
-            self._records.extend(r for records in polled.result.records.values() for r in records)
-        raise StopAsyncIteration
+        if self._thread.closing:
+            raise StopAsyncIteration
+        poll = partial(self._thread.opened().poll_with_rebalance, ITERATION_MS)
+        return await self.next_record(poll, _is_own)
 
     def wakeup(self) -> None:
         """End the poll under way early, if there is one."""
         self._thread.wakeup()
 
-    async def _next_poll(self, timeout_ms: float, max_records: int | None) -> _Polled:
+    # -- for whoever polls and iterates, in this way or another ------------------------------------
+
+    async def next_record(
+        self,
+        poll: Callable[[], Any],
+        is_of_it: Callable[[Any], bool],
+        buffered: Callable[[], Any] = lambda: None,
+    ) -> Any:
+        """The next record of an iteration; StopAsyncIteration once the consumer is being closed.
+
+        Parameters
+        ----------
+        poll, is_of_it : callable
+            As for `polled_by`.
+        buffered : callable
+            Hands out the next record where no poll is needed for that; never waits.
+        """
+        if self._thread.closing:
+            raise StopAsyncIteration
         consumer = self._thread.opened()
-        poll = partial(consumer.poll_with_rebalance, timeout_ms, max_records)
-        return await self.polled_by(poll, lambda result: isinstance(result, PollResult))
+        consumer.refuse_iteration_of_two()
+
+        def poll_on() -> Any:
+            consumer._polls.told_in_passing(False)  # its records have been through the loop's body
+            return poll()
+
+        while not self._thread.closing:
+            self._refuse_others(is_of_it)
+            while self._records:
+                record = self._records.popleft()
+                if self.without_sought([record], self._iterated.seeks):
+                    return record
+            at_once = self._thread.idle and self._thread.polling is None
+            if at_once and (record := buffered()) is not None:
+                return record
+            self._iterated = await self.polled_by(poll_on, is_of_it)
+            self._records.extend(_in_a_row(self._iterated.result.records))
+            consumer._polls.told_in_passing(True)
+        raise StopAsyncIteration
+
+    def _refuse_others(self, is_of_it: Callable[[Any], bool]) -> None:
+        if self._records and not is_of_it(self._iterated.result):
+            raise IllegalStateError(
+                "records that async for has polled in another way are to be returned first, "
+                "by that or by a poll of the same kind"
+            )
 
     async def polled_by(self, poll: Callable[[], Any], is_of_it: Callable[[Any], bool]) -> _Polled:
-        """Wait for the poll under way, or begin this one; for what polls in another way.
+        """Wait for the poll under way, or begin this one; first what an iteration left of one.
 
-        IllegalStateError where one of another kind was cancelled, and its result not returned: one
-        that is not of this poll.
+        Parameters
+        ----------
+        poll : callable
+            On the consumer's thread.
+        is_of_it : callable
+            Whether a result is one that this poll could have brought.
+
+        Raises
+        ------
+        IllegalStateError
+            A poll of another kind was cancelled, or iterated, and its result is not returned.
         """
         async with self._one_poll:
             consumer = self._thread.opened()
+            self._refuse_others(is_of_it)
+            if self._records:
+                rest, self._records = list(self._records), deque()
+                consumer._polls.told_in_passing(False)  # it comes with them
+                result = self._iterated.result
+                own = isinstance(result.records, dict)
+                result = replace(result, records=_by_partition(rest) if own else rest)
+                return replace(self._iterated, result=result)
             polling = self._thread.polling
             if polling is None:
 
@@ -330,6 +379,16 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
 
 def _partition_of(record: Any) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
+
+
+def _is_own(result: Any) -> bool:
+    return isinstance(result, PollResult)
+
+
+def _in_a_row(records: dict[TopicPartition, list[Any]] | list[Any]) -> Iterable[Any]:
+    if isinstance(records, dict):
+        return (record for found in records.values() for record in found)
+    return records
 
 
 def _by_partition(records: Iterable[Any]) -> dict[TopicPartition, list[Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ class ConsumerThread:
         self._make = make
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-consumer")
         self._started = False
+        self._outstanding: set[Future[Any]] = set()
         self._closing: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
@@ -91,9 +92,19 @@ class ConsumerThread:
         if self.consumer is not None and self.polling is not None:
             self.consumer.wakeup()
 
+    @property
+    def idle(self) -> bool:
+        """Whether the thread has nothing to do: then the loop itself may have the consumer do what
+        never waits, since nobody but the loop gives the thread more.
+        """
+        return not self._outstanding
+
     def submit(self, function: Callable[[], Answer]) -> asyncio.Future[Answer]:
         """Run on the consumer's thread, after what was called before."""
-        return asyncio.wrap_future(self._thread.submit(function))
+        submitted = self._thread.submit(function)
+        self._outstanding.add(submitted)
+        submitted.add_done_callback(self._outstanding.discard)  # before the loop is told
+        return asyncio.wrap_future(submitted)
 
     async def in_turn(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         """Run on the consumer's thread, after what was called before; a poll ends early for it.

@@ -143,19 +143,27 @@ class TimestampOrderedRecords:
         if self._consumer._catching_up is not None:
             self._consumer.refuse_iteration_of_two()
         consumer, ends_at = self._consumer, None
-        self._begin(ReadableRecords, RecordGroup)
         while not is_closed(consumer):
+            if (record := self.next_buffered()) is not None:
+                return record
             now = time.monotonic()
-            if not self._due and not self._ahead.dirty and now - self._polled_at < _POLL_EVERY_S:
-                record = self._take_one(now)
-                if record is not None:
-                    return record
             if ends_at is None:
                 ends_at = now + consumer.config["consumer_timeout_ms"] / 1000
             elif now >= ends_at:
                 break
             self._read(ends_at, consumer.config["max_poll_records"])
         raise StopIteration
+
+    def next_buffered(self) -> Any:
+        """The next record, if it is buffered and its turn; asks nobody, and waits for nothing.
+
+        None if there is none, or if a poll is to look at the rebalance or to fetch more first.
+        """
+        self._begin(ReadableRecords, RecordGroup)
+        now = time.monotonic()
+        if self._due or self._ahead.dirty or now - self._polled_at >= _POLL_EVERY_S:
+            return None
+        return self._take_one(now)
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> OrderedPoll:
         """The next records, at most ``max_poll_records`` unless told otherwise.
@@ -171,6 +179,13 @@ class TimestampOrderedRecords:
             Default: ``max_poll_records``. Of backlogs that are read beside, as many come on top.
         """
         number = max_records or self._consumer.config["max_poll_records"]
+        return self._poll_records(timeout_ms, number, number)
+
+    def poll_next(self, timeout_ms: float) -> OrderedPoll:
+        """As ``poll``, of one record at most, with others buffered for ``next_buffered``."""
+        return self._poll_records(timeout_ms, 1, self._consumer.config["max_poll_records"])
+
+    def _poll_records(self, timeout_ms: float, number: int, read: int) -> OrderedPoll:
         self._begin(ReadableRecords, RecordGroup)
 
         def take() -> list[Any]:
@@ -179,7 +194,7 @@ class TimestampOrderedRecords:
                 found.append(record)
             return found
 
-        return self._poll(take, len, timeout_ms, number)
+        return self._poll(take, len, timeout_ms, read)
 
     def _take_one(self, now: float) -> Any:
         """The next record that may be returned now, handed out; None if there is none."""

@@ -4,7 +4,7 @@ One at a time, on the thread that polls; a wakeup may come from any.
 
 Invariants:
  1. No turn of the rebalance begins before somebody was told of the last one. What a poll that
-    raised has not told, the next one tells.
+    raised has not told, the next one tells; also what only an iteration was told.
  2. A poll that has something to tell of the rebalance waits no longer, and tells it: a record that
     cannot be read is met again by a later poll.
 """
@@ -99,6 +99,7 @@ class Polls:
         self._metadata_of = metadata_of
         self._catching_up = catching_up
         self._untold = False  # while a poll runs, and after it if it raised
+        self._told_in_passing = False
 
     def poll(
         self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
@@ -136,9 +137,16 @@ class Polls:
         self._untold = False
         return self._result({}, {})
 
+    def told_in_passing(self, was: bool) -> None:
+        """Whether only an iteration was told of the last turn, whose loop may have been left.
+
+        Then the next poll tells of it, unless it is the iteration's.
+        """
+        self._told_in_passing = was
+
     def forget_all(self) -> None:
         """Nothing is assigned any more, and there is nothing to tell of it."""
-        self._untold = False
+        self._untold = self._told_in_passing = False
         self._ends.collect(())
 
     def _is_by_hand(self, timeout_ms: float) -> bool:
@@ -230,13 +238,13 @@ class Polls:
             end_iteration(self._consumer)
 
     def _take_untold(self) -> PollResult | None:
-        """What the last poll learned and did not return, because it raised; None if nothing.
+        """What the last poll learned and nobody who polls was told; None if nothing.
 
         No other turn begins before that is told: it would complete revokes that nobody could delay.
         """
-        if not self._untold:
+        if not (self._untold or self._told_in_passing):
             return None
-        self._untold = False
+        self._untold = self._told_in_passing = False
         result = self._result({}, {})
         tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
         return result if tells else None

@@ -203,16 +203,176 @@ def test_tables_come_in_order_also_of_cancelled_polls_and_after_a_seek(
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
 
+async def broken_off(
+    consumer: AsyncDeferredRevokeConsumer, found: list[int], count: int
+) -> AsyncTimestampOrderedRecords:
+    """An iteration that returned so many records, and has polled more."""
+    ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+    async for record in ordered:
+        found.append(int(record.value))
+        consumer.processed(TopicPartition(record.topic, record.partition), record.offset)
+        if len(found) == count:
+            break
+    assert sum(ordered.buffered(partition) for partition in consumer.assignment())
+    return ordered
+
+
+def test_what_async_for_has_not_returned_is_not_handed_out(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            await broken_off(consumer, [], 10)
+            partitions = [TopicPartition(topic, n) for n in range(2)]
+            assert consumer.unprocessed() == frozenset()
+            assert [await consumer.position(partition) for partition in partitions] == [5, 5]
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_the_consumer_s_own_polls_return_what_async_for_has_left(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    """It belonged to the iteration alone, and the polls went on behind it."""
+
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            found: list[int] = []
+            await broken_off(consumer, found, 10)
+            while len(found) < 400:
+                records = await consumer.poll(1_000)
+                found += [int(record.value) for each in records.values() for record in each]
+            assert sorted(found) == list(range(400))
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_another_iteration_goes_on_in_order_where_the_last_was_left(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            found: list[int] = []
+            for count in range(40, 401, 40):
+                async for record in AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0):
+                    found.append(int(record.value))
+                    partition = TopicPartition(record.topic, record.partition)
+                    consumer.commit_processed({partition: record.offset + 1})
+                    if len(found) == count:
+                        break
+            assert found == list(range(400))
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_nothing_comes_of_a_partition_that_was_given_away_since_the_iteration_was_left(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    """Its new owner had delivered these records, too, and those that stayed came out of order."""
+
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            found: list[int] = []
+            ordered = await broken_off(consumer, found, 10)
+            async with started(kafka, group_id, topic) as other:
+                of_other: list[int] = []
+                while not other.assignment():
+                    for partition, records in (await consumer.poll(100, max_records=1)).items():
+                        found += [int(record.value) for record in records]
+                        consumer.commit_processed({partition: records[-1].offset + 1})
+                    await other.poll(0)
+                (moved,) = other.assignment()
+                while len(of_other) < 200 - sum(n % 2 == moved.partition for n in found):
+                    records = await other.poll(1_000)
+                    of_other += [int(r.value) for each in records.values() for r in each]
+                while len(found) + len(of_other) < 400:
+                    found.append(int((await anext(ordered)).value))
+                assert sorted(found + of_other) == list(range(400))
+                for partition in range(2):
+                    own = [n for n in found if n % 2 == partition]
+                    assert own == sorted(own)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_what_is_left_of_a_paused_partition_comes_when_it_is_resumed(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            found: list[int] = []
+            ordered = await broken_off(consumer, found, 10)
+            await consumer.pause(TopicPartition(topic, 0))
+            found += [int((await anext(ordered)).value) for _ in range(195)]
+            assert found[10:] == list(range(11, 400, 2))
+            await consumer.resume(TopicPartition(topic, 0))
+            found += [int((await anext(ordered)).value) for _ in range(195)]
+            assert found[205:] == list(range(10, 400, 2))
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_what_async_for_of_a_cancelled_poll_has_left_the_next_poll_returns(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            found: list[int] = []
+            ordered = await broken_off(consumer, found, 1)
+            while True:
+                polling = asyncio.create_task(ordered.poll(10_000, max_records=30))
+                await asyncio.sleep(0)
+                polling.cancel()
+                await asyncio.wait([polling])
+                found.append(int((await anext(ordered)).value))
+                if consumer._records:
+                    break
+            for poll in (consumer.poll, ordered.poll_arrow):
+                with pytest.raises(IllegalStateError, match="returned first"):
+                    await poll(100)
+            another = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            while len(found) < 400:
+                found += [int(record.value) for record in (await another.poll(1_000)).records]
+            assert found == list(range(400))
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def test_what_the_consumer_s_own_async_for_has_left_is_to_be_returned_before_an_order_begins(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    """The merge began behind it: nobody was ever given it."""
+
+    async def run() -> None:
+        async with started(kafka, group_id, topic) as consumer:
+            found = []
+            async for record in consumer:
+                found.append(int(record.value))
+                if len(found) == 10:
+                    break
+            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+            for poll in (ordered.poll, ordered.poll_arrow, ordered.__anext__):
+                with pytest.raises(IllegalStateError, match="returned first"):
+                    await poll()
+            records = await consumer.poll()
+            found += [int(r.value) for each in records.values() for r in each]
+            assert len(found) > 10
+            async for record in ordered:
+                found.append(int(record.value))
+                if len(found) == 400:
+                    break
+            assert sorted(found) == list(range(400))
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
 def test_what_async_for_has_polled_is_not_left_out_of_a_table(
     kafka: LocalKafka, topic: str, group_id: str
 ) -> None:
     async def run() -> None:
         async with started(kafka, group_id, topic) as consumer:
-            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
-            found = [int((await anext(aiter(ordered))).value)]
-            with pytest.raises(IllegalStateError, match="async for"):
-                await ordered.poll_arrow()
-            found += [int(record.value) for record in (await ordered.poll()).records]
+            found: list[int] = []
+            ordered = await broken_off(consumer, found, 10)
             while len(found) < 400:
                 found += map(int, (await ordered.poll_arrow(1_000)).records["value"].to_pylist())
             assert found == list(range(400))
