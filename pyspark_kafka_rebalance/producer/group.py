@@ -140,7 +140,7 @@ class ProducerGroup(GroupStatus):
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         standby_s = _STANDBY_AFTER_INTERVALS * self._options.heartbeat_interval_ms / 1000
         joined_at: float | None = None
-        with self._membership:
+        with self._membership.being_called:
             while deadline is None or time.monotonic() < deadline:
                 self._membership.raise_failure()
                 if joined_at is None and self._membership.has_joined:
@@ -223,7 +223,7 @@ class ProducerGroup(GroupStatus):
         """
         if self._closed or not self._started:
             self._refuse()
-        with self._membership:  # metadata, or room for the record, may take long
+        with self._membership.being_called:  # metadata, or room for the record, may take long
             if self._serializes:
                 key, value = self._options.serialized(topic, headers, key, value)
             future = self._transactions.send(

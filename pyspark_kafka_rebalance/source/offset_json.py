@@ -38,8 +38,9 @@ Version 1 had, as ``unacknowledged``, only those positions that the group had no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Any
 
 from kafka.structs import TopicPartition
@@ -104,14 +105,10 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
 
 
 def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
-    by_topic: dict[str, dict[str, list[int]]] = {}
-    for partition in sorted(ranges):
-        handed = ranges[partition]
-        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = [
-            handed.start,
-            handed.end,
-        ]
-    return by_topic
+    return {
+        topic: {str(p.partition): [(handed := ranges[p]).start, handed.end] for p in partitions}
+        for topic, partitions in _of_topics(ranges)
+    }
 
 
 def _pieces(
@@ -121,17 +118,21 @@ def _pieces(
 
 
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
-    by_topic: dict[str, dict[str, Any]] = {}
-    for partition in sorted(values):
-        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]
-    return by_topic
+    return {
+        topic: {str(p.partition): values[p] for p in partitions}
+        for topic, partitions in _of_topics(values)
+    }
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic
+    return {topic: [p.partition for p in found] for topic, found in _of_topics(partitions)}
+
+
+def _of_topics(
+    partitions: Iterable[TopicPartition],
+) -> Iterator[tuple[str, Iterable[TopicPartition]]]:
+    """The topics by name, with the partitions of each by number."""
+    return groupby(sorted(partitions), key=attrgetter("topic"))
 
 
 def parse_offset(value: Any) -> StreamOffset:

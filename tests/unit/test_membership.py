@@ -1021,6 +1021,23 @@ def test_a_trigger_proves_every_batch_of_a_run_that_tracks_its_progress_itself(
     assert query.group.committed == {P: 150}
 
 
+def test_what_was_acknowledged_since_the_last_look_is_not_committed_once_more(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[TopicPartition, int]] = []
+    real = FakeMember.commit_processed
+
+    def noted(member: FakeMember, offsets: Mapping[TopicPartition, int]) -> None:
+        said.append(dict(offsets))
+        real(member, offsets)
+
+    monkeypatch.setattr(FakeMember, "commit_processed", noted)
+    query.membership.proofs.committed(query.read(P, 100, 150))
+    query.rounds(3)
+    assert not query.membership.commits.are_open()
+    assert said == [{P: 150}]
+
+
 def test_async_progress_tracking_commits_what_spark_commits_and_nothing_ahead(
     query: Query,
 ) -> None:

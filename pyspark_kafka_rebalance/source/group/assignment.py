@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 
 from kafka.structs import TopicPartition
@@ -80,7 +81,8 @@ class QueryAssignment:
 
     def assign(self, member: int, generation: int, partitions: Collection[TopicPartition]) -> None:
         """The group gives partitions to a member; their start is still to be found out."""
-        for partition in partitions:
+        # In order, in which they are planned and told from then on, with each batch anew.
+        for partition in sorted(partitions):
             read = partition in self._unflushed
             self.partitions.add(partition, OwnedPartition(member, generation, read=read))
             self.events.add("assigned", partition, generation)
@@ -164,15 +166,12 @@ class QueryAssignment:
             Parts of gaps, decided likewise; ``batches`` tells which were allowed.
         """
         owned, revoking = self.partitions.all(), self.partitions.revoking()
-        sure: dict[int, bool] = {}
+        certain = cache(certain)
 
         def allowed(partition: TopicPartition) -> OwnedPartition | None:
             own = owned.get(partition)
-            if own is None or partition in revoking:
-                return None
-            if own.member not in sure:
-                sure[own.member] = certain(own.member)
-            return own if sure[own.member] else None
+            may = own is not None and partition not in revoking and certain(own.member)
+            return own if may else None
 
         ranges = {}
         for partition, handed in planned.items():

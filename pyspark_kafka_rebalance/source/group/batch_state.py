@@ -97,7 +97,7 @@ def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchSt
     owned = state.assignment.partitions.all()
     return BatchState(
         generations=state.generations,
-        member_of={p: owned[p].member for p in ranges if p in owned},
+        member_of={p: own.member for p in ranges if (own := owned.get(p)) is not None},
         revoking=state.assignment.partitions.revoking(),
         lost=frozenset(),
         imported=state.starts.imported,

@@ -143,8 +143,13 @@ class GroupCommits:
         return client.topic_ids(topics)
 
     def commit(self) -> bool:
-        """Commit what is proven and note what is acknowledged; whether something is still open."""
+        """Note what is acknowledged, and commit what else is proven; whether anything was open."""
         doubtful = self._deletions.in_doubt
+        with self._state as state:
+            open_before = state.assignment.commits.by_member()
+        # First, or all that was answered since the last look would be committed once more.
+        for index, behind in open_before.items():
+            self._note_acknowledged(index, behind.keys() - doubtful)
         with self._state as state:
             commits = state.assignment.commits.by_member()
             remaining = (
@@ -162,9 +167,7 @@ class GroupCommits:
                     member.commit_processed(offsets)
             except PartitionsLostError as error:
                 log.info("not committed: %s", error)  # the next poll_membership tells of the loss
-                continue
-            self._note_acknowledged(index, offsets)
-        return bool(commits)
+        return bool(open_before)
 
     def finish(self) -> None:
         """What stop() can still do: the last batch if the commit log has it, then drain."""

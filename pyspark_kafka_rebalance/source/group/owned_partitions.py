@@ -104,12 +104,14 @@ class OwnedPartitions:
 
     def plannable(self) -> dict[TopicPartition, int]:
         """The positions of the partitions that may get a new range."""
-        revoking = self._revoking
-        return {
+        plannable = {
             partition: owned.position
             for partition, owned in self._owned.items()
-            if owned.position is not None and partition not in revoking
+            if owned.position is not None
         }
+        for partition in self._revoking:
+            plannable.pop(partition, None)
+        return plannable
 
     def unpositioned(self) -> dict[int, list[TopicPartition]]:
         """Newly assigned partitions whose start is still to be found out, by member."""

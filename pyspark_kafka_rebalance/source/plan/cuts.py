@@ -104,7 +104,7 @@ class WithinLogs(_Cut):
 
     def cut(self, draft: Draft) -> Gone | None:
         """Gone, if a position lies past the end of its log."""
-        draft.postpone(p for p in draft.positions if p not in draft.ends)
+        draft.postpone(draft.positions.keys() - draft.ends.keys())
         positions = draft.positions if self._run is None else self._run.not_at_end(draft.positions)
         if beyond := find_beyond_end(positions, draft.ends):
             known = self._high_watermarks({p: at for p, at, _ in beyond})

@@ -57,11 +57,8 @@ def find_beyond_end(
     list of BeyondEnd
         By topic and partition.
     """
-    return sorted(
-        BeyondEnd(partition, position, end_offsets[partition])
-        for partition, position in positions.items()
-        if end_offsets.get(partition, position) < position
-    )
+    beyond = [p for p, position in positions.items() if end_offsets.get(p, position) < position]
+    return [BeyondEnd(p, positions[p], end_offsets[p]) for p in sorted(beyond)]
 
 
 def find_data_loss(

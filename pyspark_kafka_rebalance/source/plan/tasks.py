@@ -7,7 +7,7 @@ alone: a replay makes the same tasks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -102,21 +102,22 @@ def group_into_tasks(
     below, revoking = lost_below or {}, offset.revoking
 
     def task_ranges(
-        partitions: Iterable[TopicPartition], generation: int | None
+        ranges: Mapping[TopicPartition, OffsetRange], generation: int | None
     ) -> list[TaskRange]:
-        found = {
-            p: TaskRange(offset.ranges[p], generation, p in revoking, below.get(p, 0))
-            for p in partitions
-        }
+        found = [
+            TaskRange(handed, generation, p in revoking, below.get(p, 0))
+            for p, handed in ranges.items()
+        ]
         if not owed:
-            return list(found.values())
-        return [part for p, one in found.items() for part in _marked(one, owed.get(p))]
+            return found
+        marked = zip(ranges, found, strict=True)
+        return [part for p, one in marked for part in _marked(one, owed.get(p))]
 
     tasks: list[list[TaskRange]] = [[] for _ in range(readers)]
     ownerless = dict(offset.ranges)
     crowded: list[list[TaskRange]] = []
     for index, member in enumerate(offset.members):
-        owned = [p for p in sorted(member.partitions) if ownerless.pop(p, None) is not None]
+        owned = {p: ownerless.pop(p) for p in sorted(member.partitions) if p in ownerless}
         ranges = task_ranges(owned, member.generation)
         if member.generation == DEFAULT_GENERATION_ID:
             crowded += [[one] for one in ranges]
@@ -124,7 +125,7 @@ def group_into_tasks(
             tasks[index] = ranges
         else:
             crowded.append(ranges)
-    crowded += [[one] for one in task_ranges(sorted(ownerless), None)]
+    crowded += [[one] for one in task_ranges(dict(sorted(ownerless.items())), None)]
     if crowded:
         _even_out(tasks, crowded)
     planned = [ReadTask(tuple(ranges)) for ranges in tasks if ranges]
