@@ -135,6 +135,30 @@ def test_a_commit_holds_no_revoke_up_whose_topic_is_there_again_at_once(
     assert len(refused) <= 3
 
 
+@pytest.mark.parametrize("unread", [0, 20])
+def test_records_of_a_topic_that_is_there_again_at_once_are_missed_where_all_read_is_committed(
+    kafka: LocalKafka,
+    two_topics: tuple[TopicPartition, TopicPartition],
+    group_id: str,
+    query_of: Callable[..., QueryMembership],
+    unread: int,
+) -> None:
+    """Attack 12.2: the group took the partition back, and it counted as another's to miss."""
+    anew, kept = two_topics
+    query = query_of(subscribe=f"{anew.topic},{kept.topic}", kafka__group__protocol="consumer")
+    wait_until(lambda: query.plannable().keys() == {anew, kept}, "both are assigned")
+    query.proofs.committed(hand_out(query, anew, kept))
+    wait_until(lambda: kafka.committed(group_id) == {anew: 5, kept: 5}, "all is committed")
+    kafka.produce(anew.topic, [b"unread"] * unread)
+    kafka.delete_topic(anew.topic)
+    kafka.create_topic(anew.topic, partitions=1)
+    kafka.produce(anew.topic, [b"new"] * 3)
+    wait_until(lambda: query.plannable().get(anew) == 0, "the new one is read from its beginning")
+    assert query.deletions.take() == {anew: 5}
+    assert query.plannable()[kept] == 5
+    query.raise_failure()
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("once", ["owned it", "never owned it"])
 @pytest.mark.parametrize("at_once", [True, False])

@@ -1424,6 +1424,109 @@ def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record
     assert query.membership.plannable() == {P: 0, Q: 0}
 
 
+@pytest.mark.parametrize("of", ["all of them", "one of two"])
+def test_what_this_query_had_when_the_topic_was_created_anew_is_its_own_to_miss(
+    make: Callable[..., Query], group: Group, of: str
+) -> None:
+    """Attack 12.2: where everything was committed, the query went on as if nothing were gone."""
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P, Q)
+    query.rounds()
+    for partition, end in ((P, 5), (Q, 7)):
+        query.membership.proofs.committed(query.read(partition, 0, end))
+    query.rounds()
+    assert group.committed == {P: 5, Q: 7}
+    back = (P, Q) if of == "all of them" else (P,)
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+    member.revoke(*back)
+    query.rounds(3)
+    assert member.released == set(back)
+    member.assign(*back)
+    query.rounds(3)
+    ends = {P: 5, Q: 7}
+    assert query.membership.deletions.take() == {p: ends[p] for p in back}
+    assert query.membership.plannable() == {P: 0, Q: 0 if Q in back else 7}
+    if of == "one of two":  # the other later
+        member.revoke(Q)
+        query.rounds(3)
+        member.assign(Q)
+        query.rounds(3)
+        assert query.membership.deletions.take() == {Q: 7}
+        assert query.membership.plannable() == {P: 0, Q: 0}
+
+
+def test_what_another_has_of_the_topic_that_was_created_anew_this_query_misses_as_well(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the partition until the group took it back, and somebody else gets the new one."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P, Q)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds()
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+    member.revoke(P)
+    query.rounds(8)
+    told = query.membership.deletions.take()
+    assert told == {P: 5, Q: 0}, "what is still to be taken back counts as well"
+    assert query.membership.plannable() == {}
+    assert query.membership.deletions.take() == {}
+
+
+@pytest.mark.parametrize("group_has", [None, 20])
+def test_what_was_handed_over_before_its_topic_was_created_anew_is_not_gone_on_in(
+    make: Callable[..., Query],
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    group_has: int | None,
+) -> None:
+    """It is the other's to miss, and what is known of it is of the topic of before."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 0, 500))
+    query.rounds()
+    member.revoke(P)
+    query.rounds(8)  # it is not looked for any more
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+        if group_has is not None:
+            group.committed[P] = group_has
+    member.assign(P)
+    query.rounds(8)
+    assert query.membership.plannable() == {P: group_has or 0}
+    assert query.membership.deletions.take() == {}
+
+
+def test_a_batch_names_the_topic_that_it_is_to_be_read_from(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds()
+    handed_out = query.membership.hand_out({P: a_range(P, 0, 5)})
+    assert handed_out is not None
+    assert handed_out[2].topic_ids == {P: group.topic_ids["t"]}
+
+
 def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(
     make: Callable[..., Query], group: Group
 ) -> None:

@@ -14,7 +14,9 @@ for a while, what went away in a rebalance. The group takes back a deleted parti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
@@ -29,6 +31,25 @@ _LOOK_EVERY_S = 1.0
 _LOOKS_AFTER_LEAVING = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A partition that went away in a rebalance.
+
+    Attributes
+    ----------
+    position : int or None
+        How far it was handed out.
+    topic_id : UUID or None
+        Of the topic that the group had assigned; None where that is done by name.
+    looks : int
+        How many it still gets.
+    """
+
+    position: int | None
+    topic_id: UUID | None
+    looks: int = _LOOKS_AFTER_LEAVING
+
+
 class DeletedPartitions:
     """The decision, for the members of one query; asks for nothing itself.
 
@@ -41,13 +62,28 @@ class DeletedPartitions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._look_at = 0.0
-        self._left: dict[TopicPartition, int] = {}  # the looks that each still gets
+        self._left: dict[TopicPartition, Left] = {}
         self._in_doubt: set[TopicPartition] = set()
         self._missed: frozenset[TopicPartition] = frozenset()  # by the answer before
 
-    def left(self, partitions: Collection[TopicPartition]) -> None:
+    def left(self, partitions: Mapping[TopicPartition, Left]) -> None:
         """These went away in a rebalance."""
-        self._left.update(dict.fromkeys(partitions, _LOOKS_AFTER_LEAVING))
+        self._left.update(partitions)
+
+    def replaced(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
+        """Of what went away, that whose topic is another one by now; each is told once.
+
+        The group takes a deleted partition back as any other, and where there is a new one by its
+        name at once, no answer ever lacks it.
+        """
+        found = {
+            p: left
+            for p, left in self._left.items()
+            if left.topic_id is not None and topic_ids.get(p.topic, left.topic_id) != left.topic_id
+        }
+        for partition in found:
+            del self._left[partition]
+        return found
 
     def doubt(self, partitions: Collection[TopicPartition]) -> None:
         """The coordinator does not know these: to commit them waits for the next answer."""
@@ -82,9 +118,9 @@ class DeletedPartitions:
         self._missed = frozenset(missing) - deleted
         self._in_doubt &= self._missed
         self._left = {
-            p: looks - 1
-            for p, looks in self._left.items()
-            if p not in deleted and (looks > 1 or p in self._missed)
+            p: replace(left, looks=left.looks - 1)
+            for p, left in self._left.items()
+            if p not in deleted and (left.looks > 1 or p in self._missed)
         }
         return deleted
 

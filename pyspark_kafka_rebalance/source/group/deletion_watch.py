@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ...errors import names_of
-from .deleted_partitions import DeletedPartitions, ask_for_missing
+from .deleted_partitions import DeletedPartitions, Left, ask_for_missing
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 
@@ -50,6 +51,7 @@ class DeletionWatch:
         self._decision = DeletedPartitions()
         # And not seen again since; replaced, because the planner reads it.
         self._deleted: frozenset[TopicPartition] = frozenset()
+        self._in_another: frozenset[TopicPartition] = frozenset()  # by the answer before
         self._forgot_at = time.monotonic()
         # What is assigned by hand is there, or there is no query.
         self._has_looked = options.partitions is not None
@@ -64,10 +66,14 @@ class DeletionWatch:
         """What the coordinator does not know: to commit it waits for the next answer."""
         return self._decision.in_doubt
 
-    def left(self, partitions: Collection[TopicPartition]) -> None:
+    def left(self, partitions: Mapping[TopicPartition, Left]) -> None:
         """These went away in a rebalance, as those do whose topic was deleted."""
         self._decision.left(partitions)
         self._members.cluster_of(0).request_metadata()
+
+    def left_of_others(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
+        """As ``DeletedPartitions.replaced``: what this query had until its topic was deleted."""
+        return self._decision.replaced(topic_ids)
 
     def find_absent(self) -> bool:
         """Find out, once, what the checkpoint knows and is not there; whether that is known.
@@ -116,13 +122,18 @@ class DeletionWatch:
             watched = self._decision.watched(state.assignment.partitions.all())
         known = client.known_partitions(watched)
         missing: frozenset[TopicPartition] = frozenset()
-        if suspects := self._decision.suspects(watched - self._deleted, known):
+        replaced = self._in_another_topic(watched)  # by metadata that may be those of before
+        if suspects := self._decision.suspects(watched - self._deleted, known) | replaced:
             try:
                 missing = ask_for_missing(client, suspects, "subscribe", LOOKUP_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
                 log.warning("not known whether %s still exist: %r", names_of(suspects), error)
                 return
-        replaced = self._replaced(self._decision.in_doubt - missing)
+            replaced = self._in_another_topic(suspects) - missing
+        # As what is missing: a broker may be behind the one that has assigned it.
+        self._in_another, replaced = replaced, replaced & self._in_another
+        replaced |= self._replaced(self._decision.in_doubt - missing)
+        left = self._decision.replaced(client.topic_ids({p.topic for p in replaced}))
         deleted = self._decision.answered(missing)
         back = self._deleted & known
         self._deleted = (self._deleted | deleted) - back
@@ -131,9 +142,10 @@ class DeletionWatch:
             state.starts.created_anew(deleted)
             # What never had a start was assigned when it was gone: it is another's to miss.
             owned = state.assignment.partitions.all()
-            unread = {p for p in deleted if p in owned and owned[p].position is None}
+            unread = {p for p in deleted - left.keys() if p in owned and owned[p].position is None}
             read = state.assignment.positioning.delete(deleted)
             state.deleted |= {p: at for p, at in read.items() if p not in unread}
+            state.deleted |= {p: one.position for p, one in left.items()}
             state.gone_elsewhere |= unread
             state.assignment.partitions.start_anew(back)
             if deleted or back:
@@ -145,6 +157,17 @@ class DeletionWatch:
             self._members.cluster_of(
                 index
             ).request_metadata()  # one of them may have to assign what is left
+
+    def _in_another_topic(
+        self, partitions: Collection[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Those of these that have another topic by now than the one in which they were started.
+
+        By the metadata as they are, which may also be older than the assignment.
+        """
+        topic_ids = self._members.cluster_of(0).topic_ids({p.topic for p in partitions})
+        with self._state as state:
+            return frozenset(state.starts.started_in_another(partitions, topic_ids))
 
     def _replaced(self, refused: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Of what the coordinator does not know: what is the old topic's, there being a new one.

@@ -55,6 +55,8 @@ class Starts:
         self._resumed = False  # by a batch of Spark's log
         self._has_read = False
         self._topic_ids: dict[str, UUID] = {}
+        # In which topic the position of each is, where the group has assigned it by the topic's id.
+        self._assigned_ids: dict[TopicPartition, UUID] = {}
         self._unlogged = False  # `initial` has lost some that the checkpoint may name
 
     # -- what is learned --------------------------------------------------------------------------
@@ -97,18 +99,35 @@ class Starts:
     def of_another_topic(
         self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
-        """Those of these whose topic is another than the one first seen by its name."""
-        known = self._topic_ids
+        """Those of these whose topic is another than the one that this query knows by its name.
+
+        That is the one in which the partition was started, where the group assigns by ids; else the
+        one first seen.
+        """
         return {
             p
             for p in partitions
-            if p.topic in known and topic_ids.get(p.topic, known[p.topic]) != known[p.topic]
+            if (now := topic_ids.get(p.topic)) is not None
+            and (self._assigned_ids.get(p) or self._topic_ids.get(p.topic, now)) != now
         }
+
+    def started_in_another(
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> set[TopicPartition]:
+        """As :meth:`of_another_topic`, of those alone that the group has assigned by ids."""
+        return self.of_another_topic([p for p in partitions if p in self._assigned_ids], topic_ids)
+
+    def assigned_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UUID]:
+        """In which topics these were started; without those that are assigned by name."""
+        known = self._assigned_ids
+        return {p: known[p] for p in partitions if p in known} if known else {}
 
     def created_anew(self, partitions: Collection[TopicPartition]) -> None:
         """These were deleted: what gets their name is another partition."""
         self._unlogged |= not self._found.isdisjoint(partitions)
         self._created_anew.update(partitions)
+        for partition in partitions:
+            self._assigned_ids.pop(partition, None)
 
     def restore(
         self,
@@ -136,9 +155,14 @@ class Starts:
         """Something is read from now on."""
         self._has_read = True
 
-    def started(self, partition: TopicPartition) -> None:
-        """Its start is found; from now on it is like any other, imported or not."""
+    def started(self, partition: TopicPartition, topic_id: UUID | None = None) -> None:
+        """Its start is found; from now on it is like any other, imported or not.
+
+        ``topic_id`` is that by which the group has assigned it, if it does that.
+        """
         self._imported.discard(partition)
+        if topic_id is not None:
+            self._assigned_ids[partition] = topic_id
 
     # -- what follows -----------------------------------------------------------------------------
 
