@@ -292,6 +292,9 @@ class FakeMember:
     def request_metadata(self) -> None:
         pass
 
+    def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
+        return self.topic_ids(topics)
+
     def leave_until_polled(self, reason: str) -> None:
         with self.group.changed:
             self.left.append(reason)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from fake_members import PARTITIONS, PATIENCE_S, FakeMember, Group
@@ -1387,9 +1387,10 @@ def test_a_partition_that_the_checkpoint_knows_and_the_metadata_did_not_at_first
 
 @pytest.mark.parametrize("before", ["never had it", "handed it over", "a run that read nothing"])
 def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record(
-    make: Callable[..., Query], group: Group, before: str
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     """Kafka has dropped the group's offset with it: ``latest`` passed over its first records."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
     group.topic_ids = {"t": uuid4()}
     query = make(startingOffsets="latest")
     if before == "a run that read nothing":
@@ -1401,7 +1402,7 @@ def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record
         query.membership.proofs.committed(query.read(P, 1_000, 1_010))
         query.rounds()
         group.members[0].revoke(P)
-        query.rounds()
+        query.rounds(8)  # it is not looked for any more
     query.membership.initial_partitions()
     query.membership.state_without_ranges()
     with group.changed:
@@ -1481,6 +1482,58 @@ def test_what_another_has_of_the_topic_that_was_created_anew_this_query_misses_a
     told = query.membership.deletions.take()
     assert told == {P: 5, Q: 0}, "what is still to be taken back counts as well"
     assert query.membership.plannable() == {}
+    assert query.membership.deletions.take() == {}
+
+
+def test_where_it_is_assigned_by_name_a_topic_created_anew_is_found_by_its_id(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has kept the partition with its owner, whose commits are of the topic of before."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.topic_ids = {"t": uuid4()}
+    query = make(startingOffsets="latest")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 1_000, 1_010))
+    query.rounds()
+    assert group.committed == {P: 1_010}
+    open_batch = query.read(P, 1_010, 1_020)
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+    query.rounds(8)
+    assert query.membership.deletions.take() == {P: 1_020}
+    assert query.membership.plannable() == {P: 0}, "wherever the group is"
+    assert group.committed == {P: 0}
+    query.membership.proofs.committed(open_batch)
+    query.rounds(3)
+    assert group.committed == {P: 0}, "that was of the other topic"
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds(3)
+    assert group.committed == {P: 5}
+    assert query.membership.deletions.take() == {}
+
+
+def test_one_answer_that_has_another_topic_is_no_deletion(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be that of a broker that has not heard yet of the topic that the group assigns."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member, real = group.members[0], group.topic_ids
+    member.assign(P)
+    query.rounds()
+    before = [{"t": uuid4()}]
+
+    def topic_ids(topics: Collection[str]) -> dict[str, UUID]:
+        return before.pop() if before and "t" in topics else real
+
+    monkeypatch.setattr(member, "existing_topics", lambda _: before.append({"t": uuid4()}) or {"t"})
+    monkeypatch.setattr(member, "topic_ids", topic_ids)
+    query.rounds(8)
+    assert query.membership.plannable() == {P: 0}
     assert query.membership.deletions.take() == {}
 
 

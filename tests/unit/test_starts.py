@@ -196,4 +196,16 @@ def test_each_partition_is_known_by_the_topic_in_which_it_was_started() -> None:
     assert known.started_in_another([P, Q, R], {"t": NEW}) == {Q}
     assert known.of_another_topic([P, Q, R], {"t": NEW}) == {Q}
     assert known.started_in_another([P, Q], {}) == set(), "it is gone, or hidden"
-    assert known.assigned_ids([P, Q, R]) == {P: NEW, Q: OLD}
+    assert known.started_in([P, Q, R]) == {P: NEW, Q: OLD}
+
+
+def test_the_topic_of_what_is_assigned_by_name_is_found_out_later() -> None:
+    known = starts()
+    known.found([P, Q], {"t": OLD})
+    for partition in (P, Q, U):
+        known.started(partition)
+    assert known.unidentified == {P, Q, U}
+    known.identify([P, U], {"t": NEW})
+    assert known.unidentified == frozenset(), "what has left, or has no id, has none"
+    assert known.started_in([P, Q, U]) == {P: NEW}
+    assert known.started_in_another([P, Q, U], {"t": OLD, "u": OLD}) == {P}

@@ -42,7 +42,7 @@ class BatchState:
     gaps : mapping
         What is left there after it.
     topic_ids : mapping
-        In which topics what it reads was started, where the group assigns by ids.
+        In which topics what it reads was started, as far as that is known.
     """
 
     generations: tuple[int, ...]
@@ -105,7 +105,7 @@ def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchSt
         revoking=state.assignment.partitions.revoking(),
         lost=frozenset(),
         imported=state.starts.imported,
-        topic_ids=state.starts.assigned_ids(ranges),
+        topic_ids=state.starts.started_in(ranges),
     )
 
 

@@ -26,6 +26,11 @@ from ...errors import AuthorizationError
 #: How often the client's metadata is looked through.
 _LOOK_EVERY_S = 1.0
 
+#: How often it is asked whether the topics are still the same, where no group tells because it
+#: assigns them by name: if anything was read since, and if not.
+_TOPIC_IDS_EVERY_S = 5.0
+_IDLE_TOPIC_IDS_EVERY_S = 60.0
+
 #: How many looks a partition gets that went away in a rebalance: its members may learn of a
 #: deletion before the metadata that are requested then tell of it.
 _LOOKS_AFTER_LEAVING = 3
@@ -40,7 +45,7 @@ class Left:
     position : int or None
         How far it was handed out.
     topic_id : UUID or None
-        Of the topic that the group had assigned; None where that is done by name.
+        Of the topic in which it was started; None where that is not known.
     looks : int
         How many it still gets.
     """
@@ -62,9 +67,11 @@ class DeletedPartitions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._look_at = 0.0
+        self._topic_ids_at = clock()
         self._left: dict[TopicPartition, Left] = {}
         self._in_doubt: set[TopicPartition] = set()
         self._missed: frozenset[TopicPartition] = frozenset()  # by the answer before
+        self._in_another_topic: frozenset[TopicPartition] = frozenset()  # likewise
 
     def left(self, partitions: Mapping[TopicPartition, Left]) -> None:
         """These went away in a rebalance."""
@@ -111,6 +118,26 @@ class DeletedPartitions:
     ) -> frozenset[TopicPartition]:
         """What to ask for anew: what the metadata do not know, or the coordinator."""
         return (watched - frozenset(known)) | self._in_doubt | (self._missed & watched)
+
+    def wants_topic_ids(self, has_read: bool) -> bool:
+        """Whether it is time to ask for the topics' ids; each True begins one.
+
+        ``has_read`` is whether anything was read since the last time.
+        """
+        now = self._clock()
+        wait_s = _TOPIC_IDS_EVERY_S if has_read else _IDLE_TOPIC_IDS_EVERY_S
+        if now - self._topic_ids_at < wait_s:
+            return False
+        self._topic_ids_at = now
+        return True
+
+    def in_another_topic(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Note that these have another topic by now; those of which the answer before said so.
+
+        One broker may be behind the one by whose answer they were started.
+        """
+        before, self._in_another_topic = self._in_another_topic, partitions
+        return partitions & before
 
     def answered(self, missing: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Note that these are missing, of the suspects; those that are deleted."""

@@ -351,7 +351,7 @@ class QueryMembership:
             overdue = assignment.waiting_revokes(result.lost)
             owned = assignment.partitions.all()
             gone = result.revoked | result.lost
-            topic_ids = state.starts.assigned_ids(gone)
+            topic_ids = state.starts.started_in(gone)
             left = {
                 p: Left(owned[p].position, topic_ids.get(p))
                 for p in gone
@@ -364,6 +364,9 @@ class QueryMembership:
             ends = self.log_ends.told() if result.revoked else {}
             assignment.complete_revoke(index, result.revoked, ends)
             assignment.assign(index, member.generation, result.assigned)
+            if self._options.partitions is not None:  # nobody else has committed of them
+                anew = state.starts.are_created_anew(result.assigned)
+                assignment.partitions.created_while_owned(anew)
             state.starts.assigned(result.assigned)
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)

@@ -76,6 +76,8 @@ class StartLookup:
         """
         with self._state as state:
             wanted = state.assignment.partitions.unpositioned()
+            owned = state.assignment.partitions.all()
+            is_new = {p for found in wanted.values() for p in found if owned[p].is_new}
         self._topics.keep({p for found in wanted.values() for p in found})
         for index, partitions in wanted.items():
             member, cluster = self._members[index], self._members.cluster_of(index)
@@ -83,7 +85,8 @@ class StartLookup:
             if not (partitions := self._topics.without_absent(partitions)):
                 continue
             try:
-                owed = self._members.committed(partitions, LOOKUP_TIMEOUT_MS, index)
+                told = self._members.committed(partitions, LOOKUP_TIMEOUT_MS, index)
+                owed = {p: left for p, left in told.items() if p not in is_new}
                 committed = {p: left.committed() for p, left in owed.items()}
                 if ahead := self._set_back(member, owed):
                     # Their starts are asked for again when the group has them.
