@@ -1425,6 +1425,30 @@ def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record
     assert query.membership.plannable() == {P: 0, Q: 0}
 
 
+@pytest.mark.parametrize("by_id", [True, False])
+def test_its_own_commit_by_name_does_not_make_the_first_records_of_a_new_topic_skipped(
+    make: Callable[..., Query], group: Group, by_id: bool
+) -> None:
+    """The broker took it for one of the new topic: 4.0 and older, or in the classic protocol."""
+    group.assigns_by_id, group.topic_ids = by_id, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds()
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+    member.revoke(P)
+    query.rounds()
+    member.assign(P)
+    query.rounds(3)
+    assert query.membership.deletions.take() == {P: 5}
+    assert query.membership.plannable() == {P: 0}
+    assert group.committed == {P: 0}
+
+
 @pytest.mark.parametrize("of", ["all of them", "one of two"])
 def test_what_this_query_had_when_the_topic_was_created_anew_is_its_own_to_miss(
     make: Callable[..., Query], group: Group, of: str

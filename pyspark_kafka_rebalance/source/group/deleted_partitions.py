@@ -77,6 +77,10 @@ class DeletedPartitions:
         """These went away in a rebalance."""
         self._left.update(partitions)
 
+    def left_lately(self) -> Collection[TopicPartition]:
+        """What went away in a rebalance, and still gets looks."""
+        return self._left.keys()
+
     def replaced(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
         """Of what went away, that whose topic is another one by now; each is told once.
 

@@ -75,6 +75,10 @@ class DeletionWatch:
         self._decision.left(partitions)
         self._members.cluster_of(0).request_metadata()
 
+    def left_lately(self) -> Collection[TopicPartition]:
+        """What went away in a rebalance, and is still looked for."""
+        return self._decision.left_lately()
+
     def left_of_others(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
         """As ``DeletedPartitions.replaced``: what this query had until its topic was deleted."""
         return self._decision.replaced(topic_ids)

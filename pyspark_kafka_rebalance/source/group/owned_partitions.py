@@ -21,7 +21,7 @@ class OwnedPartition:
     generation: int
     position: int | None = None  # next offset to hand out; None until its start is known
     read: bool = False  # there may be something to flush: handed out since it was assigned
-    is_new: bool = False  # created while it was owned, so whatever the group has is older
+    is_new: bool = False  # created when it was owned here, so whatever the group has is older
 
 
 class OwnedPartitions:
@@ -65,8 +65,8 @@ class OwnedPartitions:
             if partition in self._owned and self._owned[partition].position is None:
                 self._unpositioned[partition] = None
 
-    def created_while_owned(self, partitions: Iterable[TopicPartition]) -> None:
-        """As :meth:`start_anew`; what the group has of them was committed by this very owner."""
+    def created_while_owned(self, partitions: Collection[TopicPartition]) -> None:
+        """As :meth:`start_anew`; what the group has of them was committed by this very query."""
         for partition in partitions:
             if partition in self._owned:
                 self._owned[partition].is_new = True

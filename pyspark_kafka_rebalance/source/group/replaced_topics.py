@@ -80,7 +80,7 @@ class ReplacedTopics:
         cluster: ClusterQueries,
         partitions: Collection[TopicPartition],
         committed: Collection[TopicPartition],
-    ) -> None:
+    ) -> set[TopicPartition]:
         """Forget what is known of partitions whose topic was deleted and is there again.
 
         Parameters
@@ -93,9 +93,19 @@ class ReplacedTopics:
             Without a start.
         committed : collection of TopicPartition
             Those of which the group has an offset.
+
+        Returns
+        -------
+        set
+            What this query had until just now. An offset that the group has of it may be its own,
+            committed by the topic's name.
         """
         assigned = {p: member.assigned_topic_id(p) for p in partitions}
         topic_ids = {p.topic: found for p, found in assigned.items() if found is not None}
+        by_name = {p for p, found in assigned.items() if found is None}
+        if back := by_name & set(self._deletions.left_lately()):
+            ids_now = cluster.topic_ids_now({p.topic for p in back}, LOOKUP_TIMEOUT_MS)
+            topic_ids = {**ids_now, **topic_ids}
         if asked := set(partitions) - set(committed) - self._looked_at:
             cluster.existing_topics(LOOKUP_TIMEOUT_MS)  # the metadata may be those of before
             self._absent |= asked - cluster.known_partitions(asked)
@@ -114,7 +124,8 @@ class ReplacedTopics:
             state.assignment.positioning.delete(anew)
             state.deleted |= {p: left.position for p, left in had.items()}
             state.gone_elsewhere |= anew - had.keys()
-            state.assignment.partitions.start_anew(anew)
+            state.assignment.partitions.start_anew(anew - had.keys())
+            state.assignment.partitions.created_while_owned(had)
         for topic in sorted(replaced):
             log.warning(
                 "group %s: topic %s was created anew, and is read from its first record",
@@ -123,3 +134,4 @@ class ReplacedTopics:
         for one in self._members if anew else ():
             one.forget_commits(anew)
         self._looked_at |= asked
+        return set(had)

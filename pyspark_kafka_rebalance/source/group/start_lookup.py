@@ -91,7 +91,9 @@ class StartLookup:
                 if ahead := self._set_back(member, owed):
                     # Their starts are asked for again when the group has them.
                     partitions = [p for p in partitions if p not in ahead]
-                self._topics.look(member, cluster, partitions, committed)
+                for partition in self._topics.look(member, cluster, partitions, committed):
+                    committed.pop(partition, None)
+                    owed.pop(partition, None)
                 partitions = self._topics.without_absent(partitions)
                 with self._state as state:
                     unknown = dict.fromkeys(
