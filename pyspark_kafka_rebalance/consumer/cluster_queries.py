@@ -47,6 +47,10 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         found = {topic: self._io.metadata.topic_id(topic) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
+    def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
+        """As ``topic_ids``, asked now (KafkaTimeoutError); the metadata stay as they are."""
+        return self._io.metadata.topic_ids_now(topics, timeout_ms)
+
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
         self._io.metadata.refresh()

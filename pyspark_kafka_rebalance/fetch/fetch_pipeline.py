@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
@@ -28,8 +29,9 @@ from .leaders import raise_for
 from .range_reader import Fetched, FetchSettings, RangeReader
 
 # Version 10 is the first that answers zstd; from 11 on a leader may name a nearer replica
-# (KIP-392), from 13 on topics have ids.
+# (KIP-392), from 13 on topics go by their ids alone.
 _FETCH_VERSIONS = (4, 12)
+_FETCH_VERSION_BY_ID = 13
 
 #: On their way at once: to one broker, and to all.
 _REQUESTS_PER_BROKER = 2
@@ -135,12 +137,12 @@ class FetchPipeline:
         return len(waiting)
 
     def _send(self, broker: int, asked: Sequence[tuple[RangeReader, int]]) -> None:
-        topics: dict[str, list[Any]] = {}
+        topics: dict[tuple[str, UUID | None], list[Any]] = {}
         size = 0
         for reader, epoch in asked:
             wanted = reader.wanted_bytes
             size += wanted
-            topics.setdefault(reader.range.topic, []).append(
+            topics.setdefault((reader.range.topic, reader.topic_id), []).append(
                 FetchRequest.FetchTopic.FetchPartition(
                     partition=reader.range.partition,
                     current_leader_epoch=epoch,
@@ -148,6 +150,7 @@ class FetchPipeline:
                     partition_max_bytes=wanted,
                 )
             )
+        by_id = all(topic_id is not None for _, topic_id in topics)
         request = FetchRequest(
             replica_id=-1,
             max_wait_ms=self._settings.fetch_max_wait_ms,
@@ -155,12 +158,12 @@ class FetchPipeline:
             max_bytes=min(size, self._settings.fetch_bytes),
             isolation_level=int(self._settings.read_committed),
             topics=[
-                FetchRequest.FetchTopic(topic=topic, partitions=partitions)
-                for topic, partitions in topics.items()
+                FetchRequest.FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+                for (topic, topic_id), partitions in topics.items()
             ],
             rack_id=self._settings.client_rack,
             min_version=_FETCH_VERSIONS[0],
-            max_version=_FETCH_VERSIONS[1],
+            max_version=_FETCH_VERSION_BY_ID if by_id else _FETCH_VERSIONS[1],
         )
         readers = {reader.partition: reader for reader, _ in asked}
         sent = _Request(broker, readers, self._connections.send(request, broker))
@@ -196,8 +199,14 @@ class FetchPipeline:
         try:
             response = request.pending.wait()
             raise_for(response.error_code)
+            names = {reader.topic_id: topic for (topic, _), reader in unanswered.items()}
             answers = [
-                (unanswered.pop(TopicPartition(topic.topic, answer.partition_index)), answer)
+                (
+                    unanswered.pop(
+                        TopicPartition(topic.topic or names[topic.topic_id], answer.partition_index)
+                    ),
+                    answer,
+                )
                 for topic in response.responses
                 for answer in topic.partitions
             ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from kafka import errors as kafka_errors
@@ -120,7 +122,11 @@ class RangeFetcher:
         """
         self._connected().open_all()
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
+    def read(
+        self,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[OffsetRange, UUID] = MappingProxyType({}),
+    ) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
         """Read ranges.
 
         Parameters
@@ -128,6 +134,9 @@ class RangeFetcher:
         ranges : Sequence[OffsetRange]
             What to read. Offsets without a record (compaction, transaction markers) are passed
             over.
+        topic_ids : Mapping[OffsetRange, UUID], optional
+            Of which topic a range is, where that is known: of another one by the same name nothing
+            is read, as if the records were gone. Brokers before 2.8 do not tell topics apart.
 
         Yields
         ------
@@ -148,7 +157,13 @@ class RangeFetcher:
         cluster = self._connected()
         leaders = PartitionLeaders(cluster, [offset_range.topic for offset_range in ranges])
         readers = [
-            RangeReader(offset_range, leaders, self._fetch_settings, self._bytes_per_offset)
+            RangeReader(
+                offset_range,
+                leaders,
+                self._fetch_settings,
+                self._bytes_per_offset,
+                topic_ids.get(offset_range),
+            )
             for offset_range in ranges
             if len(offset_range)
         ]

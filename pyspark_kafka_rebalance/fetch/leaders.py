@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import NamedTuple
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetSpec
@@ -44,6 +45,7 @@ class PartitionLeaders:
         self._connections = connections
         self._topics = sorted(set(topics))
         self._leaders: dict[tuple[str, int], Leader] = {}
+        self._topic_ids: dict[str, UUID] = {}
         self._failures = 0
 
     def locate(self, topic: str, partition: int) -> Leader:
@@ -59,6 +61,10 @@ class PartitionLeaders:
             return leader
         self._refresh(topic, partition)
         return self._leaders[topic, partition]
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The topic's id, as brokers said when they named a leader last; old ones do not."""
+        return self._topic_ids.get(topic)
 
     def forget(self, topic: str, partition: int) -> None:
         """Ask the cluster again: a broker says it is not the leader, or does not answer."""
@@ -122,6 +128,8 @@ class PartitionLeaders:
         for answer in response.topics:
             if answer.error_code and answer.name == topic:
                 error = kafka_errors.for_code(answer.error_code)
+            if answer.topic_id is not None and answer.topic_id.int:
+                self._topic_ids[answer.name] = answer.topic_id
             for described in answer.partitions:
                 found = (answer.name, described.partition_index)
                 if described.leader_id < 0:

@@ -14,6 +14,7 @@ import random
 import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetSpec
@@ -36,6 +37,9 @@ _LONGEST_BACKOFF_S = 1.0
 
 #: A broker that has just started may not know a topic yet: for so long it is not believed.
 _MISSING_FOR_S = 5.0
+
+#: Nor that a topic is another one: it may be the one before, of which it has not heard more yet.
+_REPLACED_FOR_S = 1.0
 
 #: For how long a replica is read that the leader has named (KIP-392): Java's metadata.max.age.ms.
 _REPLICA_FOR_S = 300.0
@@ -62,6 +66,10 @@ class Fetched(NamedTuple):
     aborted: list[AbortedTransaction]
 
 
+class _TopicReplacedError(kafka_errors.InconsistentTopicIdError):  # type: ignore[misc]
+    """The metadata have another topic by the name."""
+
+
 class RangeReader:
     """Where one range is.
 
@@ -76,6 +84,8 @@ class RangeReader:
     bytes_per_offset : dict[str, float]
         What an offset of a topic takes on the wire; kept up to date, so that a short range does
         not fetch much more than itself.
+    topic_id : UUID, optional
+        Of the topic that is meant. One that has replaced it has nothing of the range.
     """
 
     def __init__(
@@ -84,9 +94,11 @@ class RangeReader:
         leaders: PartitionLeaders,
         settings: FetchSettings,
         bytes_per_offset: dict[str, float],
+        topic_id: UUID | None = None,
     ) -> None:
         self.range = offset_range
         self.partition = TopicPartition(offset_range.topic, offset_range.partition)
+        self.topic_id = topic_id
         self.position = offset_range.start
         #: When to fetch next, by the monotonic clock.
         self.ready_at = 0.0
@@ -126,6 +138,11 @@ class RangeReader:
         """
         self._asked_at = time.monotonic()
         leader = self._leaders.locate(self.range.topic, self.range.partition)
+        if self.topic_id is not None and self._leaders.topic_id(self.range.topic) not in (
+            None,
+            self.topic_id,
+        ):
+            raise _TopicReplacedError(self.range.topic)
         if self._replica is not None and self._asked_at >= self._replica_until:
             self._replica = None
         return leader if self._replica is None else Leader(self._replica, leader.epoch)
@@ -228,7 +245,9 @@ class RangeReader:
         if not isinstance(error, kafka_errors.OffsetOutOfRangeError):
             self._leaders.forget(topic, partition)
         if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):
-            self._missing_partition()
+            self._missing("the partition does not exist any more", _MISSING_FOR_S)
+        elif isinstance(error, _TopicReplacedError):
+            self._missing("the topic was deleted and created again", _REPLACED_FOR_S)
         else:
             self._missing_since = None
         if isinstance(error, kafka_errors.OffsetOutOfRangeError):
@@ -257,12 +276,13 @@ class RangeReader:
         self._stalled_s += backoff
         self.ready_at = time.monotonic() + backoff
 
-    def _missing_partition(self) -> None:
+    def _missing(self, what: str, for_s: float) -> None:
+        """The log of the range is not there; believed when it was so for this long."""
         now = time.monotonic()
         if self._missing_since is None:
             self._missing_since = now
-        if now - self._missing_since >= min(_MISSING_FOR_S, self._settings.retry_timeout_s):
-            self._lost("the partition does not exist any more", goes_on_at=self._end)
+        if now - self._missing_since >= min(for_s, self._settings.retry_timeout_s):
+            self._lost(what, goes_on_at=self._end)
 
     def _out_of_range(self) -> None:
         topic, partition = self.range.topic, self.range.partition

@@ -57,7 +57,8 @@ def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch
             fetcher.connect()
             yield pa.RecordBatch.from_pylist([], schema)  # warms up Spark's side of it as well
         columns = {one.range: ConstantColumns(one, schema) for one in task.ranges}
-        for offset_range, records in fetcher.read(list(columns)):
+        topic_ids = {one.range: one.topic_id for one in task.ranges if one.topic_id is not None}
+        for offset_range, records in fetcher.read(list(columns), topic_ids):
             yield columns[offset_range].beside(records)
     finally:
         fetcher.close()

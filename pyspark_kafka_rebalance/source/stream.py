@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -76,6 +77,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._warms_up = True
         #: As Spark has it, and what it stands for: it is not parsed again.
         self._planned: tuple[dict[str, Any], StreamOffset] | None = None
+        #: In which topics the batch planned last reads, where the group tells.
+        self._topic_ids: Mapping[TopicPartition, UUID] = {}
         #: The batch that tasks were made for last, by its end: its rows are marked once.
         self._tasks: tuple[dict[str, Any], list[ReadTask]] | None = None
         self._left_behind: LeftBehind | None = None  # by a run that was abandoned
@@ -277,7 +280,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if reads:
             self._end_of_run.has_read()
         initial = None if reads else membership.initial_partitions()
-        return self._hand_to_spark(run, state.offset(run.name, initial, ranges, events))
+        told = self._hand_to_spark(run, state.offset(run.name, initial, ranges, events))
+        self._topic_ids = state.topic_ids
+        return told
 
     def _plan_catch_up(
         self, run: QueryRun, limit: ReadLimit, ends: Mapping[TopicPartition, int]
@@ -303,16 +308,16 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def _hand_to_spark(self, run: QueryRun, offset: StreamOffset) -> dict[str, Any]:
         told = offset_to_json(offset)
-        self._planned = told, offset
+        self._planned, self._topic_ids = (told, offset), {}
         run.membership.proofs.planned(told)
         return told
 
     def _make_tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
         """The tasks, with the rows' marks as they are at this moment (``marking``)."""
         if self._planned is not None and end == self._planned[0]:
-            offset = self._planned[1]
+            offset, topic_ids = self._planned[1], self._topic_ids
         else:
-            offset = self._replay(start, end)
+            offset, topic_ids = self._replay(start, end), {}
         lost_below: Mapping[TopicPartition, int] = {}
         owed: Mapping[TopicPartition, Remaining] = {}
         revoking: frozenset[TopicPartition] = frozenset()
@@ -333,6 +338,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._options.max_records_per_partition,
             lost_below,
             owed,
+            topic_ids,
         )
 
     def _replay(self, start: dict[str, Any], end: dict[str, Any]) -> StreamOffset:

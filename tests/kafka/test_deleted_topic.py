@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from group_members import PROTOCOLS, wait_until
@@ -133,6 +135,46 @@ def test_a_commit_holds_no_revoke_up_whose_topic_is_there_again_at_once(
     query.raise_failure()
     refused = [r for r in caplog.records if "cannot be committed" in r.message]
     assert len(refused) <= 3
+
+
+@pytest.mark.parametrize("new", [3, 8])
+@pytest.mark.parametrize("assigned_by", [*PROTOCOLS, "name"])
+def test_a_topic_that_is_there_again_at_once_was_deleted_and_is_read_from_its_first_record(
+    kafka: LocalKafka,
+    two_topics: tuple[TopicPartition, TopicPartition],
+    group_id: str,
+    query_of: Callable[..., QueryMembership],
+    assigned_by: str,
+    new: int,
+) -> None:
+    """With all that was read committed.
+
+    Attack 12.2: where the group takes the partition back, it counted as another's to miss. Where
+    it is assigned by name, the query went on at its old position, or at the end of the new log.
+    """
+    anew, kept = two_topics
+    if assigned_by == "name":
+        query = query_of(assign=json.dumps({anew.topic: [0], kept.topic: [0]}))
+    else:
+        query = query_of(subscribe=f"{anew.topic},{kept.topic}", kafka__group__protocol=assigned_by)
+    wait_until(lambda: query.plannable().keys() == {anew, kept}, "both are assigned")
+    query.proofs.committed(hand_out(query, anew, kept))
+    wait_until(lambda: kafka.committed(group_id) == {anew: 5, kept: 5}, "all is committed")
+
+    def topic_id() -> UUID | None:
+        return query.state_of([anew]).topic_ids.get(anew)
+
+    wait_until(lambda: topic_id() is not None, "it is known which topic this is")
+    old = topic_id()
+    kafka.delete_topic(anew.topic)
+    kafka.create_topic(anew.topic, partitions=1)
+    kafka.produce(anew.topic, [b"new"] * new)
+    wait_until(lambda: query.plannable().get(anew) == 0, "the new one is read from its beginning")
+    assert query.deletions.take() == {anew: 5}
+    assert query.plannable()[kept] == 5
+    wait_until(lambda: kafka.committed(group_id) == {anew: 0, kept: 5}, "so the group has it")
+    wait_until(lambda: topic_id() not in (None, old), "it is the new one that is read")
+    query.raise_failure()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -552,6 +553,42 @@ def test_a_missing_topic_or_partition(
         assert str(missing) in str(caught.value)
         lenient = fetcher(retry_timeout_ms=200, fail_on_data_loss=False)
         assert offsets(rows_of(lenient, missing, there)) == [0, 1, 2]
+
+
+def test_a_topic_that_was_created_anew_is_not_read_in_the_place_of_the_one_that_is_meant(
+    kafka: LocalKafka,
+    fetcher: Callable[..., RangeFetcher],
+    topic_name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = f"{topic_name}-other"
+    client = DeferredRevokeConsumer(group_id="ids", bootstrap_servers=kafka.bootstrap_servers)
+
+    def id_of(topic: str) -> UUID:
+        client.existing_topics(10_000)
+        return client.topic_ids([topic])[topic]
+
+    for topic in (topic_name, other):
+        kafka.create_topic(topic)
+        kafka.produce(topic, values(10), partition=0)
+    one, two = OffsetRange(topic_name, 0, 5, 10), OffsetRange(other, 0, 0, 10)
+    old = {one: id_of(topic_name), two: id_of(other)}
+    for ids in (old, {one: old[one]}, {}):  # by ids, by names where some are not known
+        read = [(r, offsets(b.to_pylist())) for r, b in fetcher().read([one, two], ids)]
+        assert sorted(read) == [(one, [*range(5, 10)]), (two, [*range(10)])]
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, values(20), partition=0)
+    for ids in (old, {one: old[one]}):
+        with pytest.raises(DataLossError, match="deleted and created again") as caught:
+            list(fetcher().read([one, two], ids))
+        assert str(one) in str(caught.value)
+        lenient = fetcher(fail_on_data_loss=False)
+        assert [r for r, _ in lenient.read([one, two], ids)] == [two]
+    assert f"{one}: the topic was deleted and created again" in caplog.text
+    new = id_of(topic_name)
+    assert [r for r, _ in fetcher().read([one], {one: new})] == [one]
+    client.close()
 
 
 def test_a_damaged_segment(

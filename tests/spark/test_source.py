@@ -483,6 +483,42 @@ def test_a_topic_is_deleted_under_a_running_query(
     assert running.exception() is None
 
 
+@both_protocols
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_is_created_anew_under_a_running_query(
+    kafka, topic_name, stream, committed, protocol, fail
+):
+    """Attack 12.3: with as many records as were read, or more, it was read at the old position."""
+    kept = f"{topic_name}.kept"
+    for topic in (topic_name, kept):
+        kafka.create_topic(topic, partitions=1)
+        kafka.produce(topic, [b"x"] * 10)
+    query = stream(
+        subscribe=f"{topic_name},{kept}", failOnDataLoss=fail, kafka__group__protocol=protocol
+    )
+    running = query.start(processingTime="0 seconds")
+    wait_until(lambda: len(committed()) == 2 and set(committed().values()) == {10}, "all is read")
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name, partitions=1)
+    kafka.produce(topic_name, [b"y"] * 40)
+
+    def new_offsets():
+        rows = query.rows()
+        return rows.filter(pc.equal(rows["value"], b"y"))["offset"].to_pylist()
+
+    if fail == "true":
+        with pytest.raises(StreamingQueryException) as caught:
+            running.awaitTermination(60)
+        assert "DataLossError" in str(caught.value)
+        assert new_offsets() == []
+        return
+    wait_until(lambda: len(new_offsets()) >= 40, "the new one is read")
+    kafka.produce(topic_name, [b"y"] * 2)
+    wait_until(lambda: len(new_offsets()) >= 42, "and goes on being read")
+    assert sorted(new_offsets()) == [*range(42)]
+    assert running.exception() is None
+
+
 def test_the_planners_of_two_loads_of_one_query_find_each_other(
     spark, kafka, topic_name, stream, tmp_path
 ):

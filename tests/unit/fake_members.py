@@ -37,6 +37,7 @@ class Group:
         self.topics = {"t"}
         self.hidden: set[str] = set()
         self.topic_ids: dict[str, UUID] = {}
+        self.assigns_by_id = False
         self.accepts_commits = True
         self.build_error: Exception | None = None
         self.lookup_error: Exception | None = None
@@ -80,6 +81,7 @@ class FakeMember:
         self._to_revoke: set[TopicPartition] = set()
         self._to_lose: set[TopicPartition] = set()
         self._to_keep: set[TopicPartition] = set()
+        self._assigned_ids: dict[TopicPartition, UUID] = {}
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -90,6 +92,8 @@ class FakeMember:
     def assign(self, *partitions: TopicPartition, generation: int = 1) -> None:
         with self.group.changed:
             self._to_assign.append((generation, set(partitions)))
+            if self.group.assigns_by_id:
+                self._assigned_ids |= {p: self.group.topic_ids[p.topic] for p in partitions}
 
     def revoke(self, *partitions: TopicPartition) -> None:
         with self.group.changed:
@@ -131,6 +135,9 @@ class FakeMember:
     def take_unknown(self) -> set[TopicPartition]:
         unknown, self.unknown = self.unknown, set()
         return unknown
+
+    def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
+        return self._assigned_ids.get(partition)
 
     def poll_membership(self) -> PollResult:
         if not self.may_poll.is_set():
@@ -284,6 +291,9 @@ class FakeMember:
 
     def request_metadata(self) -> None:
         pass
+
+    def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
+        return self.topic_ids(topics)
 
     def leave_until_polled(self, reason: str) -> None:
         with self.group.changed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import uuid4
 
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.source.group.deleted_partitions import DeletedPartitions
+from pyspark_kafka_rebalance.source.group.deleted_partitions import DeletedPartitions, Left
 
 P, Q = (TopicPartition("t", n) for n in range(2))
 
@@ -80,14 +81,34 @@ def test_a_doubt_ends_with_an_answer_that_has_the_partition(looks: Looks) -> Non
 
 
 def test_what_left_in_a_rebalance_is_looked_for_until_the_metadata_are_new(looks: Looks) -> None:
-    looks.partitions.left([P])
+    looks.partitions.left({P: Left(5, None)})
     assert looks.look(owned=[Q]) == frozenset()
     assert looks.look(owned=[Q], known=[Q], exist=[Q]) == frozenset()
     assert looks.look(owned=[Q], known=[Q], exist=[Q]) == {P}
 
 
 def test_what_left_in_a_rebalance_and_is_there_is_another_owners(looks: Looks) -> None:
-    looks.partitions.left([P])
+    looks.partitions.left({P: Left(5, None)})
     for _ in range(3):
         assert looks.look(owned=[Q]) == frozenset()
     assert looks.look(owned=[Q], known=[Q], exist=[Q]) == frozenset()
+
+
+def test_what_left_in_a_rebalance_and_is_of_another_topic_by_now_is_told_once(looks: Looks) -> None:
+    """The group takes it back because of the deletion, and no answer lacks the topic."""
+    old, new = uuid4(), uuid4()
+    left = {P: Left(5, old), Q: Left(7, None)}
+    looks.partitions.left(left)
+    assert looks.partitions.replaced({"t": old}) == {}
+    assert looks.partitions.replaced({"other": new}) == {}
+    assert looks.look(owned=()) == frozenset()
+    found = looks.partitions.replaced({"t": new})
+    assert {p: one.position for p, one in found.items()} == {P: 5}, "by name nothing is known"
+    assert looks.partitions.replaced({"t": new}) == {}
+
+
+def test_what_left_in_a_rebalance_long_ago_is_another_owners_to_miss(looks: Looks) -> None:
+    looks.partitions.left({P: Left(5, uuid4())})
+    for _ in range(3):
+        assert looks.look(owned=[Q]) == frozenset()
+    assert looks.partitions.replaced({"t": uuid4()}) == {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from fake_members import PARTITIONS, PATIENCE_S, FakeMember, Group
@@ -1404,9 +1404,10 @@ def test_a_partition_that_the_checkpoint_knows_and_the_metadata_did_not_at_first
 
 @pytest.mark.parametrize("before", ["never had it", "handed it over", "a run that read nothing"])
 def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record(
-    make: Callable[..., Query], group: Group, before: str
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     """Kafka has dropped the group's offset with it: ``latest`` passed over its first records."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
     group.topic_ids = {"t": uuid4()}
     query = make(startingOffsets="latest")
     if before == "a run that read nothing":
@@ -1418,7 +1419,7 @@ def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record
         query.membership.proofs.committed(query.read(P, 1_000, 1_010))
         query.rounds()
         group.members[0].revoke(P)
-        query.rounds()
+        query.rounds(8)  # it is not looked for any more
     query.membership.initial_partitions()
     query.membership.state_without_ranges()
     with group.changed:
@@ -1439,6 +1440,185 @@ def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record
     group.members[0].assign(P)
     query.rounds(3)
     assert query.membership.plannable() == {P: 0, Q: 0}
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_its_own_commit_by_name_does_not_make_the_first_records_of_a_new_topic_skipped(
+    make: Callable[..., Query], group: Group, by_id: bool
+) -> None:
+    """The broker took it for one of the new topic: 4.0 and older, or in the classic protocol."""
+    group.assigns_by_id, group.topic_ids = by_id, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds()
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+    member.revoke(P)
+    query.rounds()
+    member.assign(P)
+    query.rounds(3)
+    assert query.membership.deletions.take() == {P: 5}
+    assert query.membership.plannable() == {P: 0}
+    assert group.committed == {P: 0}
+
+
+@pytest.mark.parametrize("of", ["all of them", "one of two"])
+def test_what_this_query_had_when_the_topic_was_created_anew_is_its_own_to_miss(
+    make: Callable[..., Query], group: Group, of: str
+) -> None:
+    """Attack 12.2: where everything was committed, the query went on as if nothing were gone."""
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P, Q)
+    query.rounds()
+    for partition, end in ((P, 5), (Q, 7)):
+        query.membership.proofs.committed(query.read(partition, 0, end))
+    query.rounds()
+    assert group.committed == {P: 5, Q: 7}
+    back = (P, Q) if of == "all of them" else (P,)
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+    member.revoke(*back)
+    query.rounds(3)
+    assert member.released == set(back)
+    member.assign(*back)
+    query.rounds(3)
+    ends = {P: 5, Q: 7}
+    assert query.membership.deletions.take() == {p: ends[p] for p in back}
+    assert query.membership.plannable() == {P: 0, Q: 0 if Q in back else 7}
+    if of == "one of two":  # the other later
+        member.revoke(Q)
+        query.rounds(3)
+        member.assign(Q)
+        query.rounds(3)
+        assert query.membership.deletions.take() == {Q: 7}
+        assert query.membership.plannable() == {P: 0, Q: 0}
+
+
+def test_what_another_has_of_the_topic_that_was_created_anew_this_query_misses_as_well(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the partition until the group took it back, and somebody else gets the new one."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P, Q)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds()
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+    member.revoke(P)
+    query.rounds(8)
+    told = query.membership.deletions.take()
+    assert told == {P: 5, Q: 0}, "what is still to be taken back counts as well"
+    assert query.membership.plannable() == {}
+    assert query.membership.deletions.take() == {}
+
+
+def test_where_it_is_assigned_by_name_a_topic_created_anew_is_found_by_its_id(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has kept the partition with its owner, whose commits are of the topic of before."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.topic_ids = {"t": uuid4()}
+    query = make(startingOffsets="latest")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 1_000, 1_010))
+    query.rounds()
+    assert group.committed == {P: 1_010}
+    open_batch = query.read(P, 1_010, 1_020)
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+    query.rounds(8)
+    assert query.membership.deletions.take() == {P: 1_020}
+    assert query.membership.plannable() == {P: 0}, "wherever the group is"
+    assert group.committed == {P: 0}
+    query.membership.proofs.committed(open_batch)
+    query.rounds(3)
+    assert group.committed == {P: 0}, "that was of the other topic"
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds(3)
+    assert group.committed == {P: 5}
+    assert query.membership.deletions.take() == {}
+
+
+def test_one_answer_that_has_another_topic_is_no_deletion(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be that of a broker that has not heard yet of the topic that the group assigns."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member, real = group.members[0], group.topic_ids
+    member.assign(P)
+    query.rounds()
+    before = [{"t": uuid4()}]
+
+    def topic_ids(topics: Collection[str]) -> dict[str, UUID]:
+        return before.pop() if before and "t" in topics else real
+
+    monkeypatch.setattr(member, "existing_topics", lambda _: before.append({"t": uuid4()}) or {"t"})
+    monkeypatch.setattr(member, "topic_ids", topic_ids)
+    query.rounds(8)
+    assert query.membership.plannable() == {P: 0}
+    assert query.membership.deletions.take() == {}
+
+
+@pytest.mark.parametrize("group_has", [None, 20])
+def test_what_was_handed_over_before_its_topic_was_created_anew_is_not_gone_on_in(
+    make: Callable[..., Query],
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    group_has: int | None,
+) -> None:
+    """It is the other's to miss, and what is known of it is of the topic of before."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 0, 500))
+    query.rounds()
+    member.revoke(P)
+    query.rounds(8)  # it is not looked for any more
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+        if group_has is not None:
+            group.committed[P] = group_has
+    member.assign(P)
+    query.rounds(8)
+    assert query.membership.plannable() == {P: group_has or 0}
+    assert query.membership.deletions.take() == {}
+
+
+def test_a_batch_names_the_topic_that_it_is_to_be_read_from(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds()
+    handed_out = query.membership.hand_out({P: a_range(P, 0, 5)})
+    assert handed_out is not None
+    assert handed_out[2].topic_ids == {P: group.topic_ids["t"]}
 
 
 def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from kafka import errors as kafka_errors
@@ -57,9 +58,12 @@ class Cluster:
         self.ends = ends or {}
         self.requests: list[Any] = []
         self.forgotten = 0
+        self.topic_ids: list[UUID] = []  # by one answer after the other
+        self.asked_by: list[UUID | None] = []
 
     def send(self, request: Any, node_id: int) -> Any:
         self.requests.append(request.topics[0].partitions[0].fetch_offset)
+        self.asked_by.append(request.topics[0].topic_id)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
         future = Future()
@@ -71,6 +75,11 @@ class Cluster:
 
     def locate(self, topic: str, partition: int) -> Leader:
         return Leader(1, 0)
+
+    def topic_id(self, topic: str) -> UUID | None:
+        if len(self.topic_ids) > 1:
+            return self.topic_ids.pop(0)
+        return self.topic_ids[0] if self.topic_ids else None
 
     def forget(self, topic: str, partition: int) -> None:
         self.forgotten += 1
@@ -105,12 +114,22 @@ def data(first: int, last: int) -> Any:
     return answer(build([Record(n, 0, None, b"v") for n in range(first, last)]))
 
 
+def by_id(response: Any, topic_id: UUID) -> Any:
+    """As brokers answer a fetch by the topic's id: without its name."""
+    [topic] = response.responses
+    topic.topic, topic.topic_id = "", topic_id
+    return response
+
+
 THROTTLED = SimpleNamespace(error_code=0, throttle_time_ms=300, responses=[])
 NO_TIERS = {OffsetSpec.EARLIEST_LOCAL: 0, OffsetSpec.EARLIEST: 0}
 
 
 def fetches_of(
-    cluster: Cluster, bytes_per_offset: dict[str, float] | None = None, **options: Any
+    cluster: Cluster,
+    bytes_per_offset: dict[str, float] | None = None,
+    topic_id: UUID | None = None,
+    **options: Any,
 ) -> Iterator[tuple[RangeReader, Fetched | None]]:
     config: dict[str, Any] = {
         "read_committed": False,
@@ -122,7 +141,7 @@ def fetches_of(
     }
     settings = FetchSettings(**{**config, **options})
     sizes = {} if bytes_per_offset is None else bytes_per_offset
-    reader = RangeReader(RANGE, cluster, settings, sizes)  # type: ignore[arg-type]
+    reader = RangeReader(RANGE, cluster, settings, sizes, topic_id)  # type: ignore[arg-type]
     return FetchPipeline([reader], cluster, settings).fetches()  # type: ignore[arg-type]
 
 
@@ -270,6 +289,40 @@ def test_a_topic_that_a_starting_broker_does_not_know_yet(error: Any, clock: Clo
     with pytest.raises(DataLossError, match="does not exist"):
         read(Cluster(unknown))
     assert clock.now > 5
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_was_created_anew_has_nothing_of_the_range(clock: Clock, fail: bool) -> None:
+    replaced = Cluster(data(10, 20))
+    replaced.topic_ids = [uuid4()]
+    if fail:
+        with pytest.raises(DataLossError, match="created again"):
+            read(replaced, topic_id=uuid4())
+    else:
+        assert read(replaced, topic_id=uuid4(), fail_on_data_loss=False) == [20]
+    assert replaced.requests == []
+    assert 1 < clock.now < 3
+
+
+def test_metadata_of_the_topic_before_are_no_loss(clock: Clock) -> None:
+    """They are those of a broker that is behind; or of one that does not tell topics apart."""
+    meant = uuid4()
+    behind = Cluster(data(10, 20))
+    behind.topic_ids = [uuid4(), uuid4(), meant]
+    assert read(behind, topic_id=meant) == [20]
+    assert clock.now < 1
+    old = Cluster(data(10, 20))
+    assert read(old, topic_id=meant) == [20]
+
+
+def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
+    meant = uuid4()
+    refused = answer(error=kafka_errors.UnknownTopicIdError.errno)
+    cluster = Cluster(refused, answer(error=103), by_id(data(10, 20), meant))
+    cluster.topic_ids = [meant]
+    assert read(cluster, topic_id=meant) == [20]
+    assert cluster.forgotten == 2
+    assert cluster.asked_by == [meant] * 3
 
 
 # Fetch sizes

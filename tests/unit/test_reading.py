@@ -25,7 +25,7 @@ class NothingToRead:
     def connect(self) -> None: ...
     def close(self) -> None: ...
 
-    def read(self, _: Any) -> Iterator[Any]:
+    def read(self, *_: Any) -> Iterator[Any]:
         return iter(())
 
 

@@ -17,6 +17,7 @@ from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, Start
 
 P, Q, R = PARTITIONS = [TopicPartition("t", n) for n in range(3)]
 U = TopicPartition("u", 0)
+OLD, NEW = uuid4(), uuid4()
 
 
 def starts(**options: str) -> Starts:
@@ -180,3 +181,31 @@ def test_what_a_resumed_batch_has_imported_stands_against_the_older_offset() -> 
     known.restore([P], None, [P, Q])
     assert known.imported == frozenset()
     assert known.has_read
+
+
+def test_each_partition_is_known_by_the_topic_in_which_it_was_started() -> None:
+    """The group may have taken one of them back already, and not the other."""
+    known = starts()
+    known.found([P, Q], {"t": OLD})
+    known.started(P, OLD)
+    known.started(Q, OLD)
+    assert known.replaced([P], {"t": NEW}) == {"t"}
+    assert known.started_in_another([P, Q, R], {"t": NEW}) == {P, Q}
+    known.created_anew([P])
+    known.started(P, NEW)
+    assert known.started_in_another([P, Q, R], {"t": NEW}) == {Q}
+    assert known.of_another_topic([P, Q, R], {"t": NEW}) == {Q}
+    assert known.started_in_another([P, Q], {}) == set(), "it is gone, or hidden"
+    assert known.started_in([P, Q, R]) == {P: NEW, Q: OLD}
+
+
+def test_the_topic_of_what_is_assigned_by_name_is_found_out_later() -> None:
+    known = starts()
+    known.found([P, Q], {"t": OLD})
+    for partition in (P, Q, U):
+        known.started(partition)
+    assert known.unidentified == {P, Q, U}
+    known.identify([P, U], {"t": NEW})
+    assert known.unidentified == frozenset(), "what has left, or has no id, has none"
+    assert known.started_in([P, Q, U]) == {P: NEW}
+    assert known.started_in_another([P, Q, U], {"t": OLD, "u": OLD}) == {P}

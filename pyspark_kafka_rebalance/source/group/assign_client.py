@@ -63,6 +63,8 @@ class AssignClient:
         self._wanted = frozenset(partitions)
         # What polls have told.
         self._there: frozenset[TopicPartition] = frozenset()
+        self._topic_ids: dict[TopicPartition, UUID] = {}  # of these, as they were found
+        self._has_read = False  # since these were asked for
         self._deletions = DeletedPartitions()
         self._group_has: dict[TopicPartition, int] = {}  # before our first commit
         self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
@@ -123,8 +125,13 @@ class AssignClient:
         known = self._client.known_partitions(self._wanted)
         deleted = self._find_deleted(known)
         before, self._there = self._there, (self._there | known) - deleted
+        found = self._there - before
+        topic_ids = self._client.topic_ids({p.topic for p in found})
+        self._topic_ids |= {p: topic_ids[p.topic] for p in found if p.topic in topic_ids}
         if deleted:
             self.forget_commits(deleted)
+            for partition in deleted:
+                self._topic_ids.pop(partition, None)
         return PollResult(assigned=self._there - before, lost=before - self._there)
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
@@ -146,12 +153,14 @@ class AssignClient:
         again: who has more to commit may call this hundreds of times a second.
         """
         self._doubt_unknown()
+        self._has_read = True
         in_doubt = self._deletions.in_doubt
         self._commits.add({p: offset for p, offset in offsets.items() if p not in in_doubt})
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
         """As a member's, and as ``commit_processed``."""
         self._doubt_unknown()
+        self._has_read = True
         in_doubt = self._deletions.in_doubt
         self._commits.add_remaining({p: left for p, left in remaining.items() if p not in in_doubt})
 
@@ -186,8 +195,8 @@ class AssignClient:
             self._group_has.pop(partition, None)
 
     def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
-        """None: nobody has assigned it."""
-        return None
+        """As it was when the partition was found."""
+        return self._topic_ids.get(partition)
 
     def take_unknown(self) -> frozenset[TopicPartition]:
         """None: it looks itself for what the coordinator does not know."""
@@ -217,13 +226,31 @@ class AssignClient:
         """Of the partitions that were there, those that are gone; see DeletedPartitions."""
         self._doubt_unknown()
         missing: frozenset[TopicPartition] = frozenset()
-        if suspects := self._deletions.suspects(self._there, known):
-            try:
+        try:
+            replaced = self._in_another_topic(self._ids_now_and_then())
+            if suspects := self._deletions.suspects(self._there, known) | replaced:
                 missing = suspects & self._ask_for_missing(_LOOKUP_TIMEOUT_MS)
-            except kafka_errors.KafkaError as error:
-                log.warning("not known whether all partitions exist: %r", error)
-                return frozenset()
-        return self._deletions.answered(missing)
+                now = self._client.topic_ids({p.topic for p in suspects})
+                replaced = (self._in_another_topic(now) & suspects) - missing
+        except kafka_errors.KafkaError as error:
+            log.warning("not known whether all partitions exist: %r", error)
+            return frozenset()
+        replaced = self._deletions.in_another_topic(replaced)
+        return self._deletions.answered(missing) | replaced
+
+    def _ids_now_and_then(self) -> dict[str, UUID]:
+        """Of the topics, by the metadata, or asked now."""
+        topics = {p.topic for p in self._topic_ids}
+        if self._deletions.wants_topic_ids(self._has_read):
+            self._has_read = False
+            return self._client.topic_ids_now(topics, _LOOKUP_TIMEOUT_MS)
+        return self._client.topic_ids(topics)
+
+    def _in_another_topic(self, topic_ids: Mapping[str, UUID]) -> frozenset[TopicPartition]:
+        """Those that were found in another topic of the name."""
+        return frozenset(
+            p for p, found in self._topic_ids.items() if topic_ids.get(p.topic, found) != found
+        )
 
     def _ask_for_missing(self, timeout_ms: float) -> frozenset[TopicPartition]:
         """Those of the partitions that do not exist, by metadata that are fetched now."""

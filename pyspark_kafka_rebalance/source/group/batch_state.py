@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
@@ -40,6 +41,8 @@ class BatchState:
         What the batches before it read there that are not proven.
     gaps : mapping
         What is left there after it.
+    topic_ids : mapping
+        In which topics what it reads was started, as far as that is known.
     """
 
     generations: tuple[int, ...]
@@ -52,6 +55,7 @@ class BatchState:
     catch_up: CaughtUp = field(default_factory=dict)
     pending_catch_up: Gaps = field(default_factory=dict)
     gaps: Gaps = field(default_factory=dict)
+    topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
 
     def offset(
         self,
@@ -101,6 +105,7 @@ def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchSt
         revoking=state.assignment.partitions.revoking(),
         lost=frozenset(),
         imported=state.starts.imported,
+        topic_ids=state.starts.started_in(ranges),
     )
 
 

@@ -14,7 +14,9 @@ for a while, what went away in a rebalance. The group takes back a deleted parti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
@@ -24,9 +26,33 @@ from ...errors import AuthorizationError
 #: How often the client's metadata is looked through.
 _LOOK_EVERY_S = 1.0
 
+#: How often it is asked whether the topics are still the same, where no group tells because it
+#: assigns them by name: if anything was read since, and if not.
+_TOPIC_IDS_EVERY_S = 5.0
+_IDLE_TOPIC_IDS_EVERY_S = 60.0
+
 #: How many looks a partition gets that went away in a rebalance: its members may learn of a
 #: deletion before the metadata that are requested then tell of it.
 _LOOKS_AFTER_LEAVING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A partition that went away in a rebalance.
+
+    Attributes
+    ----------
+    position : int or None
+        How far it was handed out.
+    topic_id : UUID or None
+        Of the topic in which it was started; None where that is not known.
+    looks : int
+        How many it still gets.
+    """
+
+    position: int | None
+    topic_id: UUID | None
+    looks: int = _LOOKS_AFTER_LEAVING
 
 
 class DeletedPartitions:
@@ -41,13 +67,34 @@ class DeletedPartitions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._look_at = 0.0
-        self._left: dict[TopicPartition, int] = {}  # the looks that each still gets
+        self._topic_ids_at = clock()
+        self._left: dict[TopicPartition, Left] = {}
         self._in_doubt: set[TopicPartition] = set()
         self._missed: frozenset[TopicPartition] = frozenset()  # by the answer before
+        self._in_another_topic: frozenset[TopicPartition] = frozenset()  # likewise
 
-    def left(self, partitions: Collection[TopicPartition]) -> None:
+    def left(self, partitions: Mapping[TopicPartition, Left]) -> None:
         """These went away in a rebalance."""
-        self._left.update(dict.fromkeys(partitions, _LOOKS_AFTER_LEAVING))
+        self._left.update(partitions)
+
+    def left_lately(self) -> Collection[TopicPartition]:
+        """What went away in a rebalance, and still gets looks."""
+        return self._left.keys()
+
+    def replaced(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
+        """Of what went away, that whose topic is another one by now; each is told once.
+
+        The group takes a deleted partition back as any other, and where there is a new one by its
+        name at once, no answer ever lacks it.
+        """
+        found = {
+            p: left
+            for p, left in self._left.items()
+            if left.topic_id is not None and topic_ids.get(p.topic, left.topic_id) != left.topic_id
+        }
+        for partition in found:
+            del self._left[partition]
+        return found
 
     def doubt(self, partitions: Collection[TopicPartition]) -> None:
         """The coordinator does not know these: to commit them waits for the next answer."""
@@ -76,15 +123,35 @@ class DeletedPartitions:
         """What to ask for anew: what the metadata do not know, or the coordinator."""
         return (watched - frozenset(known)) | self._in_doubt | (self._missed & watched)
 
+    def wants_topic_ids(self, has_read: bool) -> bool:
+        """Whether it is time to ask for the topics' ids; each True begins one.
+
+        ``has_read`` is whether anything was read since the last time.
+        """
+        now = self._clock()
+        wait_s = _TOPIC_IDS_EVERY_S if has_read else _IDLE_TOPIC_IDS_EVERY_S
+        if now - self._topic_ids_at < wait_s:
+            return False
+        self._topic_ids_at = now
+        return True
+
+    def in_another_topic(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Note that these have another topic by now; those of which the answer before said so.
+
+        One broker may be behind the one by whose answer they were started.
+        """
+        before, self._in_another_topic = self._in_another_topic, partitions
+        return partitions & before
+
     def answered(self, missing: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Note that these are missing, of the suspects; those that are deleted."""
         deleted = self._missed & frozenset(missing)
         self._missed = frozenset(missing) - deleted
         self._in_doubt &= self._missed
         self._left = {
-            p: looks - 1
-            for p, looks in self._left.items()
-            if p not in deleted and (looks > 1 or p in self._missed)
+            p: replace(left, looks=left.looks - 1)
+            for p, left in self._left.items()
+            if p not in deleted and (left.looks > 1 or p in self._missed)
         }
         return deleted
 

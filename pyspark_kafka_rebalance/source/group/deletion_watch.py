@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ...errors import names_of
-from .deleted_partitions import DeletedPartitions, ask_for_missing
+from .deleted_partitions import DeletedPartitions, Left, ask_for_missing
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 #: How often it is looked whether topics are gone whose positions the offsets still carry.
 _FORGET_EVERY_S = 60.0
+
+#: When it is tried again to find out which topics these are.
+_IDENTIFY_AGAIN_S = 1.0
 
 
 class DeletionWatch:
@@ -51,6 +55,8 @@ class DeletionWatch:
         # And not seen again since; replaced, because the planner reads it.
         self._deleted: frozenset[TopicPartition] = frozenset()
         self._forgot_at = time.monotonic()
+        self._identify_at = 0.0
+        self._asked_after = 0  # which batch, for the ids of topics
         # What is assigned by hand is there, or there is no query.
         self._has_looked = options.partitions is not None
 
@@ -64,10 +70,18 @@ class DeletionWatch:
         """What the coordinator does not know: to commit it waits for the next answer."""
         return self._decision.in_doubt
 
-    def left(self, partitions: Collection[TopicPartition]) -> None:
+    def left(self, partitions: Mapping[TopicPartition, Left]) -> None:
         """These went away in a rebalance, as those do whose topic was deleted."""
         self._decision.left(partitions)
         self._members.cluster_of(0).request_metadata()
+
+    def left_lately(self) -> Collection[TopicPartition]:
+        """What went away in a rebalance, and is still looked for."""
+        return self._decision.left_lately()
+
+    def left_of_others(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
+        """As ``DeletedPartitions.replaced``: what this query had until its topic was deleted."""
+        return self._decision.replaced(topic_ids)
 
     def find_absent(self) -> bool:
         """Find out, once, what the checkpoint knows and is not there; whether that is known.
@@ -105,24 +119,32 @@ class DeletionWatch:
 
     def find(self) -> None:
         """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
-        if self._options.partitions is not None:
-            return  # the client of assign looks for itself
+        client = self._members.cluster_of(0)
+        self._identify(client)
         for member in self._members:
             self._decision.doubt(member.take_unknown())
         if not self._decision.is_due():
             return
-        client = self._members.cluster_of(0)
+        if self._options.partitions is not None:
+            return  # the client of assign looks for itself
         with self._state as state:
             watched = self._decision.watched(state.assignment.partitions.all())
         known = client.known_partitions(watched)
         missing: frozenset[TopicPartition] = frozenset()
-        if suspects := self._decision.suspects(watched - self._deleted, known):
+        # By metadata that may be those of before.
+        replaced = self._in_another_topic(watched, client.topic_ids({p.topic for p in watched}))
+        replaced |= self._in_another_topic(watched, self._topic_ids_by_name(client))
+        if suspects := self._decision.suspects(watched - self._deleted, known) | replaced:
             try:
                 missing = ask_for_missing(client, suspects, "subscribe", LOOKUP_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
                 log.warning("not known whether %s still exist: %r", names_of(suspects), error)
                 return
-        replaced = self._replaced(self._decision.in_doubt - missing)
+            topic_ids = client.topic_ids({p.topic for p in suspects})
+            replaced = self._in_another_topic(suspects, topic_ids) - missing
+        replaced = self._decision.in_another_topic(replaced)
+        replaced |= self._replaced(self._decision.in_doubt - missing)
+        left = self._decision.replaced(client.topic_ids({p.topic for p in replaced}))
         deleted = self._decision.answered(missing)
         back = self._deleted & known
         self._deleted = (self._deleted | deleted) - back
@@ -131,11 +153,14 @@ class DeletionWatch:
             state.starts.created_anew(deleted)
             # What never had a start was assigned when it was gone: it is another's to miss.
             owned = state.assignment.partitions.all()
-            unread = {p for p in deleted if p in owned and owned[p].position is None}
+            unread = {p for p in deleted - left.keys() if p in owned and owned[p].position is None}
             read = state.assignment.positioning.delete(deleted)
             state.deleted |= {p: at for p, at in read.items() if p not in unread}
+            state.deleted |= {p: one.position for p, one in left.items()}
             state.gone_elsewhere |= unread
             state.assignment.partitions.start_anew(back)
+            by_name = {p for p in replaced & owned.keys() if self._is_by_name(owned[p].member, p)}
+            state.assignment.partitions.created_while_owned(by_name)
             if deleted or back:
                 state.note_change()
         if unread:
@@ -145,6 +170,50 @@ class DeletionWatch:
             self._members.cluster_of(
                 index
             ).request_metadata()  # one of them may have to assign what is left
+
+    def _is_by_name(self, member: int, partition: TopicPartition) -> bool:
+        """Whether the new one of its name is assigned with it; else the group takes it back."""
+        return self._members[member].assigned_topic_id(partition) is None
+
+    def _identify(self, client: ClusterQueries) -> None:
+        """Find out in which topics partitions were started that are assigned by name.
+
+        At once, because whatever is created anew until then is taken for the topic of before.
+        """
+        with self._state as state:
+            if not state.starts.unidentified or time.monotonic() < self._identify_at:
+                return
+            topics = {p.topic for p in state.starts.unidentified}
+        try:
+            topic_ids = client.topic_ids_now(topics, LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            self._identify_at = time.monotonic() + _IDENTIFY_AGAIN_S
+            log.info("the ids of the topics are not known yet: %r", error)
+            return
+        with self._state as state:
+            state.starts.identify(state.assignment.partitions.all().keys(), topic_ids)
+
+    def _topic_ids_by_name(self, client: ClusterQueries) -> Mapping[str, UUID]:
+        """Of topics that are assigned by name, asked now and then; most of the time none."""
+        with self._state as state:
+            batch = state.assignment.batches.number
+            if not self._decision.wants_topic_ids(batch != self._asked_after):
+                return {}
+            owned = {p: own.member for p, own in state.assignment.partitions.all().items()}
+        self._asked_after = batch
+        topics = {p.topic for p, member in owned.items() if self._is_by_name(member, p)}
+        try:
+            return client.topic_ids_now(topics, LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            log.info("not known whether topics are still the same: %r", error)
+            return {}
+
+    def _in_another_topic(
+        self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> frozenset[TopicPartition]:
+        """Those of these that have another topic by now than the one in which they were started."""
+        with self._state as state:
+            return frozenset(state.starts.started_in_another(partitions, topic_ids))
 
     def _replaced(self, refused: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Of what the coordinator does not know: what is the old topic's, there being a new one.

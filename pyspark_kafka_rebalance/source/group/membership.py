@@ -26,6 +26,7 @@ from .batch_state import BatchState, Gaps, state_for_offset, state_now
 from .catch_up import CatchUp
 from .clients import partitions_of
 from .coverage import Coverage
+from .deleted_partitions import Left
 from .deletion_watch import DeletionWatch
 from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
@@ -106,11 +107,11 @@ class QueryMembership:
         self._state = QueryState(options)
         self._members = QueryMembers(options, client_id, self._state, self._pump)
         self._known_to_group = KnownToGroup(options, self._state, self._members, self._pump)
-        self._start_lookup = StartLookup(options, self._state, self._members)
         self.joining = Joining(options, self._state, self._members, self._pump)
         self.log_ends = LogEnds(options, self._members, self._pump)
         self.record_times = RecordTimes(options, self._state, self._members, self.log_ends)
         self.deletions = DeletionWatch(options, self._state, self._members)
+        self._start_lookup = StartLookup(options, self._state, self._members, self.deletions)
         self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
         self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
         self.catch_up = CatchUp(options, self._state, self.log_ends)
@@ -350,7 +351,12 @@ class QueryMembership:
             overdue = assignment.waiting_revokes(result.lost)
             owned = assignment.partitions.all()
             gone = result.revoked | result.lost
-            left = {p for p in gone if p in owned and owned[p].position is not None}
+            topic_ids = state.starts.started_in(gone)
+            left = {
+                p: Left(owned[p].position, topic_ids.get(p))
+                for p in gone
+                if p in owned and owned[p].position is not None
+            }
             assignment.lose(index, result.lost)
             if self._options.partitions is not None:  # those are deleted
                 state.deleted |= assignment.positioning.delete(result.lost)
@@ -358,6 +364,9 @@ class QueryMembership:
             ends = self.log_ends.told() if result.revoked else {}
             assignment.complete_revoke(index, result.revoked, ends)
             assignment.assign(index, member.generation, result.assigned)
+            if self._options.partitions is not None:  # nobody else has committed of them
+                anew = state.starts.are_created_anew(result.assigned)
+                assignment.partitions.created_while_owned(anew)
             state.starts.assigned(result.assigned)
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)

@@ -21,6 +21,7 @@ class OwnedPartition:
     generation: int
     position: int | None = None  # next offset to hand out; None until its start is known
     read: bool = False  # there may be something to flush: handed out since it was assigned
+    is_new: bool = False  # created when it was owned here, so whatever the group has is older
 
 
 class OwnedPartitions:
@@ -49,6 +50,7 @@ class OwnedPartitions:
     def start_at(self, partition: TopicPartition, position: int) -> None:
         """The start of an owned partition is found."""
         self._owned[partition].position = position
+        self._owned[partition].is_new = False
         self._unpositioned.pop(partition, None)
 
     def delete(self, partition: TopicPartition) -> None:
@@ -62,6 +64,13 @@ class OwnedPartitions:
         for partition in partitions:
             if partition in self._owned and self._owned[partition].position is None:
                 self._unpositioned[partition] = None
+
+    def created_while_owned(self, partitions: Collection[TopicPartition]) -> None:
+        """As :meth:`start_anew`; what the group has of them was committed by this very query."""
+        for partition in partitions:
+            if partition in self._owned:
+                self._owned[partition].is_new = True
+        self.start_anew(partitions)
 
     def request_revoke(self, partition: TopicPartition) -> OwnedPartition | None:
         """No new range from now on; None if it is so already, or it is not owned."""

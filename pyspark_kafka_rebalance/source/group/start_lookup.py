@@ -17,6 +17,7 @@ from ...consumer.cluster_queries import ClusterQueries
 from ...consumer.remaining import Remaining
 from ...errors import PartitionsLostError
 from ..starting_offsets import AtTimestamp
+from .deletion_watch import DeletionWatch
 from .query_member import QueryMember
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState, SharedState
@@ -46,14 +47,22 @@ class StartLookup:
         Has the rules, and gets the starts.
     members : QueryMembers
         Each is asked for what it owns.
+    deletions : DeletionWatch
+        Knows what this query had until lately.
     """
 
-    def __init__(self, options: SourceOptions, state: QueryState, members: QueryMembers) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        state: QueryState,
+        members: QueryMembers,
+        deletions: DeletionWatch,
+    ) -> None:
         self._options = options
         self._state = state
         self._members = members
         self._told_of: set[TopicPartition] = set()  # in the log, of those set back
-        self._topics = ReplacedTopics(options, state, members)
+        self._topics = ReplacedTopics(options, state, members, deletions)
 
     def find(self) -> None:
         """Find out where newly assigned partitions start.
@@ -67,6 +76,8 @@ class StartLookup:
         """
         with self._state as state:
             wanted = state.assignment.partitions.unpositioned()
+            owned = state.assignment.partitions.all()
+            is_new = {p for found in wanted.values() for p in found if owned[p].is_new}
         self._topics.keep({p for found in wanted.values() for p in found})
         for index, partitions in wanted.items():
             member, cluster = self._members[index], self._members.cluster_of(index)
@@ -74,12 +85,15 @@ class StartLookup:
             if not (partitions := self._topics.without_absent(partitions)):
                 continue
             try:
-                owed = self._members.committed(partitions, LOOKUP_TIMEOUT_MS, index)
+                told = self._members.committed(partitions, LOOKUP_TIMEOUT_MS, index)
+                owed = {p: left for p, left in told.items() if p not in is_new}
                 committed = {p: left.committed() for p, left in owed.items()}
                 if ahead := self._set_back(member, owed):
                     # Their starts are asked for again when the group has them.
                     partitions = [p for p in partitions if p not in ahead]
-                self._topics.look(cluster, [p for p in partitions if p not in committed])
+                for partition in self._topics.look(member, cluster, partitions, committed):
+                    committed.pop(partition, None)
+                    owed.pop(partition, None)
                 partitions = self._topics.without_absent(partitions)
                 with self._state as state:
                     unknown = dict.fromkeys(
@@ -112,7 +126,7 @@ class StartLookup:
                         self._start_live(state, partition, owed.get(partition), logs[partition])
                     else:
                         continue  # its leader is away: nothing could be read of it now
-                    state.starts.started(partition)
+                    state.starts.started(partition, member.assigned_topic_id(partition))
                 state.starts.saw(cluster.topic_ids({p.topic for p in partitions}))
                 state.note_change()
 

@@ -55,6 +55,9 @@ class Starts:
         self._resumed = False  # by a batch of Spark's log
         self._has_read = False
         self._topic_ids: dict[str, UUID] = {}
+        # The topic in which each was started, by its id, and those of which it is to be found out.
+        self._started_in: dict[TopicPartition, UUID] = {}
+        self._unidentified: set[TopicPartition] = set()
         self._unlogged = False  # `initial` has lost some that the checkpoint may name
 
     # -- what is learned --------------------------------------------------------------------------
@@ -97,18 +100,36 @@ class Starts:
     def of_another_topic(
         self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
-        """Those of these whose topic is another than the one first seen by its name."""
-        known = self._topic_ids
+        """Those of these whose topic is another than the one that this query knows by its name.
+
+        That is the one in which the partition was started, or if that is not known, the one first
+        seen.
+        """
         return {
             p
             for p in partitions
-            if p.topic in known and topic_ids.get(p.topic, known[p.topic]) != known[p.topic]
+            if (now := topic_ids.get(p.topic)) is not None
+            and (self._started_in.get(p) or self._topic_ids.get(p.topic, now)) != now
         }
+
+    def started_in_another(
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> set[TopicPartition]:
+        """As :meth:`of_another_topic`, of those alone that are known to be started in a topic."""
+        return self.of_another_topic([p for p in partitions if p in self._started_in], topic_ids)
+
+    def started_in(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UUID]:
+        """In which topics these were started; without those of which it is not known."""
+        known = self._started_in
+        return {p: known[p] for p in partitions if p in known} if known else {}
 
     def created_anew(self, partitions: Collection[TopicPartition]) -> None:
         """These were deleted: what gets their name is another partition."""
         self._unlogged |= not self._found.isdisjoint(partitions)
         self._created_anew.update(partitions)
+        self._unidentified.difference_update(partitions)
+        for partition in partitions:
+            self._started_in.pop(partition, None)
 
     def restore(
         self,
@@ -136,9 +157,34 @@ class Starts:
         """Something is read from now on."""
         self._has_read = True
 
-    def started(self, partition: TopicPartition) -> None:
-        """Its start is found; from now on it is like any other, imported or not."""
+    def started(self, partition: TopicPartition, topic_id: UUID | None = None) -> None:
+        """Its start is found; from now on it is like any other, imported or not.
+
+        ``topic_id`` is that by which the group has assigned it, if it does that; else
+        :meth:`identify` is to tell.
+        """
         self._imported.discard(partition)
+        self._started_in.pop(partition, None)
+        if topic_id is not None:
+            self._started_in[partition] = topic_id
+        else:
+            self._unidentified.add(partition)
+
+    def are_created_anew(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of these that were deleted, and are there again, since this run began."""
+        return self._created_anew & set(partitions)
+
+    @property
+    def unidentified(self) -> frozenset[TopicPartition]:
+        """Which were started in a topic that is known by its name alone."""
+        return frozenset(self._unidentified)
+
+    def identify(self, owned: Collection[TopicPartition], topic_ids: Mapping[str, UUID]) -> None:
+        """These are owned since they were started, and the topics were fetched since."""
+        for partition in self._unidentified & set(owned):
+            if partition.topic in topic_ids:
+                self._started_in[partition] = topic_ids[partition.topic]
+        self._unidentified.clear()
 
     # -- what follows -----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
+from uuid import UUID
 
 from kafka.protocol.consumer import DEFAULT_GENERATION_ID
 from kafka.structs import TopicPartition
@@ -38,6 +39,9 @@ class TaskRange(NamedTuple):
         Rows below this offset are marked ``lost``; none by default.
     catch_up : bool
         Whether it lies in a gap below the live position.
+    topic_id : UUID or None
+        Of the topic that is meant, which another one of its name may have replaced; None if that
+        is not known.
     """
 
     range: OffsetRange
@@ -45,6 +49,7 @@ class TaskRange(NamedTuple):
     revoking: bool
     lost_below: int = 0
     catch_up: bool = False
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ def group_into_tasks(
     max_records: int | None = None,
     lost_below: Mapping[TopicPartition, int] | None = None,
     owed: Mapping[TopicPartition, Remaining] | None = None,
+    topic_ids: Mapping[TopicPartition, UUID] | None = None,
 ) -> list[ReadTask]:
     """Group the ranges of the batch that ends at an offset into tasks.
 
@@ -87,6 +93,8 @@ def group_into_tasks(
     owed : Mapping[TopicPartition, Remaining], optional
         What the group is owed of partitions: rows that are not in it are marked ``lost``. Used
         instead of ``lost_below`` where there are gaps.
+    topic_ids : Mapping[TopicPartition, UUID], optional
+        Of the topics that are meant, where they are known.
 
     Returns
     -------
@@ -99,13 +107,13 @@ def group_into_tasks(
             ReadTask(events=offset.events if i == 0 else (), warm_up=True) for i in range(readers)
         ]
 
-    below, revoking = lost_below or {}, offset.revoking
+    below, revoking, ids = lost_below or {}, offset.revoking, topic_ids or {}
 
     def task_ranges(
         ranges: Mapping[TopicPartition, OffsetRange], generation: int | None
     ) -> list[TaskRange]:
         found = [
-            TaskRange(handed, generation, p in revoking, below.get(p, 0))
+            TaskRange(handed, generation, p in revoking, below.get(p, 0), topic_id=ids.get(p))
             for p, handed in ranges.items()
         ]
         if not owed:
@@ -130,7 +138,7 @@ def group_into_tasks(
         _even_out(tasks, crowded)
     planned = [ReadTask(tuple(ranges)) for ranges in tasks if ranges]
     if offset.catch_up:
-        planned += _catching_up(offset, readers, owed or {})
+        planned += _catching_up(offset, readers, owed or {}, ids)
     planned = split_tasks(planned, min_partitions, max_records)
     if offset.events:
         first = planned[0].ranges if planned else ()
@@ -139,7 +147,10 @@ def group_into_tasks(
 
 
 def _catching_up(
-    offset: StreamOffset, readers: int, owed: Mapping[TopicPartition, Remaining]
+    offset: StreamOffset,
+    readers: int,
+    owed: Mapping[TopicPartition, Remaining],
+    topic_ids: Mapping[TopicPartition, UUID],
 ) -> Iterator[ReadTask]:
     generations = {p: member.generation for member in offset.members for p in member.partitions}
     ranges = [
@@ -147,7 +158,14 @@ def _catching_up(
         for p in sorted(offset.catch_up)
         for piece in offset.catch_up[p]
         for marked in _marked(
-            TaskRange(piece, generations.get(p), p in offset.revoking, catch_up=True), owed.get(p)
+            TaskRange(
+                piece,
+                generations.get(p),
+                p in offset.revoking,
+                catch_up=True,
+                topic_id=topic_ids.get(p),
+            ),
+            owed.get(p),
         )
     ]
     return _cut(ReadTask(tuple(ranges)), min(readers, _size(ranges) // _CATCH_UP_TASK))
