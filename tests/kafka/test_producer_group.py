@@ -111,7 +111,10 @@ def test_case_3_a_second_and_a_third_producer_are_started(
 
 @pytest.mark.parametrize("session_timeout_ms", [4_000])
 def test_case_4_a_producer_that_sends_nothing_and_is_not_alive_in_time_is_out(
-    topic: str, producers: MakeProducer, session_timeout_ms: int
+    topic: str,
+    producers: MakeProducer,
+    session_timeout_ms: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """KIP-509, case 4; its threads go on heartbeating meanwhile, and its transaction is aborted."""
     first, second = producers(), producers()
@@ -127,6 +130,8 @@ def test_case_4_a_producer_that_sends_nothing_and_is_not_alive_in_time_is_out(
         first.commit_transaction("too late")
     assert aborted.value.restart_points == {}
     assert first.poll().lost == mine
+    assert "alive() for session_timeout_ms=4000" in caplog.text
+    assert "max_poll_interval_ms" not in caplog.text, "an option that a producer group refuses"
     poll_until(share(first, second), first, second)
 
 

@@ -75,7 +75,8 @@ def transactions(producer: Producer) -> Transactions:
 
 
 def at_once(transactions: Transactions, topic: str = "rows", source_partition: int = 0) -> Any:
-    return transactions.send_at_once(source_partition, "a", topic, b"value", None, None, None, None)
+    record = (topic, b"value", None, None, None, None)
+    return transactions.send_at_once(transactions.call, source_partition, "a", *record)
 
 
 def test_a_record_of_an_open_transaction(transactions: Transactions, producer: Producer) -> None:
