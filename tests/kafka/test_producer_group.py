@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -373,6 +374,24 @@ def test_what_is_open_at_the_close_is_committed_if_that_goes_by_itself(
     group.close()
     assert read_committed(kafka, topic) == [b"row"]
     assert producers().subscribe()[0] == "a"
+
+
+@classic_only
+def test_closing_waits_for_no_broker_that_does_not_answer(
+    kafka: LocalKafka, topic: str, producers: MakeProducer
+) -> None:
+    """With automatic commits it took the timeout of the transaction, and longer."""
+    group = producers(commit_interval_ms=50_000)
+    group.subscribe()
+    group.send(topic, b"row", source_partition=0, restart_point="1")
+    kafka.suspend()
+    try:
+        closing = threading.Thread(target=group.close, args=(3_000,))
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive()
+    finally:
+        kafka.resume()
 
 
 def test_those_that_stay_commit_through_joins_and_leaves(
