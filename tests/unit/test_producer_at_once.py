@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kafka import errors as kafka_errors
 
+from pyspark_kafka_rebalance.producer.aborts import Author, Call
 from pyspark_kafka_rebalance.producer.options import ProducerOptions
 from pyspark_kafka_rebalance.producer.ownership import SourceOwnership
 from pyspark_kafka_rebalance.producer.transactions import Transactions
@@ -124,3 +125,12 @@ def test_a_producer_that_has_failed_meanwhile(
         at_once(transactions)  # this record alone
     producer.failed = kafka_errors.ProducerFencedError()
     assert at_once(transactions) is None
+
+
+def test_who_is_to_be_told_of_an_abort_is_told_by_the_thread(
+    transactions: Transactions, producer: Producer
+) -> None:
+    transactions.aborts.aborted("fenced")
+    assert at_once(transactions) is None
+    transactions.call = Call(Author())
+    assert at_once(transactions) is not None
