@@ -13,6 +13,10 @@ What is done here and not there, of kafka-python 3.0.12:
 - Closing it always closes it.
 - A partition that is new to its topic is asked for, where there it is refused as unknown.
 - A partition can be added to the transaction before anything is sent to it.
+- The next transaction is refused until all markers of the one before are written. There its first
+  request sleeps for retry_backoff_ms then; with less than the 100 ms of the default the sender
+  looks up as often while it waits for an answer, which costs records. Here it sleeps for 10 ms
+  and waits for 100, unless retry_backoff_ms is given.
 - Nothing is sent while a request about the transaction is under way, so that what a group adds to a
   commit, two of them, would hold up its last records. Here AddOffsetsToTxn comes at the beginning
   of the transaction, and TxnOffsetCommit when the last records are on their way.
@@ -37,6 +41,7 @@ from kafka.producer.transaction_manager import (
     AddOffsetsToTxnHandler,
     TransactionManager,
     TxnOffsetCommitHandler,
+    TxnRequestHandler,
 )
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -56,6 +61,7 @@ require_names(
         ),
         TxnOffsetCommitHandler: ("_build_request", "handle_response", "reenqueue"),
         AddOffsetsToTxnHandler: ("handle_response",),
+        TxnRequestHandler: ("is_retry", "set_retry"),
         RecordAccumulator: ("flush_in_progress", "has_undrained"),
     }
 )
@@ -70,6 +76,9 @@ _AFTER_JOIN = (
 #: kafka-python waits for a connection to the coordinator that it knew last, and sends nothing else
 #: meanwhile; then it asks who is the coordinator now. A connection that takes longer goes on.
 _READY_WAIT_MS = 1_000
+
+#: Before a request about the transaction is sent again; nothing else is sent meanwhile.
+_RETRY_S = 0.01
 
 #: Until metadata that were asked for are looked at.
 _LOOK_EVERY_S = 0.02
@@ -133,6 +142,8 @@ class TransactionalProducer:
 
         client.await_ready = await_ready_for_a_while
         self._let_records_go_first()
+        if "retry_backoff_ms" not in config:
+            self._retry_soon()
         #: KafkaProducer's; its futures are those of the records.
         self.send = self._producer.send
 
@@ -274,6 +285,19 @@ class TransactionalProducer:
         # anything. What is to be delivered is delivered by a commit.
         self._producer.flush = lambda timeout=None: None
         self._producer.close(timeout=timeout_s)
+
+    def _retry_soon(self) -> None:
+        """Sleep in kafka-python's stead before a request is sent again."""
+        next_request_handler = self._manager.next_request_handler
+
+        def next_one(has_incomplete_batches: bool) -> Any:
+            handler = next_request_handler(has_incomplete_batches)
+            if handler is not None and handler.is_retry:
+                time.sleep(_RETRY_S)
+                handler._is_retry = False
+            return handler
+
+        self._manager.next_request_handler = next_one
 
     def _flush(self, deadline: float) -> None:
         """Wait for the delivery of what was sent; KafkaTimeoutError as kafka-python's ``flush``."""
