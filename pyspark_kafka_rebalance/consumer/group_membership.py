@@ -218,8 +218,7 @@ class GroupMembership:
             parts.schedule.sent()
             self.lose_if_expired()
             if parts.liveness.silent_too_long():
-                limit_ms = parts.liveness.max_silence_ms
-                await self._leave_idle(f"no poll for max_poll_interval_ms={limit_ms}")
+                await self._leave_idle(parts.liveness.verdict)
                 continue
             await self.protocol.beat()
 

@@ -89,7 +89,11 @@ class Liveness:
     ----------
     max_silence_ms, pumping_counts : float, bool
         As given; whoever knows better changes them before the first heartbeat.
+    silence : str
+        What a silent application has not done for how long, by the option that says so; likewise.
     """
+
+    silence = "no poll for max_poll_interval_ms"
 
     def __init__(
         self, max_silence_ms: float, clock: Callable[[], float], *, pumping_counts: bool = True
@@ -118,6 +122,11 @@ class Liveness:
     def silent_too_long(self) -> bool:
         """Whether the last sign of life is longer ago than it may be (livelock)."""
         return (self._clock() - self._alive_at) * 1000 > self.max_silence_ms
+
+    @property
+    def verdict(self) -> str:
+        """Why an application that is silent for too long is out of the group."""
+        return f"{self.silence}={self.max_silence_ms:.0f}"
 
     def stay_out(self) -> None:
         """The member leaves, and does not join before the next sign of life."""

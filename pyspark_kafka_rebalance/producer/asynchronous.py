@@ -1,31 +1,48 @@
 """AsyncProducerGroup: ProducerGroup for asyncio.
 
-A :class:`ProducerGroup` whose calls that may wait run on a thread of its own, in the order in which
-they are made. A record of a source partition that the open transaction has already is sent on the
-event loop itself, which takes some microseconds and never waits.
+A :class:`SharedProducerGroup` whose calls that may wait run on a thread of its own, in the order in
+which they begin. A record of a source partition that the open transaction has already is sent on
+the event loop itself, which takes some microseconds and never waits.
 
 Invariants:
- 1. The event loop never waits for a lock or a broker.
+ 1. The event loop never waits for a broker, nor for a lock that is held while somebody does.
  2. What a poll tells is told once: that of a cancelled poll by the next poll.
+ 3. No record overtakes another: none is sent on the event loop while a call before it waits for
+    the thread. A poll is no such call; it ends early for the others.
+ 4. A call is that of the task that wrote it down, ``group.send(...)``, whichever task awaits it:
+    ``gather``, ``wait_for`` and ``create_task`` run it in one that ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+import logging
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary, ref
 
-from .group import ProducerGroup
+from ..errors import TransactionAbortedError
+from .aborts import NOW, Author, Call
 from .ownership import ProducerEvents
 from .progress import ProducerProgress
+from .shared_group import SharedProducerGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+log = logging.getLogger(__name__)
+
 Answer = TypeVar("Answer")
+
+#: Of the time to close: until when the calls before it may wait for brokers.
+_FOR_CALLS = 0.5
+
+#: Beyond the time to close: for threads to end.
+_GRACE_S = 1.0
 
 
 class Delivery:
@@ -70,9 +87,10 @@ class AsyncProducerGroup:
                 await group.send("rows", row.value, row.key, source_partition=table)
                 await group.commit_transaction({table: row.change})
 
-    Several tasks may send; what they send is in one transaction. An abort is told to one of them,
-    by TransactionAbortedError: before it goes on it has the others stop, and go back to the restart
-    points as well. What they send before is of a new transaction, behind a gap.
+    Several tasks may send; what they send is in one transaction. When it is aborted, each task that
+    has sent in it is told by TransactionAbortedError, once, in its next call: it goes back to the
+    restart points of the source partitions that it sends of. Nobody can move one of these before.
+    Records are sent in the order in which the calls begin, also by ``gather`` and ``create_task``.
 
     Parameters
     ----------
@@ -82,33 +100,27 @@ class AsyncProducerGroup:
     """
 
     def __init__(self, *arguments: Any, **config: Any) -> None:
-        self._group = ProducerGroup(*arguments, **config)
+        self._group = SharedProducerGroup(*arguments, **config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-producer-group")
+        self._authors: WeakKeyDictionary[asyncio.Task[Any], Author] = WeakKeyDictionary()
         self._polling: asyncio.Future[ProducerEvents] | None = None
+        self._poll_call: Call | None = None
         self._closing: asyncio.Future[None] | None = None
+        #: Calls that were left to the thread, polls apart; counted by the loop and by the thread.
+        self._left_to_thread = 0
+        self._done_by_thread = 0
 
-    async def subscribe(
+    def subscribe(
         self, listener: Any = None, timeout_ms: float | None = None
-    ) -> dict[int, str | None]:
+    ) -> Coroutine[Any, Any, dict[int, str | None]]:
         """Join the group, and wait for source partitions; as ``ProducerGroup.subscribe``."""
-        return await self._in_turn(self._group.subscribe, listener, timeout_ms)
+        return self._in_turn(self._group.subscribe, listener, timeout_ms)
 
-    async def poll(self, timeout_ms: float = 0) -> ProducerEvents:
+    def poll(self, timeout_ms: float = 0) -> Coroutine[Any, Any, ProducerEvents]:
         """Take part in the rebalance, and say what has changed; as ``ProducerGroup.poll``."""
-        if self._polling is None:
-            self._polling = self._submit(self._group.poll, timeout_ms)
-        polling = self._polling
-        try:
-            await asyncio.wait([polling])
-        except asyncio.CancelledError:
-            self._group.wakeup()
-            raise
-        if self._polling is polling:
-            self._polling = None
-            return polling.result()
-        return ProducerEvents()  # another task has been told
+        return self._poll(_task(), timeout_ms)
 
-    async def send(
+    def send(
         self,
         topic: str,
         value: Any = None,
@@ -117,52 +129,52 @@ class AsyncProducerGroup:
         source_partition: int | None = None,
         restart_point: str | None = None,
         **record: Any,
-    ) -> Delivery:
+    ) -> Coroutine[Any, Any, Delivery]:
         """Send a record in the open transaction; as ``ProducerGroup.send``.
 
         Returns when the record is on its way; ``await`` what it returns for its delivery.
         """
-        sent = self._group.send_at_once(
-            topic, value, key, source_partition, restart_point, **record
-        )
-        if sent is None:
-            send = partial(
-                self._group.send,
-                topic,
-                value,
-                key,
-                source_partition=source_partition,
-                restart_point=restart_point,
-                **record,
-            )
-            sent = await self._in_turn(send)
-        return Delivery(sent)
+        call = self._call(_task())
+        return self._send(call, topic, value, key, source_partition, restart_point, record)
 
-    async def commit_transaction(
+    def commit_transaction(
         self, restart_points: str | Mapping[int, str] | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Commit what was sent, with where to go on; as ``ProducerGroup.commit_transaction``."""
-        await self._in_turn(self._group.commit_transaction, restart_points)
+        return self._in_turn(self._group.commit_transaction, restart_points)
 
-    async def abort_transaction(self) -> dict[int, str | None]:
-        """Abort what was sent since the last commit; where to go on."""
-        return await self._in_turn(self._group.abort_transaction)
+    def abort_transaction(self) -> Coroutine[Any, Any, dict[int, str | None]]:
+        """Abort what was sent since the last commit; where to go on.
 
-    async def alive(self) -> None:
+        The other tasks that have sent some of it are told by their next calls.
+        """
+        return self._in_turn(self._group.abort_transaction)
+
+    def alive(self) -> Coroutine[Any, Any, None]:
         """A sign of life, when the source is quiet; commits if that is due."""
-        await self._in_turn(self._group.alive)
+        return self._in_turn(self._group.alive)
 
-    async def grow(self, source_partition_count: int) -> None:
+    def grow(self, source_partition_count: int) -> Coroutine[Any, Any, None]:
         """The source has got more partitions; as ``ProducerGroup.grow``."""
-        await self._in_turn(self._group.grow, source_partition_count)
+        return self._in_turn(self._group.grow, source_partition_count)
 
     async def close(self, timeout_ms: float = 10_000) -> None:
-        """Leave the group, so that others take over at once; idempotent."""
+        """Leave the group, so that others take over at once; idempotent.
+
+        Half of the time is for the calls under way: from then on they wait for no broker.
+        """
+        timeout_s = timeout_ms / 1000
         if self._closing is None:
-            self._group.wakeup()
-            self._closing = self._submit(self._group.close, timeout_ms)
+            self._group.end_by(timeout_ms * _FOR_CALLS)
+            deadline = time.monotonic() + timeout_s
+            self._closing = self._submit(self._call(_task()), self._close_by, deadline)
             self._thread.shutdown(wait=False)
-        await asyncio.shield(self._closing)
+        closing = self._closing
+        done, _ = await asyncio.wait([closing], timeout=timeout_s + _GRACE_S)
+        if not done:
+            log.warning("producer group: not closed in time; a call before still waits")
+            return
+        closing.result()
         if self._polling is not None and not self._polling.cancelled():
             self._polling.exception()  # of a cancelled poll: looked at, so that nobody misses it
 
@@ -198,13 +210,127 @@ class AsyncProducerGroup:
         """What this member owns, and how far it is."""
         return self._group.progress()
 
-    def _submit(self, function: Callable[..., Answer], *arguments: Any) -> asyncio.Future[Answer]:
-        return asyncio.wrap_future(self._thread.submit(function, *arguments))
+    # -- within calls -----------------------------------------------------------------------------
 
-    async def _in_turn(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+    async def _send(
+        self,
+        call: Call | None,
+        topic: str,
+        value: Any,
+        key: Any,
+        source_partition: int | None,
+        restart_point: str | None,
+        record: dict[str, Any],
+    ) -> Delivery:
+        call = call or self._call(asyncio.current_task())
+        assert call is not None
+        if self._left_to_thread == self._done_by_thread:
+            sent = self._group.send_at_once(
+                call, topic, value, key, source_partition, restart_point, **record
+            )
+            if sent is not None:
+                return Delivery(sent)
+        send = partial(
+            self._group.send,
+            topic,
+            value,
+            key,
+            source_partition=source_partition,
+            restart_point=restart_point,
+            **record,
+        )
+        return Delivery(await self._answer(call, send))
+
+    async def _poll(self, task: asyncio.Task[Any] | None, timeout_ms: float) -> ProducerEvents:
+        call = self._call(task or asyncio.current_task())
+        assert call is not None
+        if self._polling is None:
+            call.made = NOW  # it sends nothing, so that it cannot come too late
+            self._polling = self._submit(call, self._group.poll, timeout_ms)
+            self._poll_call = call
+        polling = self._polling
+        try:
+            await asyncio.wait([polling])
+        except asyncio.CancelledError:
+            self._group.wakeup()
+            raise
+        if self._polling is not polling:
+            return ProducerEvents()  # another task has been told
+        self._polling = None
+        try:
+            return polling.result()
+        except TransactionAbortedError:
+            told = self._poll_call
+            if told is None or told.author is not call.author:
+                return ProducerEvents()  # its author is still to be told
+            self._group.told(told)
+            raise
+
+    def _in_turn(
+        self, function: Callable[..., Answer], *arguments: Any
+    ) -> Coroutine[Any, Any, Answer]:
+        return self._answer(self._call(_task()), function, *arguments)
+
+    async def _answer(
+        self, call: Call | None, function: Callable[..., Answer], *arguments: Any
+    ) -> Answer:
         """Run on the group's thread, after what was called before; a poll ends early for it."""
-        answer = self._submit(function, *arguments)
+        call = call or self._call(asyncio.current_task())
+        assert call is not None
+        self._left_to_thread += 1
+        answer = self._submit(call, self._counted, function, *arguments)
         if self._polling is not None:
             self._group.wakeup()
-        # Shielded: what has begun goes on, and a commit that nobody waits for is one all the same.
-        return await asyncio.shield(answer)
+        try:
+            # Shielded: what has begun goes on, and a commit that nobody waits for is one all the
+            # same.
+            return await asyncio.shield(answer)
+        except TransactionAbortedError:
+            self._group.told(call)
+            raise
+        except asyncio.CancelledError:
+            answer.add_done_callback(lambda _: self._group.unheard(call))
+            raise
+
+    def _counted(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        try:
+            return function(*arguments)
+        finally:
+            self._done_by_thread += 1
+
+    def _submit(
+        self, call: Call | None, function: Callable[..., Answer], *arguments: Any
+    ) -> asyncio.Future[Answer]:
+        assert call is not None
+        submitted = self._thread.submit(self._group.run, call, function, *arguments)
+        return asyncio.wrap_future(submitted)
+
+    def _close_by(self, deadline: float) -> None:
+        self._group.close(max(0.0, deadline - time.monotonic()) * 1000)
+
+    def _call(self, task: asyncio.Task[Any] | None) -> Call | None:
+        """A call that this task makes now; None: it is not known yet which."""
+        if task is None:
+            return None
+        author = self._authors.get(task)
+        if author is None:
+            author = self._authors[task] = Author(_ended(ref(task)))
+        return self._group.call_of(author)
+
+
+def _ended(task: ref[asyncio.Task[Any]]) -> Callable[[], bool]:
+    """Whether this task makes no more calls; keeps it from no collection."""
+
+    def ended() -> bool:
+        found = task()
+        return found is None or found.done()
+
+    return ended
+
+
+def _task() -> asyncio.Task[Any] | None:
+    """The task that is running; None outside of one, as in ``asyncio.run(group.subscribe())``."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

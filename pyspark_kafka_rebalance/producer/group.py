@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import IllegalStateError
 
-from ..errors import OptionError, TransactionAbortedError
+from ..errors import OptionError
 from .listener import tell
 from .membership import ProducerMembership
 from .options import ProducerOptions
@@ -44,6 +44,9 @@ _SLICE_S = 0.05
 
 #: Without a source partition after so many heartbeat intervals a newcomer is on standby.
 _STANDBY_AFTER_INTERVALS = 3
+
+#: Of the time to close: what remains to leave the group when brokers do not answer.
+_TO_LEAVE = 0.25
 
 
 class ProducerGroup(GroupStatus):
@@ -233,27 +236,6 @@ class ProducerGroup(GroupStatus):
             self._commit_if_due()
         return future
 
-    def send_at_once(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        source_partition: int | None,
-        restart_point: str | None,
-        headers: list[tuple[str, bytes]] | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> Any:
-        """As ``send``, if that waits for nothing and ends no transaction; else None."""
-        if not self._running:
-            return None
-        self._membership.sign_of_life()
-        if self._serializes:
-            key, value = self._options.serialized(topic, headers, key, value)
-        return self._transactions.send_at_once(
-            source_partition, restart_point, topic, value, key, headers, partition, timestamp_ms
-        )
-
     def commit_transaction(self, restart_points: str | Mapping[int, str] | None = None) -> None:
         """Commit the records sent since the last commit, with where to go on, as one.
 
@@ -331,19 +313,21 @@ class ProducerGroup(GroupStatus):
         """Leave the group, so that others take over at once; idempotent.
 
         What is open is committed if commits are automatic and this is a boundary, else aborted.
+
+        Parameters
+        ----------
+        timeout_ms : float
+            For all of it; brokers that do not answer by then decide what is open by themselves.
         """
         if self._closed:
             return
         self._closed = True
-        deadline = time.monotonic() + timeout_ms / 1000
+        timeout_s = timeout_ms / 1000
+        deadline = time.monotonic() + timeout_s
         try:
-            boundaries = self._transactions.boundaries
-            if self._transactions.is_open and boundaries.automatic and boundaries.is_boundary():
-                self._transactions.commit(None)
-        except TransactionAbortedError as error:
-            log.info("producer group %s: %s", self._options.group_id, error)
+            # Leaving takes a broker as well.
+            self._transactions.close(timeout_s * (1 - _TO_LEAVE))
         finally:
-            self._transactions.close(max(0.1, deadline - time.monotonic()))
             self._membership.stop(max(0.1, deadline - time.monotonic()))
 
     def __enter__(self) -> Self:
@@ -380,7 +364,8 @@ class ProducerGroup(GroupStatus):
         if not boundaries.automatic or not boundaries.records:
             return
         hurry = bool(self._membership.ownership.asked_back_now)
-        if boundaries.due(time.monotonic(), hurry=hurry):
+        due = boundaries.due(time.monotonic(), hurry=hurry)
+        if due and self._transactions.may_commit_by_itself():
             self._transactions.commit(None)
             self._turn()
 

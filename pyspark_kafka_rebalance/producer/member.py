@@ -32,6 +32,7 @@ class ProducerMember(DeferredRevokeConsumer):
         liveness = self._membership.parts.liveness
         liveness.pumping_counts = False
         liveness.max_silence_ms = options.session_timeout_ms
+        liveness.silence = "no send, commit, poll or alive() for session_timeout_ms"
         self._topic = options.topic
         self._transactional_id = options.transactional_id
         self.subscribe([options.topic])

@@ -175,8 +175,9 @@ class ProducerMembership:
 
     def stop(self, timeout_s: float) -> None:
         """Leave the group, and close the connections."""
-        self._taker.stop(min(timeout_s, 1.0))  # first: it asks through the member
-        if not self._pump.stop(timeout_s):
+        deadline = time.monotonic() + timeout_s
+        self._taker.stop(min(timeout_s / 2, 1.0))  # first: it asks through the member
+        if not self._pump.stop(max(0.1, deadline - time.monotonic())):
             log.warning("producer group %s: not left in time", self._options.group_id)
 
     @property

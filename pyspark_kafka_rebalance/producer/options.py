@@ -15,10 +15,6 @@ from .restart_points import MAX_BYTES, OVERHEAD_BYTES, topic_of
 #: kafka-python's default, and Java's.
 _TRANSACTION_TIMEOUT_MS = 60_000
 
-#: After a commit the first request of the next transaction is refused until all markers are
-#: written, some milliseconds. kafka-python sleeps for this long then, 100 ms by default.
-_RETRY_BACKOFF_MS = 10
-
 #: How soon members learn that the source has grown.
 _METADATA_MAX_AGE_MS = 5_000
 
@@ -129,7 +125,6 @@ class ProducerOptions:
             producer.get("max_request_size", KafkaProducer.DEFAULT_CONFIG["max_request_size"]),
             MAX_BYTES + OVERHEAD_BYTES,
         )
-        producer.setdefault("retry_backoff_ms", _RETRY_BACKOFF_MS)
         producer |= {
             "transactional_id": transactional_id,
             "transaction_timeout_ms": transaction_timeout_ms,

@@ -151,6 +151,8 @@ def _check_settings(admin: KafkaAdminClient, topic: str) -> None:
     except (kafka_errors.TopicAuthorizationFailedError, KeyError, TypeError) as error:
         log.warning("topic %s: its settings cannot be read: %r", topic, error)
         return
+    if not settings:  # a broker that has not heard of a new topic says nothing about it
+        raise kafka_errors.UnknownTopicOrPartitionError(topic)
     policy = settings.get("cleanup.policy")
     if policy != "compact":
         raise OptionError(

@@ -3,13 +3,15 @@
 One thread at a time sends and commits; the pump aborts what is doomed when nobody does. ``lock`` is
 theirs, and is taken before that of the membership.
 
-A transaction that is aborted against the application's will is told once, by the application's next
-call: whatever it has sent since the last commit is gone, and it must go back to its restart points.
+A transaction that is aborted against the application's will is told once to whoever has sent in it,
+by its next call: what it has sent since the last commit is gone, and it must go back to its restart
+points. Who is still to be told is decided in ``aborts.py``.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -19,6 +21,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import PartitionsLostError, TransactionAbortedError
+from .aborts import Aborts, Author, Call
 from .boundaries import Boundaries
 from .kafka_python.transactional_producer import (
     InDoubtError,
@@ -33,6 +36,8 @@ from .restart_points import check, chosen_points, encoded, key_of
 log = logging.getLogger(__name__)
 
 _ABORT_S = 10.0
+
+_BY_THE_APPLICATION = "by the application"
 
 _IN_DOUBT = (
     "the answer to its commit is missing, so that it may have been committed; what was owned is "
@@ -58,6 +63,10 @@ class Transactions:
         When a transaction is to be committed by itself.
     rates : Rates
         What was committed.
+    aborts : Aborts
+        Who is to be told of aborted transactions.
+    call : Call
+        Which is under way. Its author is one and the same, unless several share the group.
     """
 
     membership: ProducerMembership
@@ -69,11 +78,13 @@ class Transactions:
             None if interval_ms is None else interval_ms / 1000, options.commit_records
         )
         self.rates = Rates()
+        self.aborts = Aborts()
+        self.call = Call(Author(hears_at_once=True))
         self._options = options
         self._producer: TransactionalProducer | None = None
+        self._end_by = math.inf
         #: Of the open transaction: records of each source partition that it touches.
         self._counts: dict[int, int] = {}
-        self._aborted: str | None = None  # why, until it is told
 
     def start(self) -> None:
         """Connect, and end what a predecessor of the same name has left open."""
@@ -112,7 +123,8 @@ class Transactions:
         if restart_point is not None:
             check(restart_point)
         with self.lock:
-            if self._aborted is not None or self.membership.ownership.doomed is not None:
+            call = self.call
+            if self.membership.ownership.doomed is not None or not self.aborts.passes(call):
                 self.raise_aborted()
             sources: Collection[int] | None = None
             if source_partition not in self._counts:
@@ -133,14 +145,17 @@ class Transactions:
                 assert source_partition is not None
                 self._counts[source_partition] += 1
                 self.boundaries.sent_again(source_partition, restart_point)
+                self.aborts.sent(call.author, (source_partition,))
             else:
                 for p in sources:
                     self._counts[p] += 1
+                self.aborts.sent(call.author, sources)
                 self.boundaries.sent(sources, restart_point, time.monotonic)
             return future
 
     def send_at_once(
         self,
+        call: Call,
         source_partition: int | None,
         restart_point: str | None,
         topic: str,
@@ -159,7 +174,7 @@ class Transactions:
             if (
                 source_partition is None
                 or source_partition not in self._counts
-                or self._aborted is not None
+                or not (self.aborts.passes(call) or not self.aborts.refuses(call))
                 or ownership.doomed is not None
                 or producer is None
                 or not producer.knows(topic)
@@ -177,6 +192,7 @@ class Transactions:
                 producer.note(future)
             self._counts[source_partition] += 1
             self.boundaries.sent_again(source_partition, restart_point)
+            self.aborts.sent(call.author, (source_partition,))
             return future
         finally:
             self.lock.release()
@@ -206,6 +222,8 @@ class Transactions:
             values = {p: encoded(point) for p, point in chosen.items()}
             if not values:
                 return
+            if self.aborts.any_to_refuse:
+                self._refuse_to_pass_by({p for p in chosen if chosen[p] != owned.get(p)})
             for p in values:
                 if p not in self._counts:
                     self._opened_for(p)
@@ -235,9 +253,9 @@ class Transactions:
     def abort(self) -> None:
         """Abort the transaction, if there is one; one that was aborted already is told herewith."""
         with self.lock:
-            self._aborted = None
+            self.aborts.aborted_by(self.call.author, _BY_THE_APPLICATION)
             if self._is_begun():
-                self._abort("by the application")
+                self._abort(_BY_THE_APPLICATION)
 
     def abort_doomed(self) -> None:
         """Abort the open transaction if it is doomed and nobody is at it; for the pump."""
@@ -247,36 +265,76 @@ class Transactions:
             with self.membership.changed:
                 doomed = self.membership.ownership.doomed
             if doomed is not None:
-                self._aborted = doomed  # before it is not doomed any more: a send looks unlocked
                 self._abort(doomed)
         finally:
             self.lock.release()
 
     def raise_aborted(self) -> None:
-        """Raise TransactionAbortedError, once, if the transaction was aborted, or must be."""
-        if self._aborted is None and self.membership.ownership.doomed is None:
+        """Raise TransactionAbortedError if whoever calls is to be told of one that was aborted.
+
+        One that must be aborted is.
+        """
+        if self.membership.ownership.doomed is None and self.aborts.passes(self.call):
             return
         with self.lock:
-            if self._aborted is not None:
-                reason, self._aborted = self._aborted, None
-                raise self._told(reason)
             doomed = self.membership.ownership.doomed
             if doomed is not None:
-                raise self._give_up(doomed)
+                self._abort(doomed)
+            reason = self.aborts.refusal(self.call)
+            if reason is not None:
+                if self.aborts.has_sent(self.call.author):
+                    self._abort(reason)
+                    self.aborts.owe(self.call, reason)
+                raise self._error(reason)
+
+    def may_commit_by_itself(self) -> bool:
+        """Whether nobody is to be told first of records that the commit would pass by."""
+        aborts = self.aborts
+        return not aborts.any_to_refuse or not aborts.holds(self.call, self._counts)
+
+    def end_by(self, when: float) -> None:
+        """Begin nothing anew, and wait for brokers until then at most; any thread.
+
+        Parameters
+        ----------
+        when : float
+            Of ``time.monotonic``. A call that is under way ends then as one that has failed.
+        """
+        self._end_by = min(self._end_by, when)
+        producer = self._producer
+        if producer is not None:
+            producer.end_by(when)
 
     def close(self, timeout_s: float) -> None:
-        """Abort what is open, and close the connections."""
-        with self.lock:
+        """Commit what is open if that goes by itself, else abort it; close the connections."""
+        deadline = time.monotonic() + timeout_s
+        self.end_by(deadline)
+        # Another thread may hold it, and wait for a broker.
+        locked = self.lock.acquire(timeout=timeout_s)
+        try:
+            if locked:
+                self._end()
             producer, self._producer = self._producer, None
-            if producer is None:
-                return
-            if self._is_begun():
-                producer.abort(min(timeout_s, _ABORT_S))
-                with self.membership.changed:
-                    self.membership.ownership.aborted()
-            producer.close(timeout_s)
+            if producer is not None:
+                producer.close(max(0.0, deadline - time.monotonic()))
+        finally:
+            if locked:
+                self.lock.release()
 
     # -- within the lock --------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        boundaries = self.boundaries
+        goes_by_itself = boundaries.automatic and boundaries.is_boundary()
+        try:
+            if self.is_open and goes_by_itself and self.may_commit_by_itself():
+                self.commit(None)
+        except (TransactionAbortedError, kafka_errors.KafkaError) as error:
+            log.info("producer group %s: %s", self._options.group_id, error)
+        if self._producer is not None and self._is_begun():
+            self._producer.abort(_ABORT_S)
+            with self.membership.changed:
+                self.membership.ownership.aborted()
 
     def _is_begun(self) -> bool:
         with self.membership.changed:
@@ -339,20 +397,40 @@ class Transactions:
             for p, future in written.items():
                 membership.record_offsets[p] = future.value.offset
             membership.changed.notify_all()
+        self.aborts.committed()
         self.rates.committed({p: self._counts.get(p, 0) for p in chosen}, time.monotonic())
         self._forget()
+
+    def _refuse_to_pass_by(self, moved: Collection[int]) -> None:
+        """Abort the transaction if it would move restart points beyond records that are missing."""
+        held = self.aborts.holds(self.call, moved)
+        if not held:
+            return
+        reason = (
+            "records of source partitions "
+            f"{', '.join(map(str, sorted(held)))} were aborted before, and not everybody who had "
+            "sent some has been told; the restart points would move beyond them"
+        )
+        if self._is_begun():
+            self._abort(reason)
+        self.aborts.owe(self.call, reason, held)
+        raise self._error(reason)
 
     def _give_up(self, reason: str) -> TransactionAbortedError:
         """Abort the transaction; the error that tells."""
         self._abort(reason)
-        return self._told(reason)
+        self.aborts.owe(self.call, reason)
+        return self._error(reason)
 
-    def _told(self, reason: str) -> TransactionAbortedError:
+    def _error(self, reason: str) -> TransactionAbortedError:
+        if self.call.author.hears_at_once:
+            self.aborts.told(self.call)
         with self.membership.changed:
             return TransactionAbortedError(reason, self.membership.ownership.restart_points)
 
     def _abort(self, reason: str) -> None:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
+        self.aborts.aborted(reason)  # first: whoever looks unlocked finds it doomed, or aborted
         producer = self._producer
         if producer is None or not producer.abort(_ABORT_S):
             self._replace_producer()
@@ -368,18 +446,22 @@ class Transactions:
         decided: at the latest when the transaction times out.
         """
         log.warning("producer group %s: %s", self._options.group_id, _IN_DOUBT)
+        self.aborts.aborted(_IN_DOUBT)
         self._replace_producer()  # which waits for what is decided, and aborts what is not
         with self.membership.changed:
             self.membership.ownership.in_doubt()
         self.membership.wake()
         self._forget()
-        return self._told(_IN_DOUBT)
+        self.aborts.owe(self.call, _IN_DOUBT)
+        return self._error(_IN_DOUBT)
 
     def _replace_producer(self) -> None:
         """Another producer of the same name: to begin with, it ends what this one has left open."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close(0)
+        if self._end_by < math.inf:
+            return
         try:
             self._ready_producer()
         except (kafka_errors.KafkaError, OSError) as error:
@@ -390,9 +472,15 @@ class Transactions:
             self._producer.close(0)
             self._producer = None
         if self._producer is None:
-            self._producer = TransactionalProducer.connected(
+            if self._end_by < math.inf:
+                raise kafka_errors.IllegalStateError("the producer group is being closed")
+            producer = TransactionalProducer.connected(
                 self._options.producer, self.membership.committer
             )
+            if self._end_by < math.inf:  # meanwhile
+                producer.close(0)
+                raise kafka_errors.IllegalStateError("the producer group is being closed")
+            self._producer = producer
         return self._producer
 
     def _forget(self) -> None:

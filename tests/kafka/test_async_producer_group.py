@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -124,5 +125,151 @@ def test_what_is_refused_is_raised_where_it_is_awaited(topic: str, make: MakeGro
                 await group.commit_transaction("x")
             await group.send(topic, b"row", source_partition=0)
             await group.commit_transaction("x")
+
+    asyncio.run(produce())
+
+
+def test_every_task_is_told_of_an_abort_before_its_restart_point_moves(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """One of them was told, and what the other had sent before was passed by."""
+    rows = 4
+
+    async def produce() -> None:
+        told: list[int] = []
+        half = [asyncio.Event(), asyncio.Event()]
+        goes_on = [asyncio.Event(), asyncio.Event()]
+
+        async def work(p: int) -> None:
+            n = 0
+            while n < rows:
+                if n == rows // 2:
+                    half[p].set()
+                    await goes_on[p].wait()
+                try:
+                    await group.send(topic, b"%d:%d" % (p, n), source_partition=p)
+                    n += 1
+                except TransactionAbortedError as error:
+                    told.append(p)
+                    n = int(error.restart_points[p] or 0)
+
+        async with make() as group:
+            await group.subscribe()
+            workers = [asyncio.create_task(work(p)) for p in range(2)]
+            await asyncio.gather(*(each.wait() for each in half))
+            group._group._membership.ownership.doom("said the test")
+            goes_on[0].set()
+            await workers[0]
+            await group.commit_transaction({0: str(rows)})
+            with pytest.raises(TransactionAbortedError, match=r"source partitions 1 were aborted"):
+                await group.commit_transaction({0: str(rows), 1: str(rows // 2)})
+            goes_on[1].set()
+            await workers[1]
+            assert told == [0, 1]
+            await group.commit_transaction({1: str(rows)})
+
+    asyncio.run(produce())
+    found = read_committed(kafka, topic)
+    assert sorted(found) == [b"%d:%d" % (p, n) for p in range(2) for n in range(rows)]
+
+
+def test_what_is_sent_in_tasks_of_its_own_is_the_callers(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """``wait_for`` and ``gather`` run a call in a task that ends with it."""
+
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+
+            def send(n: int) -> Any:
+                return group.send(topic, b"%d" % n, source_partition=0)
+
+            await asyncio.wait_for(send(0), 60)
+            await asyncio.gather(send(1), send(2))
+            group._group._membership.ownership.doom("said the test")
+            refused = await asyncio.gather(send(3), send(4), send(5), return_exceptions=True)
+            assert [type(each) for each in refused] == [TransactionAbortedError] * 3
+            await asyncio.gather(*(send(n) for n in range(4)))
+            await group.commit_transaction({0: "4"})
+
+    asyncio.run(produce())
+    assert read_committed(kafka, topic) == [b"0", b"1", b"2", b"3"]
+
+
+def test_no_record_overtakes_one_that_waits_for_the_thread(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+            await group.send(topic, b"0", source_partition=0)
+            lock, taken, given = group._group._transactions.lock, *_events(2)
+
+            def hold() -> None:
+                with lock:
+                    taken.set()
+                    given.wait()
+
+            other = threading.Thread(target=hold)
+            other.start()
+            taken.wait()
+            free = threading.Event()
+            group._thread.submit(free.wait)
+            first = asyncio.create_task(group.send(topic, b"1", source_partition=0))
+            await asyncio.sleep(0)
+            given.set()
+            other.join()
+            second = asyncio.create_task(group.send(topic, b"2", source_partition=0))
+            await asyncio.sleep(0)
+            free.set()
+            await asyncio.gather(first, second)
+            await group.commit_transaction({0: "3"})
+
+    asyncio.run(produce())
+    assert read_committed(kafka, topic) == [b"0", b"1", b"2"]
+
+
+def _events(count: int) -> list[threading.Event]:
+    return [threading.Event() for _ in range(count)]
+
+
+def test_records_arrive_in_the_order_of_the_calls(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+            sends = []
+            for n in range(2_000):  # the first of them begin a transaction meanwhile
+                send = group.send(topic, b"%d" % n, source_partition=0)
+                sends.append(asyncio.create_task(send))
+                if n % 10 == 0:
+                    await asyncio.sleep(0)
+            await asyncio.gather(*sends)
+            await group.commit_transaction({0: "2000"})
+
+    asyncio.run(produce())
+    assert read_committed(kafka, topic) == [b"%d" % n for n in range(2_000)]
+
+
+def test_closing_waits_for_no_broker_that_does_not_answer(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """A commit that was under way kept it for the timeout of its transaction, and longer."""
+
+    async def produce() -> None:
+        group = make(commit_interval_ms=50_000)
+        await group.subscribe()
+        await group.send(topic, b"row", source_partition=0, restart_point="1")
+        kafka.suspend()
+        try:
+            committing = asyncio.create_task(group.commit_transaction())
+            await asyncio.sleep(0)
+            await asyncio.wait_for(group.close(timeout_ms=3_000), 30)
+            with pytest.raises(TransactionAbortedError):
+                await asyncio.wait_for(committing, 30)
+        finally:
+            kafka.resume()
 
     asyncio.run(produce())

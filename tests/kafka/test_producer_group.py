@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -111,7 +112,10 @@ def test_case_3_a_second_and_a_third_producer_are_started(
 
 @pytest.mark.parametrize("session_timeout_ms", [4_000])
 def test_case_4_a_producer_that_sends_nothing_and_is_not_alive_in_time_is_out(
-    topic: str, producers: MakeProducer, session_timeout_ms: int
+    topic: str,
+    producers: MakeProducer,
+    session_timeout_ms: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """KIP-509, case 4; its threads go on heartbeating meanwhile, and its transaction is aborted."""
     first, second = producers(), producers()
@@ -127,6 +131,8 @@ def test_case_4_a_producer_that_sends_nothing_and_is_not_alive_in_time_is_out(
         first.commit_transaction("too late")
     assert aborted.value.restart_points == {}
     assert first.poll().lost == mine
+    assert "alive() for session_timeout_ms=4000" in caplog.text
+    assert "max_poll_interval_ms" not in caplog.text, "an option that a producer group refuses"
     poll_until(share(first, second), first, second)
 
 
@@ -368,6 +374,24 @@ def test_what_is_open_at_the_close_is_committed_if_that_goes_by_itself(
     group.close()
     assert read_committed(kafka, topic) == [b"row"]
     assert producers().subscribe()[0] == "a"
+
+
+@classic_only
+def test_closing_waits_for_no_broker_that_does_not_answer(
+    kafka: LocalKafka, topic: str, producers: MakeProducer
+) -> None:
+    """With automatic commits it took the timeout of the transaction, and longer."""
+    group = producers(commit_interval_ms=50_000)
+    group.subscribe()
+    group.send(topic, b"row", source_partition=0, restart_point="1")
+    kafka.suspend()
+    try:
+        closing = threading.Thread(target=group.close, args=(3_000,))
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive()
+    finally:
+        kafka.resume()
 
 
 def test_those_that_stay_commit_through_joins_and_leaves(

@@ -90,3 +90,10 @@ def test_a_pump_that_outlives_the_application_keeps_no_membership(clock: Clock) 
     assert liveness.out
     assert liveness.alive()
     assert not liveness.silent_too_long()
+
+
+def test_who_is_silent_is_told_of_the_option_that_says_how_long(clock: Clock) -> None:
+    liveness = Liveness(2_000_000, clock)
+    assert liveness.verdict == "no poll for max_poll_interval_ms=2000000"
+    liveness.silence = "no send for session_timeout_ms"
+    assert liveness.verdict == "no send for session_timeout_ms=2000000"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kafka import errors as kafka_errors
 
+from pyspark_kafka_rebalance.producer.aborts import Author, Call
 from pyspark_kafka_rebalance.producer.options import ProducerOptions
 from pyspark_kafka_rebalance.producer.ownership import SourceOwnership
 from pyspark_kafka_rebalance.producer.transactions import Transactions
@@ -75,7 +76,8 @@ def transactions(producer: Producer) -> Transactions:
 
 
 def at_once(transactions: Transactions, topic: str = "rows", source_partition: int = 0) -> Any:
-    return transactions.send_at_once(source_partition, "a", topic, b"value", None, None, None, None)
+    record = (topic, b"value", None, None, None, None)
+    return transactions.send_at_once(transactions.call, source_partition, "a", *record)
 
 
 def test_a_record_of_an_open_transaction(transactions: Transactions, producer: Producer) -> None:
@@ -123,3 +125,12 @@ def test_a_producer_that_has_failed_meanwhile(
         at_once(transactions)  # this record alone
     producer.failed = kafka_errors.ProducerFencedError()
     assert at_once(transactions) is None
+
+
+def test_who_is_to_be_told_of_an_abort_is_told_by_the_thread(
+    transactions: Transactions, producer: Producer
+) -> None:
+    transactions.aborts.aborted("fenced")
+    assert at_once(transactions) is None
+    transactions.call = Call(Author())
+    assert at_once(transactions) is not None

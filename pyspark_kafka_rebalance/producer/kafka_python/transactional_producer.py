@@ -13,6 +13,10 @@ What is done here and not there, of kafka-python 3.0.12:
 - Closing it always closes it.
 - A partition that is new to its topic is asked for, where there it is refused as unknown.
 - A partition can be added to the transaction before anything is sent to it.
+- The next transaction is refused until all markers of the one before are written. There its first
+  request sleeps for retry_backoff_ms then; with less than the 100 ms of the default the sender
+  looks up as often while it waits for an answer, which costs records. Here it sleeps for 10 ms
+  and waits for 100, unless retry_backoff_ms is given.
 - Nothing is sent while a request about the transaction is under way, so that what a group adds to a
   commit, two of them, would hold up its last records. Here AddOffsetsToTxn comes at the beginning
   of the transaction, and TxnOffsetCommit when the last records are on their way.
@@ -23,6 +27,7 @@ Protocol: AddPartitionsToTxn v0-3, AddOffsetsToTxn v0-3, TxnOffsetCommit v3, End
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -36,6 +41,7 @@ from kafka.producer.transaction_manager import (
     AddOffsetsToTxnHandler,
     TransactionManager,
     TxnOffsetCommitHandler,
+    TxnRequestHandler,
 )
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -55,6 +61,7 @@ require_names(
         ),
         TxnOffsetCommitHandler: ("_build_request", "handle_response", "reenqueue"),
         AddOffsetsToTxnHandler: ("handle_response",),
+        TxnRequestHandler: ("is_retry", "set_retry"),
         RecordAccumulator: ("flush_in_progress", "has_undrained"),
     }
 )
@@ -70,8 +77,14 @@ _AFTER_JOIN = (
 #: meanwhile; then it asks who is the coordinator now. A connection that takes longer goes on.
 _READY_WAIT_MS = 1_000
 
+#: Before a request about the transaction is sent again; nothing else is sent meanwhile.
+_RETRY_S = 0.01
+
 #: Until metadata that were asked for are looked at.
 _LOOK_EVERY_S = 0.02
+
+#: How long a wait looks away from ``end_by``.
+_SLICE_S = 0.1
 
 #: After what adds partitions to a transaction (2), and their repetitions; before its end (3).
 _ADD_OFFSETS_PRIORITY = 2.4
@@ -103,6 +116,7 @@ class TransactionalProducer:
     def __init__(self, config: Mapping[str, Any], membership: Membership) -> None:
         self._membership = membership
         self._timeout_s = config["transaction_timeout_ms"] / 1000
+        self._end_by = math.inf
         self._failure: BaseException | None = None
         self._epoch: Any = None
         self._offsets: _AddOffsets | None = None  # of the open transaction
@@ -128,6 +142,8 @@ class TransactionalProducer:
 
         client.await_ready = await_ready_for_a_while
         self._let_records_go_first()
+        if "retry_backoff_ms" not in config:
+            self._retry_soon()
         #: KafkaProducer's; its futures are those of the records.
         self.send = self._producer.send
 
@@ -145,6 +161,13 @@ class TransactionalProducer:
     def init(self) -> None:
         """Fence who went by this transactional id before; raises what kafka-python does."""
         self._producer.init_transactions()
+
+    def end_by(self, when: float) -> None:
+        """Wait for no broker beyond this moment of ``time.monotonic``; any thread.
+
+        A wait under way ends as at its own deadline.
+        """
+        self._end_by = min(self._end_by, when)
 
     def knows(self, topic: str) -> bool:
         """Whether a record can be sent there without waiting for metadata."""
@@ -172,7 +195,7 @@ class TransactionalProducer:
     def _wait_until_known(self, partition: TopicPartition) -> None:
         deadline = time.monotonic() + self._timeout_s
         while partition.partition not in self._producer.partitions_for(partition.topic):
-            if time.monotonic() > deadline:
+            if time.monotonic() > min(deadline, self._end_by):
                 raise kafka_errors.UnknownTopicOrPartitionError(str(partition))
             self._producer._metadata.request_update()
             self._sender.wakeup()
@@ -220,11 +243,9 @@ class TransactionalProducer:
             with manager._lock:
                 manager._maybe_fail_with_error()
                 handler.commit(offsets)
-            self._producer.flush(max(0.0, deadline - time.monotonic()))
-            if not handler.result.wait(max(0.0, deadline - time.monotonic()) * 1000):
-                raise kafka_errors.KafkaTimeoutError(
-                    f"no answer from the group's coordinator within {self._timeout_s:g} s"
-                )
+            self._flush(deadline)
+            if not self._wait(handler.result, deadline):
+                raise kafka_errors.KafkaTimeoutError("no answer from the group's coordinator")
             failure = self.failure()
             if failure is not None:
                 raise failure
@@ -234,7 +255,7 @@ class TransactionalProducer:
             raise NotCommittedError(_says(error)) from error
         self._sender.wakeup()
         try:
-            if not result.wait(max(1.0, deadline - time.monotonic()) * 1000):
+            if not self._wait(result, max(deadline, time.monotonic() + 1)):
                 raise kafka_errors.KafkaTimeoutError("no answer to EndTxn")
         except Exception as error:
             raise InDoubtError(_says(error)) from error
@@ -246,7 +267,7 @@ class TransactionalProducer:
         try:
             result = self._manager.begin_abort()
             self._sender.wakeup()
-            aborted = bool(result.wait(timeout_s * 1000))
+            aborted = self._wait(result, time.monotonic() + timeout_s)
         except Exception as error:
             log.info("not aborted: %r", error)
             return False
@@ -259,10 +280,41 @@ class TransactionalProducer:
 
     def close(self, timeout_s: float) -> None:
         """Close the connections; what is open stays so until the broker or a successor ends it."""
+        self.end_by(time.monotonic() + timeout_s)
         # kafka-python flushes first, and raises what does not get out in time before it has closed
         # anything. What is to be delivered is delivered by a commit.
         self._producer.flush = lambda timeout=None: None
         self._producer.close(timeout=timeout_s)
+
+    def _retry_soon(self) -> None:
+        """Sleep in kafka-python's stead before a request is sent again."""
+        next_request_handler = self._manager.next_request_handler
+
+        def next_one(has_incomplete_batches: bool) -> Any:
+            handler = next_request_handler(has_incomplete_batches)
+            if handler is not None and handler.is_retry:
+                time.sleep(_RETRY_S)
+                handler._is_retry = False
+            return handler
+
+        self._manager.next_request_handler = next_one
+
+    def _flush(self, deadline: float) -> None:
+        """Wait for the delivery of what was sent; KafkaTimeoutError as kafka-python's ``flush``."""
+        while True:
+            try:
+                self._producer.flush(_SLICE_S)
+                return
+            except kafka_errors.KafkaTimeoutError:
+                if time.monotonic() >= min(deadline, self._end_by):
+                    raise
+
+    def _wait(self, result: Any, deadline: float) -> bool:
+        """Whether this is done in time; raises what it raises."""
+        while not result.wait(_SLICE_S * 1000):
+            if time.monotonic() >= min(deadline, self._end_by):
+                return False
+        return True
 
     def _let_records_go_first(self) -> None:
         """Send the group's offsets beside the last records, not before them."""

@@ -1,0 +1,274 @@
+"""Aborts: who has still to be told that what he sent in a transaction was aborted; pure.
+
+Several authors (the tasks of an event loop) send in one transaction. When it is aborted, each of
+them must send its records again, from the restart points on. One that does not know of the abort
+sends what comes next, behind a gap; the next restart point would make that gap a loss.
+
+Invariants:
+ 1. Whoever has sent in a transaction that was aborted is to be told: its calls are refused until
+    one has raised the error where it is awaited; and, of several that were refused, the last.
+ 2. So are the calls that it made before that and that come to be looked at later (in a queue). Of
+    calls one behind the other none is carried out behind one that was refused, and what was carried
+    out before it in the open transaction is aborted: to be told means to go back with all of it.
+ 3. The restart point of a source partition does not move as long as somebody is to be told who had
+    sent records of it; nor by a call that was made before that.
+ 4. An author that has ended (a task that is done) cannot be told. If nobody has heard of the abort,
+    the next call is told, whoever makes it. A restart point does not move either, until a record
+    of its source partition is sent again; but that refusal tells, and comes once.
+
+A telling takes two steps: an error that is raised on one thread is heard on another.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+#: ``Call.made`` of a call that is looked at as it is made.
+NOW = math.inf
+
+
+def _never() -> bool:
+    return False
+
+
+class Author:
+    """Who sends: a task; or all threads that share a ``ProducerGroup``, which are one.
+
+    Parameters
+    ----------
+    has_ended : callable
+        Whether it will make no more calls.
+    hears_at_once : bool
+        Whether an error is heard as it is raised.
+    """
+
+    __slots__ = ("has_ended", "hears_at_once", "told_at")
+
+    def __init__(
+        self, has_ended: Callable[[], bool] = _never, *, hears_at_once: bool = False
+    ) -> None:
+        self.has_ended = has_ended
+        self.hears_at_once = hears_at_once
+        self.told_at: float = 0  # the number of tellings, its last one included
+
+
+class Call:
+    """A call of an author.
+
+    Parameters
+    ----------
+    author : Author
+        Who makes it.
+    made : float
+        ``Aborts.tellings`` of when it is made.
+    """
+
+    __slots__ = ("abort", "author", "is_open", "made")
+
+    def __init__(self, author: Author, made: float = NOW) -> None:
+        self.author = author
+        self.made = made
+        self.abort = 0  # the number of that for which it is refused
+        self.is_open = False  # refused, and its author has not heard
+
+
+@dataclass
+class _Debt:
+    abort: int
+    reason: str
+    partitions: set[int] = field(default_factory=set)
+    open_calls: int = 0
+    heard: bool = False
+
+
+class Aborts:
+    """What is to be told of the aborted transactions of one member, and to whom.
+
+    Attributes
+    ----------
+    tellings : int
+        How many there have been.
+    """
+
+    def __init__(self) -> None:
+        self.tellings = 0
+        self._lock = threading.Lock()  # held for decisions only: an event loop takes it
+        self._aborts = 0
+        self._reason = ""
+        self._heard = 0  # the last abort of which somebody was told
+        self._sent: dict[Author, set[int]] = {}  # in the open transaction
+        self._debts: dict[Author, _Debt] = {}
+        #: Of authors that have ended, and not sent again.
+        self._left: set[int] = set()
+        self._for_anybody: _Debt | None = None
+        self._anybody_told_at = 0
+        self._told_at: dict[int, int] = {}  # of source partitions, by their authors
+
+    # -- the open transaction ---------------------------------------------------------------------
+
+    def sent(self, author: Author, partitions: Collection[int]) -> None:
+        """It has sent a record of these source partitions; ``refusal`` was None."""
+        before = self._sent.get(author)
+        if before is not None and before.issuperset(partitions):
+            return
+        with self._lock:
+            self._sent.setdefault(author, set()).update(partitions)
+            self._left.difference_update(partitions)
+
+    def has_sent(self, author: Author) -> bool:
+        """Whether it has: then the transaction is aborted with a call of its that is refused."""
+        return author in self._sent
+
+    def committed(self) -> None:
+        """Nobody has to be told of anything."""
+        self._sent = {}
+
+    def aborted(self, reason: str) -> None:
+        """Whoever has sent in it is to be told."""
+        with self._lock:
+            self._abort(reason)
+
+    def aborted_by(self, author: Author, reason: str) -> None:
+        """As ``aborted``, by one who knows of it herewith, and of what became of all that ended."""
+        with self._lock:
+            self._debts.pop(author, None)
+            self._sent.pop(author, None)
+            self._sent = {each: of for each, of in self._sent.items() if not each.has_ended()}
+            self._leave()
+            self._left.clear()
+            self._for_anybody = None
+            self._abort(reason)
+            self._heard = self._aborts
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    @property
+    def any_to_tell(self) -> bool:
+        """Whether somebody is to be told; without a lock."""
+        return bool(self._debts) or self._for_anybody is not None
+
+    @property
+    def any_to_refuse(self) -> bool:
+        """Whether some restart point must not be moved by everybody; without a lock."""
+        return bool(self._debts or self._left or self._told_at)
+
+    def passes(self, call: Call) -> bool:
+        """Whether ``refusal`` would be None for certain; without a lock."""
+        return (
+            not self.any_to_tell
+            and call.made >= call.author.told_at
+            and call.made >= self._anybody_told_at
+        )
+
+    def refuses(self, call: Call) -> bool:
+        """Whether ``refusal`` would find a reason."""
+        with self._lock:
+            self._leave()
+            return self._reason_for(call) is not None
+
+    def refusal(self, call: Call) -> str | None:
+        """Why a call is refused, which its author is to be told; None: it is not.
+
+        Whoever asks raises it, and calls ``told`` or ``unheard`` in the end.
+        """
+        with self._lock:
+            self._leave()
+            found = self._reason_for(call)
+            if found is None:
+                return None
+            # What it calls before it hears of this is refused as well.
+            self._open(call, self._debts.setdefault(call.author, found))
+            return found.reason
+
+    def owe(self, call: Call, reason: str, partitions: Collection[int] = ()) -> None:
+        """Its author is to be told this of it, and that nothing of these is to be passed by."""
+        with self._lock:
+            self._reason = reason
+            self._left.difference_update(partitions)
+            self._open(call, self._owe(call.author, partitions))
+
+    def told(self, call: Call) -> None:
+        """Its author has heard the error of ``refusal``, or of ``owe``."""
+        with self._lock:
+            self._leave()
+            self._heard = max(self._heard, call.abort)
+            self._end(call, heard=True)
+            if self._for_anybody is not None and self._for_anybody.abort <= self._heard:
+                self._for_anybody = None
+                self.tellings += 1
+                self._anybody_told_at = self.tellings
+
+    def unheard(self, call: Call) -> None:
+        """Nobody waits for the error any more."""
+        with self._lock:
+            self._end(call, heard=False)
+
+    # -- commits ----------------------------------------------------------------------------------
+
+    def holds(self, call: Call, partitions: Collection[int]) -> frozenset[int]:
+        """Those whose restart point it may not move: records of theirs would be passed by."""
+        with self._lock:
+            self._leave()
+            held = {p for p in partitions if p in self._left or self._told_at.get(p, 0) > call.made}
+            for author, debt in self._debts.items():
+                if author is not call.author:
+                    held.update(debt.partitions.intersection(partitions))
+            return frozenset(held)
+
+    # -- within the lock --------------------------------------------------------------------------
+
+    def _abort(self, reason: str) -> None:
+        self._aborts += 1
+        self._reason = reason
+        sent, self._sent = self._sent, {}
+        for author, partitions in sent.items():
+            self._owe(author, partitions)
+
+    def _owe(self, author: Author, partitions: Collection[int]) -> _Debt:
+        debt = self._debts.setdefault(author, _Debt(self._aborts, self._reason))
+        debt.heard = debt.heard and debt.abort == self._aborts
+        debt.abort, debt.reason = self._aborts, self._reason
+        debt.partitions.update(partitions)
+        return debt
+
+    def _reason_for(self, call: Call) -> _Debt | None:
+        author = call.author
+        if author in self._debts:
+            return self._debts[author]
+        if self._for_anybody is not None:
+            return _Debt(self._for_anybody.abort, self._for_anybody.reason)
+        if call.made < author.told_at or call.made < self._anybody_told_at:
+            return _Debt(self._aborts, self._reason)
+        return None
+
+    def _open(self, call: Call, debt: _Debt) -> None:
+        call.abort = debt.abort
+        if call.made != NOW and not call.is_open:
+            call.is_open = True
+            debt.open_calls += 1
+
+    def _end(self, call: Call, *, heard: bool) -> None:
+        """A debt ends once it is heard, and no call is open that may be awaited elsewhere."""
+        author = call.author
+        debt = self._debts.get(author)
+        if debt is not None:
+            debt.open_calls -= call.is_open
+            debt.heard |= heard and debt.abort <= call.abort
+            if debt.heard and not debt.open_calls:
+                del self._debts[author]
+                self.tellings += 1
+                author.told_at = self.tellings
+                self._told_at |= dict.fromkeys(debt.partitions, self.tellings)
+        call.is_open = False
+
+    def _leave(self) -> None:
+        """Whoever has ended leaves what he was to be told to anybody, if nobody has heard of it."""
+        for author in [each for each in self._debts if each.has_ended()]:
+            debt = self._debts.pop(author)
+            author.told_at = NOW  # what it has called before is refused for good
+            self._left |= debt.partitions
+            if debt.abort > self._heard:
+                self._for_anybody = debt
