@@ -11,7 +11,6 @@ points. Who is still to be told is decided in ``aborts.py``.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -23,6 +22,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ..errors import PartitionsLostError, TransactionAbortedError
 from .aborts import Aborts, Author, Call
 from .boundaries import Boundaries
+from .current_producer import CurrentProducer
 from .kafka_python.transactional_producer import (
     InDoubtError,
     NotCommittedError,
@@ -81,14 +81,13 @@ class Transactions:
         self.aborts = Aborts()
         self.call = Call(Author(hears_at_once=True))
         self._options = options
-        self._producer: TransactionalProducer | None = None
-        self._end_by = math.inf
+        self._current = CurrentProducer(self._connected, options.group_id)
         #: Of the open transaction: records of each source partition that it touches.
         self._counts: dict[int, int] = {}
 
     def start(self) -> None:
         """Connect, and end what a predecessor of the same name has left open."""
-        self._ready_producer()
+        self._current.ready()
 
     # -- the application --------------------------------------------------------------------------
 
@@ -129,18 +128,19 @@ class Transactions:
             sources: Collection[int] | None = None
             if source_partition not in self._counts:
                 sources = self._opened_for(source_partition)
-            assert self._producer is not None
+            producer = self._current.now
+            assert producer is not None
             try:
-                future = self._producer.send(topic, value, key, headers, partition, timestamp_ms)
+                future = producer.send(topic, value, key, headers, partition, timestamp_ms)
             except Exception as error:
-                failure = self._producer.failure()
+                failure = producer.failure()
                 if failure is not None and isinstance(error, kafka_errors.KafkaError):
                     raise self._give_up(f"{type(error).__name__}: {failure!r}") from error
                 if not any(self._counts.values()):
                     self._abort("its first record was refused")  # or a revoke would wait for it
                 raise  # this record alone
             if future.is_done:
-                self._producer.note(future)
+                producer.note(future)
             if sources is None:
                 assert source_partition is not None
                 self._counts[source_partition] += 1
@@ -170,7 +170,7 @@ class Transactions:
         if not self.lock.acquire(blocking=False):
             return None
         try:
-            producer, ownership = self._producer, self.membership.ownership
+            producer, ownership = self._current.now, self.membership.ownership
             if (
                 source_partition is None
                 or source_partition not in self._counts
@@ -227,7 +227,11 @@ class Transactions:
             for p in values:
                 if p not in self._counts:
                     self._opened_for(p)
-            producer, topic, group_id = self._producer, self._options.topic, self._options.group_id
+            producer, topic, group_id = (
+                self._current.now,
+                self._options.topic,
+                self._options.group_id,
+            )
             assert producer is not None
             try:
                 written = {
@@ -293,17 +297,8 @@ class Transactions:
         return not aborts.any_to_refuse or not aborts.holds(self.call, self._counts)
 
     def end_by(self, when: float) -> None:
-        """Begin nothing anew, and wait for brokers until then at most; any thread.
-
-        Parameters
-        ----------
-        when : float
-            Of ``time.monotonic``. A call that is under way ends then as one that has failed.
-        """
-        self._end_by = min(self._end_by, when)
-        producer = self._producer
-        if producer is not None:
-            producer.end_by(when)
+        """As ``CurrentProducer.end_by``; any thread."""
+        self._current.end_by(when)
 
     def close(self, timeout_s: float) -> None:
         """Commit what is open if that goes by itself, else abort it; close the connections."""
@@ -314,12 +309,13 @@ class Transactions:
         try:
             if locked:
                 self._end()
-            producer, self._producer = self._producer, None
-            if producer is not None:
-                producer.close(max(0.0, deadline - time.monotonic()))
+            self._current.close(deadline)
         finally:
             if locked:
                 self.lock.release()
+
+    def _connected(self) -> TransactionalProducer:
+        return TransactionalProducer.connected(self._options.producer, self.membership.committer)
 
     # -- within the lock --------------------------------------------------------------------------
 
@@ -331,8 +327,9 @@ class Transactions:
                 self.commit(None)
         except (TransactionAbortedError, kafka_errors.KafkaError) as error:
             log.info("producer group %s: %s", self._options.group_id, error)
-        if self._producer is not None and self._is_begun():
-            self._producer.abort(_ABORT_S)
+        producer = self._current.now
+        if producer is not None and self._is_begun():
+            producer.abort(_ABORT_S)
             with self.membership.changed:
                 self.membership.ownership.aborted()
 
@@ -360,7 +357,7 @@ class Transactions:
         new = [p for p in sources if p not in self._counts]
         if not new and begun:
             return sources
-        producer = self._producer if begun else self._ready_producer()
+        producer = self._current.now if begun else self._current.ready()
         try:
             if producer is None or producer.broken:
                 raise kafka_errors.ProducerFencedError("the producer has failed")
@@ -431,9 +428,9 @@ class Transactions:
     def _abort(self, reason: str) -> None:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
         self.aborts.aborted(reason)  # first: whoever looks unlocked finds it doomed, or aborted
-        producer = self._producer
+        producer = self._current.now
         if producer is None or not producer.abort(_ABORT_S):
-            self._replace_producer()
+            self._current.replace()
         with self.membership.changed:
             self.membership.ownership.aborted()
             self.membership.changed.notify_all()
@@ -447,41 +444,13 @@ class Transactions:
         """
         log.warning("producer group %s: %s", self._options.group_id, _IN_DOUBT)
         self.aborts.aborted(_IN_DOUBT)
-        self._replace_producer()  # which waits for what is decided, and aborts what is not
+        self._current.replace()  # which waits for what is decided, and aborts what is not
         with self.membership.changed:
             self.membership.ownership.in_doubt()
         self.membership.wake()
         self._forget()
         self.aborts.owe(self.call, _IN_DOUBT)
         return self._error(_IN_DOUBT)
-
-    def _replace_producer(self) -> None:
-        """Another producer of the same name: to begin with, it ends what this one has left open."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close(0)
-        if self._end_by < math.inf:
-            return
-        try:
-            self._ready_producer()
-        except (kafka_errors.KafkaError, OSError) as error:
-            log.warning("producer group %s: not connected: %r", self._options.group_id, error)
-
-    def _ready_producer(self) -> TransactionalProducer:
-        if self._producer is not None and self._producer.broken:
-            self._producer.close(0)
-            self._producer = None
-        if self._producer is None:
-            if self._end_by < math.inf:
-                raise kafka_errors.IllegalStateError("the producer group is being closed")
-            producer = TransactionalProducer.connected(
-                self._options.producer, self.membership.committer
-            )
-            if self._end_by < math.inf:  # meanwhile
-                producer.close(0)
-                raise kafka_errors.IllegalStateError("the producer group is being closed")
-            self._producer = producer
-        return self._producer
 
     def _forget(self) -> None:
         self._counts.clear()
