@@ -28,7 +28,7 @@ from kafka.errors import IllegalStateError
 
 from ..errors import OptionError, TransactionAbortedError
 from .listener import tell
-from .membership import ProducerMembership
+from .membership import BeingCalled, ProducerMembership
 from .options import ProducerOptions
 from .ownership import ProducerEvents
 from .status import GroupStatus
@@ -140,7 +140,7 @@ class ProducerGroup(GroupStatus):
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         standby_s = _STANDBY_AFTER_INTERVALS * self._options.heartbeat_interval_ms / 1000
         joined_at: float | None = None
-        with self._membership:
+        with self._membership.being_called:
             while deadline is None or time.monotonic() < deadline:
                 self._membership.raise_failure()
                 if joined_at is None and self._membership.has_joined:
@@ -223,7 +223,7 @@ class ProducerGroup(GroupStatus):
         """
         if self._closed or not self._started:
             self._refuse()
-        with self._membership:  # metadata, or room for the record, may take long
+        with self._membership.being_called:  # metadata, or room for the record, may take long
             if self._serializes:
                 key, value = self._options.serialized(topic, headers, key, value)
             future = self._transactions.send(
@@ -368,12 +368,12 @@ class ProducerGroup(GroupStatus):
             "the producer group is closed" if self._closed else "subscribe() comes first"
         )
 
-    def _called(self, *, growing: bool = False) -> Any:
+    def _called(self, *, growing: bool = False) -> BeingCalled:
         """A call that waits; raises what ended the membership."""
         if not self._running:
             self._refuse()
         self._membership.raise_failure(growing=growing)
-        return self._membership
+        return self._membership.being_called
 
     def _commit_if_due(self) -> None:
         boundaries = self._transactions.boundaries

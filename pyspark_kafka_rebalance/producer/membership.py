@@ -34,6 +34,31 @@ _TICK_S = 0.02
 _CLOSE_S = 3.0
 
 
+class BeingCalled:
+    """``with`` it, the application waits for one of our calls, which is being alive.
+
+    A class, because every record that is sent enters it: a generator would take longer.
+
+    Attributes
+    ----------
+    under_way : int
+        So many calls.
+    signs_of_life : int
+        So many the application has given in all: each call that ended is one.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.signs_of_life = 0
+
+    def __enter__(self) -> None:
+        self.under_way += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.under_way -= 1
+        self.signs_of_life += 1
+
+
 class ProducerMembership:
     """One member of the group; started once, stopped once.
 
@@ -49,6 +74,8 @@ class ProducerMembership:
 
     Attributes
     ----------
+    being_called : BeingCalled
+        The application's calls.
     changed : threading.Condition
         Its lock protects ``ownership``.
     ownership : SourceOwnership
@@ -63,6 +90,7 @@ class ProducerMembership:
         abort_doomed: Callable[[], None],
         ticked: Callable[[], None],
     ) -> None:
+        self.being_called = BeingCalled()
         self.changed = threading.Condition()
         self.ownership = SourceOwnership(options.source_partition_count)
         self.record_offsets: dict[int, int] = {}
@@ -72,9 +100,7 @@ class ProducerMembership:
         self._member: ProducerMember | None = None
         self._take_overs: TakeOvers | None = None
         self._identity: ConsumerGroupMetadata | None = None
-        self._signs = 0
         self._signs_seen = 0
-        self._calls = 0
         self._unknown_since: float | None = None
         what = f"producer group {options.group_id!r}: the membership"
         self._pump = Pump(
@@ -118,15 +144,7 @@ class ProducerMembership:
 
     def sign_of_life(self) -> None:
         """The application is alive."""
-        self._signs += 1
-
-    def __enter__(self) -> None:
-        """``with`` it, the application waits for one of our calls, which is being alive."""
-        self._calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._calls -= 1
-        self._signs += 1
+        self.being_called.signs_of_life += 1
 
     def raise_failure(self, *, growing: bool = False) -> None:
         """Raise what ended the membership.
@@ -197,8 +215,9 @@ class ProducerMembership:
     def _tick(self) -> float:
         member = self._member
         assert member is not None
-        if self._calls or self._signs != self._signs_seen:
-            self._signs_seen = self._signs
+        signs = self.being_called.signs_of_life
+        if self.being_called.under_way or signs != self._signs_seen:
+            self._signs_seen = signs
             member.alive()
         result = member.poll_membership()
         revoking = _numbers(member.revoking)

@@ -255,7 +255,7 @@ def test_a_record_that_is_refused_leaves_nothing_open(
     waits: list[int] = []
 
     def serialize(value: Any) -> Any:
-        waits.append(group._membership._calls)
+        waits.append(group._membership.being_called.under_way)
         return value
 
     group = producers(value_serializer=serialize)
