@@ -28,7 +28,7 @@ from kafka.errors import IllegalStateError
 
 from ..errors import OptionError
 from .listener import tell
-from .membership import ProducerMembership
+from .membership import BeingCalled, ProducerMembership
 from .options import ProducerOptions
 from .ownership import ProducerEvents
 from .status import GroupStatus
@@ -352,12 +352,12 @@ class ProducerGroup(GroupStatus):
             "the producer group is closed" if self._closed else "subscribe() comes first"
         )
 
-    def _called(self, *, growing: bool = False) -> Any:
+    def _called(self, *, growing: bool = False) -> BeingCalled:
         """A call that waits; raises what ended the membership."""
         if not self._running:
             self._refuse()
         self._membership.raise_failure(growing=growing)
-        return self._membership
+        return self._membership.being_called
 
     def _commit_if_due(self) -> None:
         boundaries = self._transactions.boundaries
