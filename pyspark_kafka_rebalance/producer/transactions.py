@@ -6,6 +6,9 @@ theirs, and is taken before that of the membership.
 A transaction that is aborted against the application's will is told once to whoever has sent in it,
 by its next call: what it has sent since the last commit is gone, and it must go back to its restart
 points. Who is still to be told is decided in ``aborts.py``.
+
+Longer than other modules: each call looks at the membership, the producer and who is to be told
+under one lock, in an order that is easier to check in one place.
 """
 
 from __future__ import annotations
@@ -227,15 +230,11 @@ class Transactions:
             for p in values:
                 if p not in self._counts:
                     self._opened_for(p)
-            producer, topic, group_id = (
-                self._current.now,
-                self._options.topic,
-                self._options.group_id,
-            )
+            producer, options = self._current.now, self._options
             assert producer is not None
             try:
                 written = {
-                    p: producer.send(topic, value, key_of(group_id, p), None, p)
+                    p: producer.send(options.topic, value, key_of(options.group_id, p), None, p)
                     for p, value in values.items()
                 }
             except kafka_errors.KafkaError as error:

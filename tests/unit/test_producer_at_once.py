@@ -70,7 +70,7 @@ def transactions(producer: Producer) -> Transactions:
     options = ProducerOptions.checked("db1", 1, bootstrap_servers="127.0.0.1:1")
     made = Transactions(options)
     made.membership = Membership()  # type: ignore[assignment]
-    made._producer = producer  # type: ignore[assignment]
+    made._current.now = producer  # type: ignore[assignment]
     made.send(0, None, "rows", b"first", None, None, None, None)
     return made
 
