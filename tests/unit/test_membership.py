@@ -1502,6 +1502,38 @@ def test_what_this_query_had_when_the_topic_was_created_anew_is_its_own_to_miss(
         assert query.membership.plannable() == {P: 0, Q: 0}
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_new_topic_is_read_where_another_member_of_the_query_has_the_old_one_still(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """For the group these are different partitions: none waits for the other."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest", readers="2")
+    query.start()
+    one, other = group.members
+    one.assign(P)
+    query.rounds()
+    query.read(P, 0, 40)
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+    other.assign(P)
+    query.rounds(1)
+    if refused:
+        one.unknown = {P}  # it has a commit of the old one
+    query.rounds(8)
+    assert query.membership.plannable() == {P: 0}
+    assert query.membership.deletions.take() == {P: 40}
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds(3)
+    assert group.committed == {P: 5}
+    one.revoke(P)
+    query.rounds(8)
+    assert query.membership.plannable() == {P: 5}
+    assert query.membership.deletions.take() == {}
+
+
 def test_what_another_has_of_the_topic_that_was_created_anew_this_query_misses_as_well(
     make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,11 +223,14 @@ class DeletionWatch:
         if not refused:
             return frozenset()
         now = self._members.cluster_of(0).topic_ids({p.topic for p in refused})
+        with self._state as state:
+            owned = state.assignment.partitions.all()
+            member_of = {p: owned[p].member for p in refused if p in owned}
+        # A member that has the old one still may have been refused when another has the new one.
         return frozenset(
             p
-            for member in self._members
-            for p in refused
-            if (assigned := member.assigned_topic_id(p)) is not None
+            for p, member in member_of.items()
+            if (assigned := self._members[member].assigned_topic_id(p)) is not None
             and now.get(p.topic, assigned) != assigned
         )
 

@@ -350,12 +350,15 @@ class QueryMembership:
                 state.note_change()
             overdue = assignment.waiting_revokes(result.lost)
             owned = assignment.partitions.all()
-            gone = result.revoked | result.lost
+            gone = {p for p in result.revoked | result.lost if p in owned}
+            gone = {p for p in gone if owned[p].member == index}
+            # One that another of ours has still: in a new topic by the name, which is another one.
+            gone |= {p for p in result.assigned if p in owned and owned[p].member != index}
             topic_ids = state.starts.started_in(gone)
             left = {
                 p: Left(owned[p].position, topic_ids.get(p))
                 for p in gone
-                if p in owned and owned[p].position is not None
+                if owned[p].position is not None
             }
             assignment.lose(index, result.lost)
             if self._options.partitions is not None:  # those are deleted
