@@ -167,6 +167,24 @@ def test_copied_transactions_are_read_in_order(kafka, topic_name, stream):
 
 
 @many_batches
+@pytest.mark.parametrize("isolation_level", ["read_committed", "read_uncommitted"])
+def test_transactions_that_commit_some_seconds_after_their_records_are_read_in_order(
+    kafka, topic_name, stream, isolation_level
+):
+    """Their markers have the time of now, as late as the other partition's last records."""
+    kafka.create_topic(topic_name, partitions=2)
+    since_ms = int(time.time() * 1_000) - 30_000
+    times = [since_ms + 10 * number for number in range(3_000)]
+    produce(kafka, topic_name, times, 0, transactional_id=topic_name, transaction=100)
+    produce(kafka, topic_name, times, 1)
+    query = stream(
+        maxTaskIdleMs="0", maxOffsetsPerTrigger="500", kafka__isolation__level=isolation_level
+    )
+    assert query.run().num_rows == 6_000
+    assert lateness(query.batches) == 0
+
+
+@many_batches
 def test_a_record_of_the_future_changes_no_order(kafka, topic_name, stream):
     longest = {"message.timestamp.after.max.ms": str(2**63 - 1)}
     kafka.create_topic(topic_name, partitions=2, config=longest)
