@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -120,7 +120,11 @@ class RangeFetcher:
         """
         self._connected().open_all()
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
+    def read(
+        self,
+        ranges: Sequence[OffsetRange],
+        on_fetched: Callable[[OffsetRange, bytes], None] | None = None,
+    ) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
         """Read ranges.
 
         Parameters
@@ -128,6 +132,8 @@ class RangeFetcher:
         ranges : Sequence[OffsetRange]
             What to read. Offsets without a record (compaction, transaction markers) are passed
             over.
+        on_fetched : callable, optional
+            Told the record batches that a range was answered with, as they are in the log.
 
         Yields
         ------
@@ -157,6 +163,8 @@ class RangeFetcher:
             finished = reader.finished
             decoder = decoders.pop(reader, None) or self._decoder(reader.range)
             if fetched is not None:
+                if on_fetched is not None:
+                    on_fetched(reader.range, fetched.records)
                 for batch in decoder.decode(fetched.records, fetched.position, fetched.aborted):
                     yield reader.range, batch
             if finished:

@@ -142,7 +142,10 @@ class Logs:
                     end = min(end, max(wanted.start + 7, next(told, end) + 1))
                 records = [(o, self.logs[p][o]) for o in range(wanted.start, end)]
                 known = [(o, r) for o, r in records if isinstance(r, int)]
-                found[p] = Rows([o for o, _ in known], [r for _, r in known], end)
+                committed = any(isinstance(r, tuple) for r in self.logs[p][wanted.start :])
+                found[p] = Rows(
+                    [o for o, _ in known], [r for _, r in known], end, has_transactions=committed
+                )
         return found
 
     # -- as Spark plans ---------------------------------------------------------------------------
@@ -572,6 +575,7 @@ HARD = st.lists(
         TIMES,
         st.just(-1),
         st.none(),
+        TIMES.map(lambda at: (MARKER, at)),
         TIMES.map(lambda at: (MARKER, at + 1_000_000)),
         st.just(NOW_MS + 2 * FUTURE_MS),
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
@@ -16,6 +17,7 @@ from ...consumer.record_time import RecordTime
 from ...errors import AuthorizationError, CorruptRecordError, DataLossError, KafkaRebalanceError
 from ...fetch.offset_range import OffsetRange
 from ..plan.timelines import Rows
+from ..plan.times import SHORT
 from .awaited_partitions import AwaitedPartitions
 from .log_ends import LogEnds
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
@@ -31,9 +33,6 @@ log = logging.getLogger(__name__)
 
 #: A read that made no progress for so long is tried again with the next trigger.
 _PATIENCE_MS = 5_000
-
-#: Up to so many offsets are read together with those of other partitions.
-_SHORT = 100
 
 #: What is read ahead of one partition ends after about so many bytes.
 _AHEAD_BYTES = 4 * 1024 * 1024
@@ -141,6 +140,7 @@ class RecordTimes:
 
     def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
         from ...fetch.fetcher import RangeFetcher  # a planner reads nothing as a rule
+        from ...fetch.record_batch import has_transactions
 
         fetch = dict(self._options.fetch_config)
         fetch["retry_timeout_ms"] = min(fetch.get("retry_timeout_ms", _PATIENCE_MS), _PATIENCE_MS)
@@ -149,15 +149,23 @@ class RecordTimes:
             isolation_level=self._options.isolation_level,
             **fetch,
         )
-        short = [one for one in ranges.values() if len(one) <= _SHORT]
+        short = [one for one in ranges.values() if len(one) <= SHORT]
         found = {}
+        transactional: set[OffsetRange] = set()
+
+        def look(one: OffsetRange, records: bytes) -> None:
+            if has_transactions(records):
+                transactional.add(one)
+
         try:
             read: dict[OffsetRange, list[pa.RecordBatch]] = {one: [] for one in short}
-            for one, records in fetcher.read(short) if short else ():
+            for one, records in fetcher.read(short, look) if short else ():
                 read[one].append(records)
             for partition, wanted in ranges.items():
                 if wanted in read:
-                    found[partition] = _rows(read[wanted], wanted.end)
+                    found[partition] = replace(
+                        _rows(read[wanted], wanted.end), has_transactions=wanted in transactional
+                    )
                 else:
                     found[partition] = _first_part(fetcher, wanted)
         finally:

@@ -11,6 +11,9 @@ from ...consumer.record_time import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .timelines import Rows
 
+#: Up to so many offsets are read together with those of other partitions.
+SHORT = 100
+
 
 class Times(Protocol):
     """What is known of timestamps, or told by brokers; without what is not told now."""
@@ -45,7 +48,7 @@ class Times(Protocol):
         ...
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Mapping[TopicPartition, Rows]:
-        """Read these, and of a long range maybe the first part."""
+        """Read these, and of a range longer than SHORT maybe the first part."""
         ...
 
 
@@ -55,6 +58,11 @@ class UntoldError(Exception):
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()
         self.partitions = frozenset(partitions)
+
+
+def short_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
+    """The range from there on, SHORT at most."""
+    return OffsetRange(partition.topic, partition.partition, start, min(end, start + SHORT))
 
 
 def one_record(partition: TopicPartition, offset: int) -> OffsetRange:
