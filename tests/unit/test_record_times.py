@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
+from record_batches import Record, build, control
 
 from pyspark_kafka_rebalance.consumer.record_time import RecordTime
 from pyspark_kafka_rebalance.errors import (
@@ -178,14 +179,19 @@ class Fetcher:
     """Reads three records of each range; of some it raises."""
 
     failing: dict[int, Exception]
+    fetched: dict[int, bytes]
     opened: int
 
     def __init__(self, client_config: Any, **settings: Any) -> None:
         assert settings["retry_timeout_ms"] <= 5_000
         type(self).opened += 1
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
+    def read(
+        self, ranges: Sequence[OffsetRange], on_fetched: Any = None
+    ) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
         for one in ranges:
+            if on_fetched is not None:
+                on_fetched(one, self.fetched.get(one.partition, b""))
             if one.partition in self.failing:
                 raise self.failing[one.partition]
             for offset in range(one.start, min(one.end, one.start + 3)):
@@ -199,7 +205,7 @@ class Fetcher:
 
 @pytest.fixture
 def fetcher(monkeypatch: pytest.MonkeyPatch) -> type[Fetcher]:
-    Fetcher.failing, Fetcher.opened = {}, 0
+    Fetcher.failing, Fetcher.fetched, Fetcher.opened = {}, {}, 0
     monkeypatch.setattr(fetcher_module, "RangeFetcher", Fetcher)
     return Fetcher
 
@@ -213,6 +219,13 @@ def test_rows_of_short_ranges_and_the_first_part_of_a_long_one(fetcher: type[Fet
     assert rows[P] == Rows([5, 6], [5_000, 6_000], 7)
     assert rows[Q] == Rows([0, 1, 2], [0, 1_000, 2_000], 3)
     assert fetcher.opened == 0
+
+
+def test_short_ranges_tell_whether_they_are_of_transactions(fetcher: type[Fetcher]) -> None:
+    fetcher.fetched = {0: control(5, 1, commit=True), 1: build([Record(5, 0, None, None)])}
+    rows = record_times().rows({P: a_range(P, 5, 6), Q: a_range(Q, 5, 6)})
+    assert rows[P].has_transactions
+    assert not rows[Q].has_transactions
 
 
 @pytest.mark.parametrize("error", [DataLossError("gone"), CorruptRecordError("t", 0, 5, "damaged")])

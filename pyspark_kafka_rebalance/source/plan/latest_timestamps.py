@@ -14,10 +14,7 @@ from ...consumer.record_time import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .look_ups import LEAP_MS
 from .timelines import BEFORE_ALL
-from .times import Times, UntoldError, one_record
-
-#: Among so many there is one that is no marker.
-_READ_LAST = 100
+from .times import Times, UntoldError, last_range, one_record
 
 
 class LatestTimestamps:
@@ -78,7 +75,7 @@ class LatestTimestamps:
                 self._warn(p, found)
             known_end, timestamp = self._read.get(p, (0, BEFORE_ALL))
             if known_end != end:
-                unknown[p] = OffsetRange(p.topic, p.partition, max(0, end - _READ_LAST), end)
+                unknown[p] = last_range(p, end)
             elif timestamp is not None:
                 latest[p] = timestamp
         if unknown:

@@ -11,7 +11,8 @@ from ...consumer.record_time import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .timelines import Rows
 
-#: Up to so many offsets are read together with those of other partitions.
+#: Up to so many offsets are read whole, together with those of other partitions. Among so many
+#: there is a record, whatever transactions leave beside them.
 SHORT = 100
 
 
@@ -63,6 +64,11 @@ class UntoldError(Exception):
 def short_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
     """The range from there on, SHORT at most."""
     return OffsetRange(partition.topic, partition.partition, start, min(end, start + SHORT))
+
+
+def last_range(partition: TopicPartition, end: int) -> OffsetRange:
+    """The range up to there, SHORT at most."""
+    return OffsetRange(partition.topic, partition.partition, max(0, end - SHORT), end)
 
 
 def one_record(partition: TopicPartition, offset: int) -> OffsetRange:
