@@ -580,6 +580,18 @@ def test_transactions_that_come_later_are_noticed_within_a_minute(max_idle_ms):
     assert late_by(logs.batches[there:], {P: 0, Q: 0}) == 0
 
 
+def test_a_batch_that_is_bounded_anew_and_is_not_full_has_the_latest_records_asked_for_again():
+    times = list(range(0, 8_000, 20))
+    copied = times[:200] + transactions(times[200:], 10, 100_000)
+    logs = Logs({P: copied, Q: times}, max_idle_ms=1_000)
+    while count(logs.batch(60)) > 50:
+        pass
+    assert logs.longest_read > times_module.SHORT, "timestamps of the one are read from now on"
+    logs.asked_newest = 0
+    logs.batch(60)
+    assert logs.asked_newest == 1
+
+
 def test_a_leader_that_does_not_tell_whether_there_are_transactions_is_waited_for():
     logs = Logs({P: list(range(100)), Q: list(range(100))})
     rows, logs.rows = logs.rows, lambda ranges: {}
