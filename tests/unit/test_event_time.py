@@ -61,6 +61,7 @@ class Logs:
         self.positions = dict.fromkeys(self.logs, 0)
         self.away: set[TopicPartition] = set()
         self.starting: list[TopicPartition] = []
+        self.elected: list[TopicPartition] = []  # have another leader
         self.transactional: set[TopicPartition] = set()  # even if there is no marker yet
         self.now = 0.0
         self.asked = self.asked_newest = 0
@@ -97,6 +98,10 @@ class Logs:
 
     def awaited(self):
         return self.starting
+
+    def anew(self):
+        found, self.elected = self.elected, []
+        return found
 
     def first_at(self, timestamps):
         prepared, self._prepared = self._prepared, {}
@@ -292,6 +297,25 @@ def test_a_log_that_begins_anew_holds_the_others_back_by_its_own_latest_record()
     for _ in range(20):
         logs.batch(5_000)
     assert late_by(logs.batches[there:], {P: 0, Q: 0}) == 0
+
+
+@pytest.mark.parametrize("max_idle_ms", [0, 500])
+@pytest.mark.parametrize("length", [90, 200, 300])
+def test_what_an_elected_leader_has_lost_is_forgotten_though_nobody_has_read_it(
+    max_idle_ms, length
+):
+    """The log goes on with much later records, maybe up to where it ended."""
+    logs = Logs({P: list(range(200)), Q: list(range(400))}, max_idle_ms)
+    while logs.positions[P] < 80:
+        logs.batch(20)
+    assert logs.positions[P] < 90
+    logs.logs[P][90:] = range(10_000, 10_000 + length)
+    logs.elected = [P]
+    for _ in range(200):
+        logs.now += 0.1
+        logs.batch(20)
+    assert logs.positions == {p: len(log) for p, log in logs.logs.items()}
+    assert late_by(logs.batches, {P: 0, Q: 0}) == 0
 
 
 def test_equal_timestamps_are_shared_and_nothing_older_is_left():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -50,6 +51,15 @@ class Members:
         self.settled = self.certain = True
         self.calls: list[str] = []
         self.old_brokers = False
+        self.renewed_ms = 1.0
+        self.known: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
+
+    def metadata_renewed_ms(self) -> float:
+        return self.renewed_ms
+
+    def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
+        self.calls.append("leaderships")
+        return dict(self.known)
 
     def __len__(self) -> int:
         return self.count
@@ -148,6 +158,27 @@ def test_what_is_prepared_for_nobody_is_dropped() -> None:
     members.calls.clear()
     times.first_at({P: 5})
     assert members.calls == [f"first { ({P: 5}) }"]
+
+
+def test_logs_may_be_others_where_the_leader_or_the_topic_is_another() -> None:
+    one, other = UUID(int=1), UUID(int=2)
+    members = Members()
+    members.known = {P: (one, 5), Q: (one, 5), R: (one, 5)}
+    times = record_times(members, log_ends(members))
+    assert not times.anew(), "nothing was told before"
+    times.prepare({P: 5, Q: 7}, newest=False)
+    members.known = {P: (one, 6), Q: (one, 5)}
+    assert not times.anew(), "metadata were not renewed"
+    assert members.calls.count("leaderships") == 1
+    members.renewed_ms = 2.0
+    assert times.anew() == [P]
+    members.calls.clear()
+    assert times.first_at({P: 5, Q: 7}) == {P: RecordTime(5, 6), Q: RecordTime(7, 8)}
+    assert members.calls == [f"first { ({P: 5}) }"], "what was prepared of it is dropped"
+    members.known, members.renewed_ms = {P: (one, 6), Q: (one, 5), R: (other, 5)}, 3.0
+    assert times.anew() == [R], "it had no leader meanwhile"
+    members.renewed_ms = 4.0
+    assert not times.anew()
 
 
 def test_the_latest_records_are_told_anew_when_they_are_wanted(

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
@@ -60,12 +61,33 @@ class RecordTimes:
         self._members = members
         self._awaited = AwaitedPartitions(state, members)
         self._log_ends = log_ends
+        self._leaderships: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
+        self._leaderships_ms = -1.0
         self._prepared: dict[TopicPartition, int] = {}  # timestamps that are asked for already
         self._answer: Callable[[], dict[TopicPartition, RecordTime | None]] = dict
 
     def awaited(self) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and cannot read yet."""
         return self._awaited.now()
+
+    def anew(self) -> Collection[TopicPartition]:
+        """Partitions whose topic or leader is another one than when this was asked last.
+
+        Looks only where metadata were renewed: before, nobody else answers.
+        """
+        with self._members.asking() as client:
+            if (renewed_ms := client.metadata_renewed_ms()) == self._leaderships_ms:
+                return ()
+            before, self._leaderships = self._leaderships, client.leaderships()
+        self._leaderships_ms = renewed_ms
+        now = self._leaderships
+        found = [p for p, known in before.items() if now.get(p, known) != known]
+        if found:
+            self._prepared = {p: at for p, at in self._prepared.items() if p not in found}
+            self._log_ends.renew_latest()
+        # What has no leader for a while is compared with what it had before.
+        self._leaderships = {**before, **now}
+        return found
 
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
@@ -104,7 +126,7 @@ class RecordTimes:
         return {
             p: found
             for p, found in self._answer().items()
-            if found is not None and timestamps.get(p) == prepared[p]
+            if found is not None and p in prepared and timestamps.get(p) == prepared[p]
         }
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:

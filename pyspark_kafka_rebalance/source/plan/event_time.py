@@ -162,19 +162,21 @@ class EventTime:
     ) -> None:
         """A batch begins here."""
         self._positions = positions
-        if self._look_ups.begin(positions, unread):
-            self._step = _FIRST_STEP_MS
-            self._latest.forget(positions)
-            # It may be a log anew, of which what was told before says nothing.
-            self._times.prepare({}, newest=self._idles)
-            if self._idles and self._newest_may_be_old:
-                raise UntoldError(unread)
+        anew = positions.keys() & self._times.anew()
+        self._look_ups.forget(anew)
         for p in list(self._lines):
             line = self._lines[p]
-            if positions.get(p, -1) < line.position:
+            if p in anew or positions.get(p, -1) < line.position:
                 del self._lines[p]  # it is not ours any more, or begins anew
             elif p in unread:
                 line.begin(positions[p], unread[p])
+        if self._look_ups.begin(positions, unread) or anew:
+            self._step = _FIRST_STEP_MS
+            self._latest.forget(positions.keys() - anew)
+            # It may be a log anew, of which what was told before says nothing.
+            self._times.prepare({}, newest=self._idles)
+            if self._idles and (anew or self._newest_may_be_old):
+                raise UntoldError(anew or unread)
         if self._reached is not None:
             self._look_ups.forget_below(self._reached + 1)
         self._markers.begin(positions)

@@ -23,6 +23,14 @@ class Times(Protocol):
         """Partitions that the query has, or is about to have, and cannot read yet."""
         ...
 
+    def anew(self) -> Collection[TopicPartition]:
+        """Partitions whose logs may have become others since this was asked last.
+
+        Another leader may have lost what its predecessor had, and a topic may be created anew: what
+        was told of such a log before says nothing.
+        """
+        ...
+
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, RecordTime | None]:
