@@ -51,6 +51,17 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         """As ``topic_ids``, asked now (KafkaTimeoutError); the metadata stay as they are."""
         return self._io.metadata.topic_ids_now(topics, timeout_ms)
 
+    def metadata_renewed_ms(self) -> float:
+        """Another number with all metadata that come."""
+        return self._io.metadata.renewed_ms
+
+    def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
+        """By the metadata as they are, each partition's topic id and leader epoch.
+
+        Where either changes, the log may have become another one.
+        """
+        return self._io.metadata.leaderships()
+
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
         self._io.metadata.refresh()

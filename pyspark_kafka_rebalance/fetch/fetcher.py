@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -126,6 +126,7 @@ class RangeFetcher:
         self,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[OffsetRange, UUID] = MappingProxyType({}),
+        on_fetched: Callable[[OffsetRange, bytes], None] | None = None,
     ) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
         """Read ranges.
 
@@ -137,6 +138,8 @@ class RangeFetcher:
         topic_ids : Mapping[OffsetRange, UUID], optional
             Of which topic a range is, where that is known: of another one by the same name nothing
             is read, as if the records were gone. Brokers before 2.8 do not tell topics apart.
+        on_fetched : callable, optional
+            Told the record batches that a range was answered with, as they are in the log.
 
         Yields
         ------
@@ -172,6 +175,8 @@ class RangeFetcher:
             finished = reader.finished
             decoder = decoders.pop(reader, None) or self._decoder(reader.range)
             if fetched is not None:
+                if on_fetched is not None:
+                    on_fetched(reader.range, fetched.records)
                 for batch in decoder.decode(fetched.records, fetched.position, fetched.aborted):
                     yield reader.range, batch
             if finished:

@@ -31,7 +31,7 @@ from .transactions import AbortedTransaction, AbortedTransactions
 
 _LOG_OVERHEAD = 12  # BaseOffset, Length
 _MAGIC_OFFSET = 16
-_CRC_START = 21
+_CRC_START = _ATTRIBUTES_OFFSET = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _SMALLEST_LEGACY = 22
 
@@ -42,6 +42,7 @@ _CONTROL_FLAG = 0x20
 _ABORT_MARKER = 0
 
 _unpack_offset_and_length = struct.Struct(">qi").unpack_from
+_unpack_attributes = struct.Struct(">h").unpack_from
 # Leader epoch, magic, CRC and attributes, last offset delta.
 _unpack_epoch_and_last_offset_delta = struct.Struct(">i7xi").unpack_from
 
@@ -141,6 +142,27 @@ def _split(
             return  # cut off: it comes again, whole, with the next fetch
         yield base, start, size
         start += size
+
+
+def has_transactions(records: bytes) -> bool:
+    """Whether one of these record batches is of a transaction, or marks the end of one.
+
+    Parameters
+    ----------
+    records : bytes
+        What a fetch answered. What lies behind a header that makes no sense is not looked at.
+    """
+    start = 0
+    while start + _HEADER.size <= len(records):
+        _, length = _unpack_offset_and_length(records, start)
+        if records[start + _MAGIC_OFFSET] == 2:  # older formats have none
+            (attributes,) = _unpack_attributes(records, start + _ATTRIBUTES_OFFSET)
+            if attributes & (_TRANSACTIONAL_FLAG | _CONTROL_FLAG):
+                return True
+        if length <= 0:
+            return False
+        start += length + _LOG_OVERHEAD
+    return False
 
 
 def _corrupt(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from group_members import parts_of
@@ -51,10 +52,21 @@ async def started(
         yield consumer
 
 
+@asynccontextmanager
+async def in_order(
+    kafka: LocalKafka, group_id: str, topic: str
+) -> AsyncIterator[tuple[AsyncDeferredRevokeConsumer, AsyncTimestampOrderedRecords]]:
+    async with started(kafka, group_id, topic) as consumer:
+        yield consumer, AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+
+
+def patiently(run: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(run, PATIENCE_S))
+
+
 def test_async_for_yields_one_order(kafka: LocalKafka, topic: str, group_id: str) -> None:
     async def run() -> None:
-        async with started(kafka, group_id, topic) as consumer:
-            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+        async with in_order(kafka, group_id, topic) as (consumer, ordered):
             found = []
             async for record in ordered:
                 found.append(int(record.value))
@@ -69,13 +81,12 @@ def test_async_for_yields_one_order(kafka: LocalKafka, topic: str, group_id: str
                 partitions, 200
             )
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_nothing_of_a_cancelled_poll_is_lost(kafka: LocalKafka, topic: str, group_id: str) -> None:
     async def run() -> None:
-        async with started(kafka, group_id, topic) as consumer:
-            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+        async with in_order(kafka, group_id, topic) as (_, ordered):
             found: list[int] = []
             while len(found) < 400:
                 polling = asyncio.create_task(ordered.poll(10_000, max_records=7))
@@ -89,15 +100,14 @@ def test_nothing_of_a_cancelled_poll_is_lost(kafka: LocalKafka, topic: str, grou
                 found += [int(record.value) for record in result.records]
             assert found == list(range(400))
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_after_a_seek_nothing_comes_that_was_polled_before(
     kafka: LocalKafka, topic: str, group_id: str
 ) -> None:
     async def run() -> None:
-        async with started(kafka, group_id, topic) as consumer:
-            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+        async with in_order(kafka, group_id, topic) as (consumer, ordered):
             found = []
             async for record in ordered:
                 found.append(int(record.value))
@@ -107,7 +117,7 @@ def test_after_a_seek_nothing_comes_that_was_polled_before(
                     break
             assert found == [*range(10), *(n for n in range(10, 400) if n % 2 or n >= 300)]
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_a_poll_after_async_for_tells_what_that_has_learned_of_a_rebalance(
@@ -116,8 +126,7 @@ def test_a_poll_after_async_for_tells_what_that_has_learned_of_a_rebalance(
     """A requested revoke was completed although nobody had the chance to delay it."""
 
     async def run() -> None:
-        async with started(kafka, group_id, topic) as consumer:
-            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+        async with in_order(kafka, group_id, topic) as (consumer, ordered):
             assert await anext(ordered)
             assert (await ordered.poll(0)).records
             others = asyncio.create_task(until_it_owns())
@@ -139,7 +148,7 @@ def test_a_poll_after_async_for_tells_what_that_has_learned_of_a_rebalance(
             while not other.assignment():
                 await other.poll(100)
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_two_ways_to_poll_do_not_take_each_other_s_results(
@@ -163,15 +172,14 @@ def test_two_ways_to_poll_do_not_take_each_other_s_results(
         with pytest.raises(IllegalStateError):
             AsyncTimestampOrderedRecords(consumer)
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_tables_come_in_order_also_of_cancelled_polls_and_after_a_seek(
     kafka: LocalKafka, topic: str, group_id: str
 ) -> None:
     async def run() -> None:
-        async with started(kafka, group_id, topic) as consumer:
-            ordered = AsyncTimestampOrderedRecords(consumer, max_task_idle_ms=0)
+        async with in_order(kafka, group_id, topic) as (consumer, ordered):
             found: list[int] = []
             while len(found) < 200:
                 polling = asyncio.create_task(ordered.poll_arrow(10_000, max_records=7))
@@ -200,7 +208,7 @@ def test_tables_come_in_order_also_of_cancelled_polls_and_after_a_seek(
             even = [n for n in rows if not n % 2]
             assert (even, [n for n in rows if n % 2]) == (list(range(390, 400, 2)), odd)
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 async def broken_off(
@@ -227,7 +235,7 @@ def test_what_async_for_has_not_returned_is_not_handed_out(
             assert consumer.unprocessed() == frozenset()
             assert [await consumer.position(partition) for partition in partitions] == [5, 5]
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_the_consumer_s_own_polls_return_what_async_for_has_left(
@@ -244,7 +252,7 @@ def test_the_consumer_s_own_polls_return_what_async_for_has_left(
                 found += [int(record.value) for each in records.values() for record in each]
             assert sorted(found) == list(range(400))
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_another_iteration_goes_on_in_order_where_the_last_was_left(
@@ -262,7 +270,7 @@ def test_another_iteration_goes_on_in_order_where_the_last_was_left(
                         break
             assert found == list(range(400))
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_nothing_comes_of_a_partition_that_was_given_away_since_the_iteration_was_left(
@@ -292,7 +300,7 @@ def test_nothing_comes_of_a_partition_that_was_given_away_since_the_iteration_wa
                     own = [n for n in found if n % 2 == partition]
                     assert own == sorted(own)
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_what_is_left_of_a_paused_partition_comes_when_it_is_resumed(
@@ -309,7 +317,7 @@ def test_what_is_left_of_a_paused_partition_comes_when_it_is_resumed(
             found += [int((await anext(ordered)).value) for _ in range(195)]
             assert found[205:] == list(range(10, 400, 2))
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_what_async_for_of_a_cancelled_poll_has_left_the_next_poll_returns(
@@ -335,7 +343,7 @@ def test_what_async_for_of_a_cancelled_poll_has_left_the_next_poll_returns(
                 found += [int(record.value) for record in (await another.poll(1_000)).records]
             assert found == list(range(400))
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_what_the_consumer_s_own_async_for_has_left_is_to_be_returned_before_an_order_begins(
@@ -363,7 +371,7 @@ def test_what_the_consumer_s_own_async_for_has_left_is_to_be_returned_before_an_
                     break
             assert sorted(found) == list(range(400))
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())
 
 
 def test_what_async_for_has_polled_is_not_left_out_of_a_table(
@@ -377,4 +385,4 @@ def test_what_async_for_has_polled_is_not_left_out_of_a_table(
                 found += map(int, (await ordered.poll_arrow(1_000)).records["value"].to_pylist())
             assert found == list(range(400))
 
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    patiently(run())

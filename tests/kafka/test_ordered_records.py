@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from created_anew import commit_once_assigned_anew, create_anew
 from group_members import PATIENCE_S, MakeMember, members_of, owns
 from kafka import KafkaProducer
-from kafka.errors import UnknownTopicIdError
 from kafka.serializer import Deserializer
 from kafka.structs import TopicPartition
 
@@ -312,21 +312,17 @@ def test_what_is_buffered_of_a_topic_that_is_created_anew_is_returned_to_nobody(
             assert ordered.poll(timeout_ms=50).records == []
 
     poll_until_buffered(60)
-    kafka.delete_topic(anew.topic)
-    kafka.create_topic(anew.topic)
+    create_anew(kafka, anew.topic)
     poll_until_buffered(0)
     assert consumer.position(anew) == 0
     produce({anew: range(1_000, 1_010)})
     poll_until_buffered(10)
     consumer.pause(empty)
-    committed = False
-    while not committed:
+
+    def deliver() -> None:
         assert [after(record) for record in take(ordered, 10)] == list(range(1_000, 1_010))
-        try:
-            consumer.commit()
-            committed = True
-        except UnknownTopicIdError:  # not assigned anew yet: it comes again
-            assert time.monotonic() < deadline
+
+    commit_once_assigned_anew(consumer, deliver)
     assert kafka.committed(group_id)[anew] == 10
 
 

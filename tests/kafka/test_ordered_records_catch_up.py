@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from created_anew import commit_once_assigned_anew, create_anew
 from gaps_and_live import LIVE, ORDERED, commit_foreign, killed
 from group_members import PATIENCE_S, MakeMember, members_of
 from kafka import KafkaProducer
-from kafka.errors import UnknownTopicIdError
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, OptionError, TimestampOrderedRecords
@@ -238,11 +238,6 @@ def two_topics(kafka: LocalKafka, topic_name: str, group_id: str) -> list[TopicP
     return partitions
 
 
-def create_anew(kafka: LocalKafka, topic: str) -> None:
-    kafka.delete_topic(topic)
-    kafka.create_topic(topic)
-
-
 @both_protocols
 @pytest.mark.parametrize("returned", [0, 40], ids=["none returned", "some returned"])
 def test_what_is_buffered_of_a_gap_of_a_topic_that_is_created_anew_is_returned_to_nobody(
@@ -267,17 +262,13 @@ def test_what_is_buffered_of_a_gap_of_a_topic_that_is_created_anew_is_returned_t
     assert len(reader.offsets[anew]) == returned, "the other one is waited for"
     reader.commits = False
     member.pause(other)
-    committed = False
-    deadline = time.monotonic() + PATIENCE_S
-    while not committed:
+
+    def deliver() -> None:
         reader.found.clear()
         reader.until(lambda: len(reader.found) >= 20)
         assert reader.found == list(range(10_000, 10_020))
-        try:
-            member.commit()
-            committed = True
-        except UnknownTopicIdError:  # not assigned anew yet: it comes again
-            assert time.monotonic() < deadline
+
+    commit_once_assigned_anew(member, deliver)
     assert kafka.committed(group_id)[anew] == 20
 
 

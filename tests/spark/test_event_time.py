@@ -167,6 +167,24 @@ def test_copied_transactions_are_read_in_order(kafka, topic_name, stream):
 
 
 @many_batches
+@pytest.mark.parametrize("isolation_level", ["read_committed", "read_uncommitted"])
+def test_transactions_that_commit_some_seconds_after_their_records_are_read_in_order(
+    kafka, topic_name, stream, isolation_level
+):
+    """Their markers have the time of now, as late as the other partition's last records."""
+    kafka.create_topic(topic_name, partitions=2)
+    since_ms = int(time.time() * 1_000) - 30_000
+    times = [since_ms + 10 * number for number in range(3_000)]
+    produce(kafka, topic_name, times, 0, transactional_id=topic_name, transaction=100)
+    produce(kafka, topic_name, times, 1)
+    query = stream(
+        maxTaskIdleMs="0", maxOffsetsPerTrigger="500", kafka__isolation__level=isolation_level
+    )
+    assert query.run().num_rows == 6_000
+    assert lateness(query.batches) == 0
+
+
+@many_batches
 def test_a_record_of_the_future_changes_no_order(kafka, topic_name, stream):
     longest = {"message.timestamp.after.max.ms": str(2**63 - 1)}
     kafka.create_topic(topic_name, partitions=2, config=longest)
@@ -241,3 +259,24 @@ def test_what_may_still_come_is_waited_for(kafka, topic_name, stream):
     wait_until(lambda: read(0) == 160, "it is back")
     assert read(1) == 100, "and holds the other back again"
     wait_until(lambda: read(1) == 110, "for as long")
+
+
+def test_a_partition_is_waited_for_from_its_last_record_on_and_not_from_its_commit(
+    kafka, topic_name, stream
+):
+    kafka.create_topic(topic_name, partitions=2)
+    since_ms = int(time.time() * 1_000) - 40_000
+    times = [since_ms + 10 * number for number in range(4_000)]
+    produce(kafka, topic_name, times[:1_000], 0, transactional_id=topic_name, transaction=100)
+    produce(kafka, topic_name, times, 1)
+    query = stream(maxTaskIdleMs="3600000")
+
+    def read(partition):
+        batches = [rows for _, rows in sorted(query.batches.items()) if rows.num_rows]
+        return sum(rows["partition"].to_pylist().count(partition) for rows in batches)
+
+    query.start(processingTime="100 milliseconds")
+    wait_until(lambda: read(0) == 1_000, "what is there is read")
+    produce(kafka, topic_name, times[1_000:], 0, transactional_id=topic_name, transaction=100)
+    wait_until(lambda: read(0) == read(1) == 4_000, "the rest is read")
+    assert lateness(query.batches) == 0

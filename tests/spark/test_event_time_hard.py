@@ -21,7 +21,7 @@ from tests.compacted_log import CompactedLog
 
 from . import waiting
 from .conftest import many_batches
-from .test_event_time import MINUTE_MS, SINCE_MS, lateness, spread
+from .test_event_time import MINUTE_MS, SINCE_MS, lateness, produce, spread
 
 PATIENCE_S = 240.0
 
@@ -116,11 +116,16 @@ def quorum(kafka3):
         kafka3.restart(broker_id)
 
 
-def leaders_of(kafka3, topic):
+def partitions_of(kafka3, topic, broker_id):
+    """As this broker knows them."""
+    address = kafka3.bootstrap_servers.split(",")[kafka3.broker_ids.index(broker_id)]
+    (told,) = ask_broker(int(address.rpartition(":")[2]), (topic,)).topics
+    return told.partitions
+
+
+def leaders_of(kafka3, topic, broker_id=1):
     """By partition."""
-    port = int(kafka3.bootstrap_servers.split(",")[0].rpartition(":")[2])
-    (told,) = ask_broker(port, (topic,)).topics
-    return {p.partition_index: p.leader_id for p in told.partitions}
+    return {p.partition_index: p.leader_id for p in partitions_of(kafka3, topic, broker_id)}
 
 
 def test_a_query_waits_for_its_own_leaders_and_not_for_another_query(quorum, topic_name, stream):
@@ -178,6 +183,49 @@ def test_a_query_waits_for_its_own_leaders_and_not_for_another_query(quorum, top
     for query in queries:
         assert lateness(query.records()) == 0
         query.query.stop()
+
+
+def test_what_an_unclean_election_takes_back_bounds_no_batch(quorum, topic_name, stream):
+    """It was told to be there, behind the position, when the first batch was planned."""
+    cut, whole = f"{topic_name}-cut", f"{topic_name}-whole"
+    unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    quorum.create_topic(cut, partitions=1, replication_factor=2, config=unclean)
+    quorum.create_topic(whole, partitions=1, replication_factor=3)
+
+    def seconds(since, count):
+        return [SINCE_MS + second * 1_000 for second in range(since, since + count)]
+
+    written = Written(quorum)
+    written(cut, seconds(0, 100))
+    written(whole, seconds(0, 400))
+    (partition,) = partitions_of(quorum, cut, 1)
+    leader = partition.leader_id
+    (follower,) = {*partition.replica_nodes} - {leader}
+    quorum.stop(follower)
+    produce(
+        quorum, cut, seconds(100, 100)
+    )  # by a producer of its own: sequences are taken back, too
+    reading = Watched(
+        stream(
+            kafka__bootstrap__servers=quorum.bootstrap_servers,
+            kafka__metadata__max__age__ms="1000",
+            subscribe=f"{cut},{whole}",
+            maxTaskIdleMs="500",
+            maxOffsetsPerTrigger="20",
+            **ALIVE,
+        )
+    )
+    reading.hold(lambda: reading.query.start(**IDLING))
+    quorum.kill(leader)
+    quorum.restart(follower)
+
+    wait_until(lambda: leaders_of(quorum, cut, follower) == {0: follower}, "it is elected")
+    written(cut, seconds(1_100, 100))
+    reading.release()
+    reading.until(lambda: {*written.values} <= {*reading.column("value")}, "all is read")
+    reading.query.stop()
+    assert_each_once(written, reading)
+    assert lateness(reading.records()) == 0
 
 
 # -- logs with holes ------------------------------------------------------------------------------

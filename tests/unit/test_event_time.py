@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 import pytest
@@ -19,6 +19,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.record_time import RecordTime
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.event_time_options import EventTimeOptions
+from pyspark_kafka_rebalance.source.plan import times as times_module
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT, BatchPlanner, Cut, Planned
 from pyspark_kafka_rebalance.source.plan.bound import find_bound
@@ -30,6 +31,7 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
     WithinRun,
 )
 from pyspark_kafka_rebalance.source.plan.event_time import FUTURE_MS, EventTime
+from pyspark_kafka_rebalance.source.plan.markers import LOOK_AGAIN_S
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows
 
@@ -37,6 +39,14 @@ P, Q, R, S = (TopicPartition("t", n) for n in range(4))
 ALL = ReadMaxRows(NO_LIMIT)
 NOW_MS = 1_700_000_000_000
 MARKER = "marker"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_reads() -> Iterator[None]:
+    """As long as the logs are, in proportion."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(times_module, "SHORT", 6)
+        yield
 
 
 class Logs:
@@ -51,8 +61,11 @@ class Logs:
         self.positions = dict.fromkeys(self.logs, 0)
         self.away: set[TopicPartition] = set()
         self.starting: list[TopicPartition] = []
+        self.elected: list[TopicPartition] = []  # have another leader
+        self.transactional: set[TopicPartition] = set()  # even if there is no marker yet
         self.now = 0.0
-        self.asked = self.read_ahead = self.asked_newest = 0
+        self.asked = self.asked_newest = 0
+        self.read_ahead = self.looked_at = self.longest_read = 0
         self._prepared: dict[tuple[TopicPartition, int], RecordTime | None] = {}
         self._wants_newest = True
         self.batches: list[dict[TopicPartition, list[int]]] = []
@@ -85,6 +98,10 @@ class Logs:
 
     def awaited(self):
         return self.starting
+
+    def anew(self):
+        found, self.elected = self.elected, []
+        return found
 
     def first_at(self, timestamps):
         prepared, self._prepared = self._prepared, {}
@@ -129,20 +146,28 @@ class Logs:
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]):
         self.read_ahead += 1
+        self.looked_at += len(ranges)
+        self.longest_read = max(self.longest_read, *map(len, ranges.values()))
         found = {}
         for p, wanted in ranges.items():
             if p not in self.away:
                 assert wanted.end <= len(self.logs[p])
-                # What is read ahead from the position on comes in parts; real ones are so long
-                # that among the records is one that tells its time.
+                # Long ones come in parts; real ones are so long that among the records is one that
+                # tells its time.
                 end = wanted.end
-                if wanted.start == self.positions[p]:
+                if len(wanted) > times_module.SHORT:
                     log = self.logs[p]
                     told = (o for o in range(wanted.start, end) if self._tells(log[o]))
                     end = min(end, max(wanted.start + 7, next(told, end) + 1))
                 records = [(o, self.logs[p][o]) for o in range(wanted.start, end)]
                 known = [(o, r) for o, r in records if isinstance(r, int)]
-                found[p] = Rows([o for o, _ in known], [r for _, r in known], end)
+                found[p] = Rows(
+                    [o for o, _ in known],
+                    [r for _, r in known],
+                    end,
+                    has_transactions=p in self.transactional
+                    or any(isinstance(r, tuple) for r in self.logs[p][wanted.start :]),
+                )
         return found
 
     # -- as Spark plans ---------------------------------------------------------------------------
@@ -272,6 +297,25 @@ def test_a_log_that_begins_anew_holds_the_others_back_by_its_own_latest_record()
     for _ in range(20):
         logs.batch(5_000)
     assert late_by(logs.batches[there:], {P: 0, Q: 0}) == 0
+
+
+@pytest.mark.parametrize("max_idle_ms", [0, 500])
+@pytest.mark.parametrize("length", [90, 200, 300])
+def test_what_an_elected_leader_has_lost_is_forgotten_though_nobody_has_read_it(
+    max_idle_ms, length
+):
+    """The log goes on with much later records, maybe up to where it ended."""
+    logs = Logs({P: list(range(200)), Q: list(range(400))}, max_idle_ms)
+    while logs.positions[P] < 80:
+        logs.batch(20)
+    assert logs.positions[P] < 90
+    logs.logs[P][90:] = range(10_000, 10_000 + length)
+    logs.elected = [P]
+    for _ in range(200):
+        logs.now += 0.1
+        logs.batch(20)
+    assert logs.positions == {p: len(log) for p, log in logs.logs.items()}
+    assert late_by(logs.batches, {P: 0, Q: 0}) == 0
 
 
 def test_equal_timestamps_are_shared_and_nothing_older_is_left():
@@ -498,6 +542,89 @@ def test_markers_of_transactions_are_no_timestamps():
     assert late_by(logs.read_all(40), {P: 0, Q: 0}) == 0
 
 
+def transactions(times, of, commits_after):
+    """Each with so many records and a marker, which is so much later than the last of them."""
+    ends = [*times[of - 1 : -1 : of], times[-1]]
+    return [
+        record
+        for number, end in enumerate(ends)
+        for record in [*times[of * number : of * (number + 1)], (MARKER, end + commits_after)]
+    ]
+
+
+@pytest.mark.parametrize("commits_after", [1, 200, 24_000])
+@pytest.mark.parametrize("max_idle_ms", [0, 1_000])
+def test_what_follows_a_commit_some_seconds_after_its_records_is_not_late(
+    commits_after, max_idle_ms
+):
+    times = list(range(0, 60_000, 20))
+    logs = Logs({P: transactions(times, 50, commits_after), Q: times}, max_idle_ms)
+    assert late_by(logs.read_all(400), {P: 0, Q: 0}) == 0
+
+
+def test_a_commit_that_comes_with_its_records_has_no_more_read_than_a_record_now_and_then():
+    times = list(range(0, 60_000, 20))
+    logs = Logs({P: transactions(times, 50, 1), Q: transactions(times, 30, 19)})
+    assert late_by(logs.read_all(400), {P: 0, Q: 0}) == 0
+    assert logs.longest_read <= times_module.SHORT
+    assert len(logs.batches) <= 20
+
+
+def test_one_whose_records_are_of_no_transactions_is_looked_at_once_and_a_minute_later():
+    times = list(range(20_000))
+    many = [TopicPartition("t", n) for n in range(40)]
+    logs = Logs(dict.fromkeys(many, times))
+    for _ in range(3):
+        logs.batch(4_000)
+    assert (logs.read_ahead, logs.looked_at) == (1, 40)
+    logs.now += LOOK_AGAIN_S
+    seen = []
+    for _ in range(4):
+        logs.looked_at = 0
+        logs.batch(4_000)
+        seen.append(logs.looked_at)
+    assert sum(seen) == 40
+    assert max(seen) == 16
+    assert late_by(logs.batches, dict.fromkeys(many, 0)) == 0
+
+
+@pytest.mark.parametrize("max_idle_ms", [0, 1_000])
+def test_transactions_that_come_later_are_noticed_within_a_minute(max_idle_ms):
+    times = list(range(0, 400_000, 20))
+    plain, rest = times[:5_000], times[5_000:]
+    logs = Logs({P: plain, Q: times}, max_idle_ms)
+    logs.batch(400)
+    logs.logs[P] += transactions(rest, 50, 24_000)
+    while logs.positions[Q] < 4_000:
+        logs.batch(400)
+    logs.now += LOOK_AGAIN_S
+    logs.batch(400)
+    there = len(logs.batches)
+    logs.read_all(400)
+    assert late_by(logs.batches[there:], {P: 0, Q: 0}) == 0
+
+
+def test_a_batch_that_is_bounded_anew_and_is_not_full_has_the_latest_records_asked_for_again():
+    times = list(range(0, 8_000, 20))
+    copied = times[:200] + transactions(times[200:], 10, 100_000)
+    logs = Logs({P: copied, Q: times}, max_idle_ms=1_000)
+    while count(logs.batch(60)) > 50:
+        pass
+    assert logs.longest_read > times_module.SHORT, "timestamps of the one are read from now on"
+    logs.asked_newest = 0
+    logs.batch(60)
+    assert logs.asked_newest == 1
+
+
+def test_a_leader_that_does_not_tell_whether_there_are_transactions_is_waited_for():
+    logs = Logs({P: list(range(100)), Q: list(range(100))})
+    rows, logs.rows = logs.rows, lambda ranges: {}
+    assert logs.batch(20) == {}
+    assert logs.planned.postponed == {P, Q}
+    logs.rows = rows
+    assert count(logs.batch(20)) > 10
+
+
 def test_one_without_timestamps_holds_nobody_back_when_it_has_run_out():
     logs = Logs({P: [-1], Q: [1]}, max_idle_ms=5_000)
     assert logs.batch() == {P: [-1], Q: [1]}
@@ -572,6 +699,7 @@ HARD = st.lists(
         TIMES,
         st.just(-1),
         st.none(),
+        TIMES.map(lambda at: (MARKER, at)),
         TIMES.map(lambda at: (MARKER, at + 1_000_000)),
         st.just(NOW_MS + 2 * FUTURE_MS),
     ),
@@ -614,19 +742,26 @@ def test_hard_data_is_read_once_and_late_by_its_own_disorder_alone(logs, limit, 
     logs=st.fixed_dictionaries({P: ORDERED, Q: ORDERED, R: ORDERED}),
     limit=st.one_of(st.none(), st.integers(1, 40)),
     drift=st.sampled_from([0, 100]),
+    commits_after=st.sampled_from([None, 0, 100, 30_000, 100_000]),
 )
-def test_records_that_come_in_time_are_not_late(data, logs, limit, drift):
+def test_records_that_come_in_time_are_not_late(data, logs, limit, drift, commits_after):
     """Records arrive in steps, each partition's in order; a partition is never empty for too long.
+
+    Each step of some may be a transaction.
 
     As long as every partition gets more before it idles, nothing is late; at the end all is read.
     """
     there = Logs({p: [] for p in logs}, max_idle_ms=1_000, drift=drift)
+    there.transactional.update(logs if commits_after is not None else ())
     left = {p: list(log) for p, log in logs.items()}
     while any(left.values()):
         for p, log in left.items():
             most = len(log) if there.positions[p] == len(there.logs[p]) else 5
             arrive = data.draw(st.integers(0, most))
-            there.logs[p] += log[:arrive]
+            arrived = log[:arrive]
+            there.logs[p] += arrived
+            if arrived and commits_after is not None and data.draw(st.booleans()):
+                there.logs[p].append((MARKER, arrived[-1] + commits_after))
             del log[:arrive]
         there.batch(ALL if limit is None else limit)
         there.now += 0.3
@@ -639,7 +774,9 @@ def test_records_that_come_in_time_are_not_late(data, logs, limit, drift):
     for _ in range(200):
         there.batch(ALL if limit is None else limit)
         there.now += 10
-    assert there.positions == {p: len(log) for p, log in logs.items()}
+    assert there.positions == {p: len(log) for p, log in there.logs.items()}
+    for p, log in logs.items():
+        assert [at for batch in there.batches for at in batch.get(p, ())] == log
 
 
 # -- how the bound is found -----------------------------------------------------------------------

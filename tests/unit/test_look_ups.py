@@ -8,6 +8,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.record_time import RecordTime
 from pyspark_kafka_rebalance.source.plan.look_ups import LookUps
+from pyspark_kafka_rebalance.source.plan.timelines import Rows
 
 P, Q = (TopicPartition("t", n) for n in range(2))
 
@@ -77,15 +78,61 @@ def test_of_what_moves_back_nothing_is_known() -> None:
     assert logs.asked == [(15, {P, Q}), (15, {P})]
 
 
-def test_what_may_be_a_marker_is_doubted_once() -> None:
-    logs = Logs(p=[10, 1_000_000], q=[1_000_000])
+def test_all_that_is_told_of_a_new_partition_is_doubted_until_it_is_trusted() -> None:
+    logs = Logs(p=[10, 20, 30], q=[15, 40])
     logs.begin()
     logs.ends_at(20)
-    assert logs.known.doubted_at(20) == {P: [1], Q: [0]}
-    assert logs.known.doubted_at(19) == {}
+    assert logs.known.doubted_at(20) == {P: RecordTime(1, 20), Q: RecordTime(1, 40)}
+    logs.known.trust(P)
+    logs.known.is_record(Q, 1)
+    assert logs.known.doubted_at(20) == {}
+    logs.known.suspect([P])
+    assert logs.known.doubted_at(20) == {P: RecordTime(1, 20)}
+    logs.ends_at(50)
+    assert logs.known.doubted_at(50) == {}, "there is none"
+
+
+def test_a_leap_in_time_is_doubted_where_it_counts_and_once() -> None:
+    logs = Logs(p=[10, 1_000_000], q=[5, 1_000_000])
+    logs.begin()
+    for partition in (P, Q):
+        logs.known.trust(partition)
+    for timestamp in (20, 10):
+        logs.ends_at(timestamp)
+    assert logs.known.doubted_at(20) == {p: RecordTime(1, 1_000_000) for p in (P, Q)}
+    assert logs.known.doubted_at(10) == {Q: RecordTime(1, 1_000_000)}
     logs.known.is_record(P, 1)
     logs.ends_at(15)
-    assert logs.known.doubted_at(20) == {Q: [0]}
+    assert logs.known.doubted_at(20) == {Q: RecordTime(1, 1_000_000)}
+    logs.known.forget_below(100)
+    logs.positions = {P: 2, Q: 2}
+    logs.begin()
+    assert logs.known.doubted_at(20) == {}
+
+
+def test_what_was_a_marker_is_put_right_wherever_it_was_told() -> None:
+    logs = Logs(p=[10, 99, 20, 30, 40], q=[10])
+    logs.begin()
+    for timestamp in (15, 25, 60):
+        logs.ends_at(timestamp)
+    assert logs.known.correct(P, 1, 15, Rows([2, 3], [20, 30], 4))
+    logs.asked.clear()
+    assert logs.ends_at(15) == ({P: 2, Q: 1}, 20)
+    assert logs.ends_at(25) == ({P: 3, Q: 1}, 30)
+    assert logs.known.doubted_at(25) == {}
+    logs.logs[P][1] = 0
+    assert logs.ends_at(60) == ({P: 5, Q: 1}, None)
+    assert logs.asked == [(60, {P})], "what was read tells nothing of this"
+
+
+def test_what_lies_beyond_what_was_read_is_not_put_right() -> None:
+    logs = Logs(p=[10, 99, 20, 30, 40])
+    logs.begin()
+    logs.ends_at(35)
+    assert not logs.known.correct(P, 1, 35, Rows([2, 3], [20, 30], 4))
+    logs.ends_at(45)
+    assert logs.known.correct(P, 1, 45, Rows([2, 3, 4], [20, 30, 40], 5))
+    assert logs.ends_at(45) == ({P: 5}, None), "there is none"
 
 
 @settings(max_examples=300, deadline=None)

@@ -35,6 +35,7 @@ from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.fetch.record_batch import (
     DecoderSettings,
     RecordDecoder,
+    has_transactions,
     next_position,
 )
 from pyspark_kafka_rebalance.fetch.transactions import AbortedTransaction
@@ -311,6 +312,25 @@ def test_a_transaction_that_began_before_the_fetch_is_still_aborted() -> None:
     assert offsets(rows) == [56, 57]
 
 
+MARKER = control(7, 1, commit=True)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (b"", False),
+        (simple(0, 9), False),
+        (simple(0, 9, flags=LOG_APPEND_TIME), False),
+        (simple(0, 9, flags=TRANSACTIONAL), True),
+        (simple(0, 6) + MARKER, True),
+        (simple(0, 6) + MARKER[:-1], True),  # its header is there
+        (simple(0, 6) + MARKER[: HEADER_SIZE - 1], False),
+    ],
+)
+def test_batches_of_transactions_are_told_by_their_headers(records: bytes, expected: bool) -> None:
+    assert has_transactions(records) is expected
+
+
 @pytest.mark.parametrize("read_committed", [True, False])
 def test_batches_that_compaction_has_emptied_are_passed_over(read_committed: bool) -> None:
     """It keeps a producer's last batch, be it a marker or not, with no record in it."""
@@ -395,6 +415,7 @@ def test_any_bytes_at_all(records: bytes, position: int) -> None:
     for read in (lambda: decode(records), lambda: next_position(records, position, EVERYTHING)):
         with contextlib.suppress(CorruptRecordError):
             read()
+    has_transactions(records)
 
 
 VARINT_END = b"\xfe\xff\xff\xff\x0f"  # 2**31 - 1

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
+from record_batches import Record, build, control
 
 from pyspark_kafka_rebalance.consumer.record_time import RecordTime
 from pyspark_kafka_rebalance.errors import (
@@ -49,6 +51,15 @@ class Members:
         self.settled = self.certain = True
         self.calls: list[str] = []
         self.old_brokers = False
+        self.renewed_ms = 1.0
+        self.known: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
+
+    def metadata_renewed_ms(self) -> float:
+        return self.renewed_ms
+
+    def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
+        self.calls.append("leaderships")
+        return dict(self.known)
 
     def __len__(self) -> int:
         return self.count
@@ -149,6 +160,27 @@ def test_what_is_prepared_for_nobody_is_dropped() -> None:
     assert members.calls == [f"first { ({P: 5}) }"]
 
 
+def test_logs_may_be_others_where_the_leader_or_the_topic_is_another() -> None:
+    one, other = UUID(int=1), UUID(int=2)
+    members = Members()
+    members.known = {P: (one, 5), Q: (one, 5), R: (one, 5)}
+    times = record_times(members, log_ends(members))
+    assert not times.anew(), "nothing was told before"
+    times.prepare({P: 5, Q: 7}, newest=False)
+    members.known = {P: (one, 6), Q: (one, 5)}
+    assert not times.anew(), "metadata were not renewed"
+    assert members.calls.count("leaderships") == 1
+    members.renewed_ms = 2.0
+    assert times.anew() == [P]
+    members.calls.clear()
+    assert times.first_at({P: 5, Q: 7}) == {P: RecordTime(5, 6), Q: RecordTime(7, 8)}
+    assert members.calls == [f"first { ({P: 5}) }"], "what was prepared of it is dropped"
+    members.known, members.renewed_ms = {P: (one, 6), Q: (one, 5), R: (other, 5)}, 3.0
+    assert times.anew() == [R], "it had no leader meanwhile"
+    members.renewed_ms = 4.0
+    assert not times.anew()
+
+
 def test_the_latest_records_are_told_anew_when_they_are_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -178,14 +210,19 @@ class Fetcher:
     """Reads three records of each range; of some it raises."""
 
     failing: dict[int, Exception]
+    fetched: dict[int, bytes]
     opened: int
 
     def __init__(self, client_config: Any, **settings: Any) -> None:
         assert settings["retry_timeout_ms"] <= 5_000
         type(self).opened += 1
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
+    def read(
+        self, ranges: Sequence[OffsetRange], on_fetched: Any = None
+    ) -> Iterator[tuple[OffsetRange, pa.RecordBatch]]:
         for one in ranges:
+            if on_fetched is not None:
+                on_fetched(one, self.fetched.get(one.partition, b""))
             if one.partition in self.failing:
                 raise self.failing[one.partition]
             for offset in range(one.start, min(one.end, one.start + 3)):
@@ -199,7 +236,7 @@ class Fetcher:
 
 @pytest.fixture
 def fetcher(monkeypatch: pytest.MonkeyPatch) -> type[Fetcher]:
-    Fetcher.failing, Fetcher.opened = {}, 0
+    Fetcher.failing, Fetcher.fetched, Fetcher.opened = {}, {}, 0
     monkeypatch.setattr(fetcher_module, "RangeFetcher", Fetcher)
     return Fetcher
 
@@ -213,6 +250,13 @@ def test_rows_of_short_ranges_and_the_first_part_of_a_long_one(fetcher: type[Fet
     assert rows[P] == Rows([5, 6], [5_000, 6_000], 7)
     assert rows[Q] == Rows([0, 1, 2], [0, 1_000, 2_000], 3)
     assert fetcher.opened == 0
+
+
+def test_short_ranges_tell_whether_they_are_of_transactions(fetcher: type[Fetcher]) -> None:
+    fetcher.fetched = {0: control(5, 1, commit=True), 1: build([Record(5, 0, None, None)])}
+    rows = record_times().rows({P: a_range(P, 5, 6), Q: a_range(Q, 5, 6)})
+    assert rows[P].has_transactions
+    assert not rows[Q].has_transactions
 
 
 @pytest.mark.parametrize("error", [DataLossError("gone"), CorruptRecordError("t", 0, 5, "damaged")])

@@ -78,6 +78,25 @@ class TopicMetadata:
         found: UUID | None = self.cluster.topic_id(topic)
         return found if found is not None and found.int else None
 
+    @property
+    def renewed_ms(self) -> float:
+        """When metadata came last, by the monotonic clock; another number with each that come."""
+        return float(self.cluster._last_successful_refresh_ms)
+
+    def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
+        """Of each partition that the metadata have, the topic's id and the leader's epoch.
+
+        Where either changes, the log may have become another one.
+        """
+        epoch_of = self.cluster.leader_epoch_for_partition
+        found = {}
+        for topic in self.cluster.topics():
+            topic_id = self.topic_id(topic)
+            for number in self.cluster.partitions_for_topic(topic) or ():
+                partition = TopicPartition(topic, number)
+                found[partition] = topic_id, epoch_of(partition)
+        return found
+
     # -- asked for --------------------------------------------------------------------------------
 
     def refresh(self) -> Future:

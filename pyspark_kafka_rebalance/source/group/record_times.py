@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from kafka.structs import TopicPartition
 
@@ -16,6 +18,7 @@ from ...consumer.record_time import RecordTime
 from ...errors import AuthorizationError, CorruptRecordError, DataLossError, KafkaRebalanceError
 from ...fetch.offset_range import OffsetRange
 from ..plan.timelines import Rows
+from ..plan.times import SHORT
 from .awaited_partitions import AwaitedPartitions
 from .log_ends import LogEnds
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
@@ -31,9 +34,6 @@ log = logging.getLogger(__name__)
 
 #: A read that made no progress for so long is tried again with the next trigger.
 _PATIENCE_MS = 5_000
-
-#: Up to so many offsets are read together with those of other partitions.
-_SHORT = 100
 
 #: What is read ahead of one partition ends after about so many bytes.
 _AHEAD_BYTES = 4 * 1024 * 1024
@@ -61,12 +61,33 @@ class RecordTimes:
         self._members = members
         self._awaited = AwaitedPartitions(state, members)
         self._log_ends = log_ends
+        self._leaderships: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
+        self._leaderships_ms = -1.0
         self._prepared: dict[TopicPartition, int] = {}  # timestamps that are asked for already
         self._answer: Callable[[], dict[TopicPartition, RecordTime | None]] = dict
 
     def awaited(self) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and cannot read yet."""
         return self._awaited.now()
+
+    def anew(self) -> Collection[TopicPartition]:
+        """Partitions whose topic or leader is another one than when this was asked last.
+
+        Looks only where metadata were renewed: before, nobody else answers.
+        """
+        with self._members.asking() as client:
+            if (renewed_ms := client.metadata_renewed_ms()) == self._leaderships_ms:
+                return ()
+            before, self._leaderships = self._leaderships, client.leaderships()
+        self._leaderships_ms = renewed_ms
+        now = self._leaderships
+        found = [p for p, known in before.items() if now.get(p, known) != known]
+        if found:
+            self._prepared = {p: at for p, at in self._prepared.items() if p not in found}
+            self._log_ends.renew_latest()
+        # What has no leader for a while is compared with what it had before.
+        self._leaderships = {**before, **now}
+        return found
 
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
@@ -105,7 +126,7 @@ class RecordTimes:
         return {
             p: found
             for p, found in self._answer().items()
-            if found is not None and timestamps.get(p) == prepared[p]
+            if found is not None and p in prepared and timestamps.get(p) == prepared[p]
         }
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
@@ -141,6 +162,7 @@ class RecordTimes:
 
     def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
         from ...fetch.fetcher import RangeFetcher  # a planner reads nothing as a rule
+        from ...fetch.record_batch import has_transactions
 
         fetch = dict(self._options.fetch_config)
         fetch["retry_timeout_ms"] = min(fetch.get("retry_timeout_ms", _PATIENCE_MS), _PATIENCE_MS)
@@ -149,15 +171,23 @@ class RecordTimes:
             isolation_level=self._options.isolation_level,
             **fetch,
         )
-        short = [one for one in ranges.values() if len(one) <= _SHORT]
+        short = [one for one in ranges.values() if len(one) <= SHORT]
         found = {}
+        transactional: set[OffsetRange] = set()
+
+        def look(one: OffsetRange, records: bytes) -> None:
+            if has_transactions(records):
+                transactional.add(one)
+
         try:
             read: dict[OffsetRange, list[pa.RecordBatch]] = {one: [] for one in short}
-            for one, records in fetcher.read(short) if short else ():
+            for one, records in fetcher.read(short, on_fetched=look) if short else ():
                 read[one].append(records)
             for partition, wanted in ranges.items():
                 if wanted in read:
-                    found[partition] = _rows(read[wanted], wanted.end)
+                    found[partition] = replace(
+                        _rows(read[wanted], wanted.end), has_transactions=wanted in transactional
+                    )
                 else:
                     found[partition] = _first_part(fetcher, wanted)
         finally:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Mapping
 from kafka.structs import TopicPartition
 
 from ...consumer.record_time import RecordTime
-from ...errors import names_of
 from ...fetch.offset_range import OffsetRange
 from ..event_time_options import EventTimeOptions
 from ..spark_versions import ReadAllAvailable
@@ -29,10 +28,11 @@ from .batch_planner import Draft
 from .bound import FULL, find_bound
 from .idle_partitions import IdlePartitions
 from .latest_timestamps import LatestTimestamps
-from .look_ups import BEFORE_ALL, LookUps
+from .look_ups import LookUps
+from .markers import Markers
 from .room import Room
-from .timelines import Timeline
-from .times import Times, UntoldError, one_record
+from .timelines import BEFORE_ALL, Timeline
+from .times import Times, UntoldError
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,12 @@ _FIRST_STEP_MS = 1_000
 _READ_AHEAD = 20_000
 
 
-class _BlindError(Exception):
-    """Of some partition look-ups tell nothing; from now on it is read."""
+#: A batch is bounded anew so often; what still misleads then is read.
+_CORRECTIONS = 5
+
+
+class _AnewError(Exception):
+    """More is known than what the batch was bounded by, or some partition is read from now on."""
 
 
 class EventTime:
@@ -75,11 +79,13 @@ class EventTime:
     ) -> None:
         self._drift = options.max_drift_ms
         self._times = times
-        self._latest = LatestTimestamps(times, self._warn)
+        transactional: set[TopicPartition] = set()
+        self._latest = LatestTimestamps(times, self._warn, transactional)
         self._idles = options.max_idle_ms > 0 and not has_end
         self._partitions = IdlePartitions(options.max_idle_ms / 1000, clock)
         self._now_ms = now_ms
         self._look_ups = LookUps()
+        self._markers = Markers(times, self._look_ups, transactional, clock)
         self._lines: dict[TopicPartition, Timeline] = {}  # where those do not help
         # Of the batch that is planned: where partitions end, all of them and those looked up; and
         # of the others.
@@ -88,6 +94,7 @@ class EventTime:
         self._looked_up: Mapping[TopicPartition, int] = {}
         self._read: Mapping[TopicPartition, Timeline] = {}
         self._tops: Mapping[TopicPartition, int] = {}  # the latest timestamps, where idling asks
+        self._corrections = 0
         # For bounds that were asked for: the ends of the batch, and the lowest timestamp it leaves.
         self._ends: dict[int, dict[TopicPartition, int]] = {}
         self._following: dict[int, int | None] = {}
@@ -141,12 +148,13 @@ class EventTime:
         waiting: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, int]:
         self._begin(draft.positions, unread)
+        self._corrections = 0
         while True:
             self._order(unread)
             try:
                 self._read_ahead()
                 return self._bounded(Room.of(draft), waiting)
-            except _BlindError:
+            except _AnewError:
                 pass
 
     def _begin(
@@ -154,21 +162,24 @@ class EventTime:
     ) -> None:
         """A batch begins here."""
         self._positions = positions
-        if self._look_ups.begin(positions, unread):
-            self._step = _FIRST_STEP_MS
-            self._latest.forget(positions)
-            # It may be a log anew, of which what was told before says nothing.
-            self._times.prepare({}, newest=self._idles)
-            if self._idles and self._newest_may_be_old:
-                raise UntoldError(unread)
+        anew = positions.keys() & self._times.anew()
+        self._look_ups.forget(anew)
         for p in list(self._lines):
             line = self._lines[p]
-            if positions.get(p, -1) < line.position:
+            if p in anew or positions.get(p, -1) < line.position:
                 del self._lines[p]  # it is not ours any more, or begins anew
             elif p in unread:
                 line.begin(positions[p], unread[p])
+        if self._look_ups.begin(positions, unread) or anew:
+            self._step = _FIRST_STEP_MS
+            self._latest.forget(positions.keys() - anew)
+            # It may be a log anew, of which what was told before says nothing.
+            self._times.prepare({}, newest=self._idles)
+            if self._idles and (anew or self._newest_may_be_old):
+                raise UntoldError(anew or unread)
         if self._reached is not None:
             self._look_ups.forget_below(self._reached + 1)
+        self._markers.begin(positions)
 
     def _order(self, unread: Mapping[TopicPartition, int]) -> None:
         """These from now on."""
@@ -193,8 +204,9 @@ class EventTime:
                 return all_there_is
             highest = self._now_ms() + FUTURE_MS
         elif room.load(self._ends_at(highest)) <= 1:
+            ends = self._checked(highest, room)
             self._reached = highest
-            return self._checked(highest)
+            return ends
         low = BEFORE_ALL
         if self._reached is not None and BEFORE_ALL < self._reached < highest:
             low = self._reached
@@ -220,34 +232,35 @@ class EventTime:
             self._drift,
             self._step,
         )
+        ends = self._checked(bound.asked, room)
+        load = room.load(ends)
+        if load < FULL and bound.high - bound.low <= 1 + self._drift:
+            more = self._checked(bound.high, room)
+            ends = more if not load else room.fill(ends, more)
+        # Only now: what was not a record has the batch be bounded anew, maybe with all there is.
         self._step = max(1, bound.low - low) if low > BEFORE_ALL else self._step
         self._reached = bound.low
         self._guess = bound.low + self._step
-        ends = self._checked(bound.asked)
-        load = room.load(ends)
-        if load >= FULL or bound.high - bound.low > 1 + self._drift:
-            return ends
-        more = self._checked(bound.high)
-        return more if not load else room.fill(ends, more)
+        return ends
 
-    def _checked(self, bound: int) -> Mapping[TopicPartition, int]:
-        """As :meth:`_ends_at`, if all that was told for it were records."""
-        ends = self._ends_at(bound)
-        doubted = self._look_ups.doubted_at(bound + 1)
-        while doubted:
-            told = self._times.rows(
-                {p: one_record(p, offsets[-1]) for p, offsets in doubted.items()}
-            )
-            if no_records := [p for p, rows in told.items() if not rows.offsets]:
-                log.info(
-                    "timestamps are read with the records, since there are transaction markers "
-                    "between them: %s",
-                    names_of(no_records),
-                )
-                self._read_from_now_on(no_records)
-            for p in told:
-                self._look_ups.is_record(p, doubted[p].pop())
-            doubted = {p: doubted[p] for p in told if doubted[p]}
+    def _checked(self, bound: int, room: Room) -> Mapping[TopicPartition, int]:
+        """As :meth:`_ends_at`, by records alone."""
+        ends, following = self._ends_at(bound), self._following[bound]
+        corrected, misleading = self._markers.check(
+            bound + 1, self._positions, self._looked_up, self._now_ms() + FUTURE_MS
+        )
+        self._read_from_now_on(misleading)
+        if corrected:
+            self._ends, self._following = {}, {}
+            before, ends = ends, self._ends_at(bound)
+            late = self._following[bound]
+            if room.load(before) <= 1 < room.load(ends) or (
+                late is not None and (following is None or late < following)
+            ):
+                self._corrections += 1
+                if self._corrections > _CORRECTIONS:
+                    self._read_from_now_on(corrected)
+                raise _AnewError
         if self._newest_may_be_old:
             return ends
         # What look-ups tell behind a partition's latest record is a marker, or was aborted. Left
@@ -326,7 +339,7 @@ class EventTime:
             line = self._lines[partition] = Timeline()
             line.begin(self._positions[partition], self._unread[partition])
         if partitions:
-            raise _BlindError
+            raise _AnewError
 
     def _read_ahead(self) -> None:
         """The timestamps that look-ups do not tell."""

@@ -1,7 +1,7 @@
 """LatestTimestamps: how late the last records of partitions are. Pure, but for its questions.
 
-Brokers tell the latest record of a log (KIP-734). Where that is a transaction's marker, or lies in
-the far future, the last records are read.
+Brokers tell the latest record of a log (KIP-734). Where that may be a transaction's marker, or lies
+in the far future, the last records are read.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from kafka.structs import TopicPartition
 
 from ...consumer.record_time import RecordTime
 from ...fetch.offset_range import OffsetRange
-from .look_ups import BEFORE_ALL, LEAP_MS
-from .times import Times, UntoldError, one_record
-
-#: Among so many there is one that is no marker.
-_READ_LAST = 100
+from .look_ups import LEAP_MS
+from .timelines import BEFORE_ALL
+from .times import Times, UntoldError, last_range, one_record
 
 
 class LatestTimestamps:
@@ -28,14 +26,21 @@ class LatestTimestamps:
         Answers for the brokers.
     warn : callable
         Told of a record in the far future.
+    transactional : set of TopicPartition
+        Which hold transactions, as far as was seen; what is found is added.
     """
 
-    def __init__(self, times: Times, warn: Callable[[TopicPartition, RecordTime], None]) -> None:
+    def __init__(
+        self,
+        times: Times,
+        warn: Callable[[TopicPartition, RecordTime], None],
+        transactional: set[TopicPartition],
+    ) -> None:
         self._times = times
         self._warn = warn
-        # Up to which timestamp brokers told records, and where they tell markers.
+        # Up to which timestamp brokers told records.
         self._records_to: dict[TopicPartition, int] = {}
-        self._has_markers: set[TopicPartition] = set()
+        self._transactional = transactional
         # An end, and what is before it; None where the last records do not tell their time.
         self._read: dict[TopicPartition, tuple[int, int | None]] = {}
 
@@ -63,14 +68,14 @@ class LatestTimestamps:
         unknown: dict[TopicPartition, OffsetRange] = {}
         for p, end in ends.items():
             found = newest.get(p)
-            if found is not None and found.offset < end and p not in self._has_markers:
+            if found is not None and found.offset < end and p not in self._transactional:
                 if found.timestamp <= horizon:
                     latest[p] = found.timestamp
                     continue
                 self._warn(p, found)
             known_end, timestamp = self._read.get(p, (0, BEFORE_ALL))
             if known_end != end:
-                unknown[p] = OffsetRange(p.topic, p.partition, max(0, end - _READ_LAST), end)
+                unknown[p] = last_range(p, end)
             elif timestamp is not None:
                 latest[p] = timestamp
         if unknown:
@@ -90,7 +95,7 @@ class LatestTimestamps:
     def forget(self, but: Collection[TopicPartition]) -> None:
         """All but these."""
         self._records_to = {p: known for p, known in self._records_to.items() if p in but}
-        self._has_markers.intersection_update(but)
+        self._transactional.intersection_update(but)
         self._read = {p: known for p, known in self._read.items() if p in but}
 
     def _look_for_markers(
@@ -99,7 +104,7 @@ class LatestTimestamps:
         ends: Mapping[TopicPartition, int],
         horizon: int,
     ) -> None:
-        """Where it is a minute or more since a record was told: is this one, or a marker?
+        """Where it is a minute or more since a record was told: are there transactions by now?
 
         Raises
         ------
@@ -114,15 +119,15 @@ class LatestTimestamps:
             and found.timestamp > records_to.get(p, -LEAP_MS - 1) + LEAP_MS
             and found.offset < end
             and found.timestamp <= horizon
-            and p not in self._has_markers
+            and p not in self._transactional
         }
         if not asked:
             return
         told = self._times.rows(asked)
         for p, rows in told.items():
-            if rows.offsets:
+            if rows.offsets and not rows.has_transactions:
                 records_to[p] = rows.timestamps[0]
             else:
-                self._has_markers.add(p)
+                self._transactional.add(p)
         if len(told) < len(asked):
             raise UntoldError(asked.keys() - told.keys())

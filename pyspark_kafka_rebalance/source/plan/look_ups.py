@@ -18,9 +18,7 @@ from collections.abc import Iterable, Mapping
 from kafka.structs import TopicPartition
 
 from ...consumer.record_time import RecordTime
-
-#: Below every timestamp that is asked for.
-BEFORE_ALL = -1
+from .timelines import Rows
 
 #: In the answer that there is no such record: the offset then says up to where there is none.
 _NEVER = 2**63
@@ -42,8 +40,10 @@ class LookUps:
         #: Each says: of a partition, the first record that is as late as the column's timestamp.
         self._columns: dict[int, _Column] = {}
         self._asked: list[int] = []  # the columns' timestamps, rising
-        # Offsets of what may be a marker, with the lowest timestamp asked for; and of what is none.
-        self._doubts: dict[TopicPartition, dict[int, int]] = {}
+        # Of which anything that is told may be a marker; offsets of others where something may be;
+        # and of what is none.
+        self._suspects: set[TopicPartition] = set()
+        self._leaps: dict[TopicPartition, set[int]] = {}
         self._records: dict[TopicPartition, set[int]] = {}
 
     def begin(
@@ -63,7 +63,8 @@ class LookUps:
         if len(known) > len(positions):
             self.forget(known.keys() - positions.keys())
         self.forget([p for p in unread if positions[p] < known.get(p, -1)])
-        has_new = not unread.keys() <= known.keys()
+        if has_new := not unread.keys() <= known.keys():
+            self._suspects |= unread.keys() - known.keys()
         known.update({p: positions[p] for p in unread})
         self.order(unread)
         return has_new
@@ -78,7 +79,8 @@ class LookUps:
             for column in self._columns.values():
                 column.pop(partition, None)
             self._known.pop(partition, None)
-            self._doubts.pop(partition, None)
+            self._suspects.discard(partition)
+            self._leaps.pop(partition, None)
             self._records.pop(partition, None)
 
     def forget_below(self, timestamp: int) -> None:
@@ -87,6 +89,11 @@ class LookUps:
             for asked in self._asked[:passed]:
                 del self._columns[asked]
             del self._asked[:passed]
+            for p, offsets in list(self._leaps.items()):
+                kept = {at.offset for c in self._columns.values() if (at := c.get(p)) is not None}
+                offsets &= kept
+                if not offsets:
+                    del self._leaps[p]
 
     def learn(self, timestamp: int, told: Mapping[TopicPartition, RecordTime | None]) -> None:
         """What was told: the first record that is as late as this, None if there is none."""
@@ -99,8 +106,7 @@ class LookUps:
                 continue
             column[p] = found
             if found.timestamp > leap and found.offset not in self._records.get(p, ()):
-                doubts = self._doubts.setdefault(p, {})
-                doubts[found.offset] = min(timestamp, doubts.get(found.offset, timestamp))
+                self._leaps.setdefault(p, set()).add(found.offset)
 
     def ends_at(
         self, timestamp: int
@@ -146,33 +152,69 @@ class LookUps:
             if (found := column.get(p)) is not None and found == (end, _NEVER)
         ]
 
-    def doubted_at(self, timestamp: int) -> dict[TopicPartition, list[int]]:
-        """Offsets of what may be no records, of what was told for this timestamp or a lower one."""
-        found: dict[TopicPartition, list[int]] = {}
-        for p in list(self._doubts):
-            if p not in self._unread:
+    def suspect(self, partitions: Iterable[TopicPartition]) -> None:
+        """Anything that is told of these may be a marker, as of those that are new."""
+        self._suspects.update(partitions)
+
+    def trust(self, partition: TopicPartition) -> None:
+        """Its records are of no transactions."""
+        self._suspects.discard(partition)
+
+    def doubted_at(self, timestamp: int) -> dict[TopicPartition, RecordTime]:
+        """What was told for this timestamp and may be a marker."""
+        suspects, leaps, unread = self._suspects, self._leaps, self._unread
+        if not suspects and not leaps:
+            return {}
+        column = self._column(timestamp)
+        found: dict[TopicPartition, RecordTime] = {}
+        for p in suspects | leaps.keys():
+            told = column.get(p)
+            if told is None or told.offset >= unread.get(p, 0):
                 continue
-            position, used = self._positions[p], self._column(timestamp).get(p)
-            # What lies before the position counts if the position's record is as late by it.
-            doubts = {
-                offset: asked
-                for offset, asked in self._doubts[p].items()
-                if offset >= position or (used is not None and offset == used.offset)
-            }
-            self._doubts[p] = doubts
-            if not doubts:
-                del self._doubts[p]
-            if offsets := sorted(o for o, asked in doubts.items() if asked <= timestamp):
-                found[p] = offsets
+            doubted = p in suspects or told.offset in leaps[p]
+            if doubted and told.offset not in self._records.get(p, ()):
+                found[p] = told
         return found
 
     def is_record(self, partition: TopicPartition, offset: int) -> None:
         """There is no doubt about this one."""
-        self._doubts.get(partition, {}).pop(offset, None)
         known = self._records.get(partition, ())
         position = self._positions[partition]
         last_passed = max((at for at in known if at <= position), default=offset)
         self._records[partition] = {offset, *(at for at in known if at >= last_passed)}
+
+    def correct(self, partition: TopicPartition, offset: int, timestamp: int, rows: Rows) -> bool:
+        """What was told to be at this offset is no record.
+
+        Parameters
+        ----------
+        partition : TopicPartition
+            Of the offset.
+        offset : int
+            Of the marker.
+        timestamp : int
+            For which something must be known.
+        rows : Rows
+            What was read from there, or from the position on.
+
+        Returns
+        -------
+        bool
+            Whether these rows tell it.
+        """
+        end = self._unread[partition]
+        for asked, column in self._columns.items():
+            if (told := column.get(partition)) is None or told.offset != offset:
+                continue
+            late = (o for o, at in zip(rows.offsets, rows.timestamps, strict=True) if at >= asked)
+            if (at := next(late, None)) is not None:
+                column[partition] = RecordTime(at, rows.timestamps[rows.offsets.index(at)])
+                self.is_record(partition, at)
+            elif rows.end >= end:
+                column[partition] = RecordTime(end, _NEVER)
+            else:
+                del column[partition]
+        return partition in self._columns[timestamp]
 
     def _column(self, timestamp: int) -> _Column:
         """That of a timestamp, with what follows from those beside it."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from .look_ups import BEFORE_ALL
+#: Below every timestamp that is asked for.
+BEFORE_ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,15 @@ class Rows:
         Up to where was read, exclusive.
     last_told : int
         Offset of the last record that tells its time; -1 where none does.
+    has_transactions : bool
+        Of a short range: whether it, or what was read with it, is of transactions in part.
     """
 
     offsets: Sequence[int]
     timestamps: Sequence[int]
     end: int
     last_told: int = -1
+    has_transactions: bool = False
 
     def without_beyond(self, horizon: int, reached: int = BEFORE_ALL) -> Rows:
         """Rows of which none counts as later than this; those that are count as the one before.

@@ -11,12 +11,24 @@ from ...consumer.record_time import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .timelines import Rows
 
+#: Up to so many offsets are read whole, together with those of other partitions. Among so many
+#: there is a record, whatever transactions leave beside them.
+SHORT = 100
+
 
 class Times(Protocol):
     """What is known of timestamps, or told by brokers; without what is not told now."""
 
     def awaited(self) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and cannot read yet."""
+        ...
+
+    def anew(self) -> Collection[TopicPartition]:
+        """Partitions whose logs may have become others since this was asked last.
+
+        Another leader may have lost what its predecessor had, and a topic may be created anew: what
+        was told of such a log before says nothing.
+        """
         ...
 
     def first_at(
@@ -45,7 +57,7 @@ class Times(Protocol):
         ...
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Mapping[TopicPartition, Rows]:
-        """Read these, and of a long range maybe the first part."""
+        """Read these, and of a range longer than SHORT maybe the first part."""
         ...
 
 
@@ -55,6 +67,16 @@ class UntoldError(Exception):
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()
         self.partitions = frozenset(partitions)
+
+
+def short_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
+    """The range from there on, SHORT at most."""
+    return OffsetRange(partition.topic, partition.partition, start, min(end, start + SHORT))
+
+
+def last_range(partition: TopicPartition, end: int) -> OffsetRange:
+    """The range up to there, SHORT at most."""
+    return OffsetRange(partition.topic, partition.partition, max(0, end - SHORT), end)
 
 
 def one_record(partition: TopicPartition, offset: int) -> OffsetRange:
