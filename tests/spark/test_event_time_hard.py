@@ -6,13 +6,14 @@ In each of these every record comes once, and none later than promised.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import stop_gracefully
@@ -260,6 +261,37 @@ class Transactions:
 
     def close(self):
         self._producer.close(timeout=1)
+
+
+def test_records_that_are_deleted_ahead_of_the_query_leave_the_others_in_order(
+    kafka, topic_name, stream
+):
+    """Of a partition whose timestamps are read ahead: all that is read ahead at once, and more."""
+    taken = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    kafka.create_topic(topic_name, partitions=2, config=taken)
+    times = [SINCE_MS + 100_000 + 20 * n for n in range(30_000)]
+    # From here on look-ups do not help.
+    times[2] = round(time.time() * 1000) + 10 * 24 * 3_600_000
+    produce(kafka, topic_name, times, 0)
+    produce(kafka, topic_name, [SINCE_MS + 20 * n for n in range(30_000)], 1)
+    query = stream(maxTaskIdleMs="0", maxOffsetsPerTrigger="4000", failOnDataLoss="false")
+    read, last = Counter(), {}
+
+    def delete(batch_id, rows):
+        before = read[0]
+        read.update(rows["partition"].to_pylist())
+        last.update(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+        if before < 300 <= read[0]:
+            admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+            admin.delete_records({TopicPartition(topic_name, 0): 28_000})
+            admin.close()
+
+    query.on_batch = delete
+    query.start(**IDLING)
+    wait_until(lambda: last == {0: 29_999, 1: 29_999}, "all is read")
+    assert read[1] == 30_000
+    assert 2_300 < read[0] < 10_000, "what was deleted was not read before"
+    assert lateness(query.batches) == 0
 
 
 @many_batches

@@ -15,7 +15,7 @@ from uuid import UUID
 from kafka.structs import TopicPartition
 
 from ...consumer.record_time import RecordTime
-from ...errors import AuthorizationError, CorruptRecordError, DataLossError, KafkaRebalanceError
+from ...errors import AuthorizationError, CorruptRecordError, KafkaRebalanceError
 from ...fetch.offset_range import OffsetRange
 from ..plan.timelines import Rows
 from ..plan.times import SHORT
@@ -136,8 +136,8 @@ class RecordTimes:
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
         """Read these, and of a long range maybe the first part.
 
-        What is gone or damaged is told as no rows, since whoever reads the batch says so. Without
-        those whose leader does not answer.
+        What is gone is passed over, and what is damaged told as no rows, since whoever reads the
+        batch says so. Without those whose leader does not answer.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class RecordTimes:
             return self._read(ranges)
         except AuthorizationError:
             raise
-        except (DataLossError, CorruptRecordError):
+        except CorruptRecordError:
             if len(ranges) == 1:
                 return {p: Rows((), (), one.end) for p, one in ranges.items()}
         except KafkaRebalanceError as error:
@@ -169,6 +169,8 @@ class RecordTimes:
         fetcher = RangeFetcher(
             self._options.client_config,
             isolation_level=self._options.isolation_level,
+            # What is left tells its times; whoever reads the batch says what is gone.
+            fail_on_data_loss=False,
             **fetch,
         )
         short = [one for one in ranges.values() if len(one) <= SHORT]
