@@ -265,6 +265,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._data_loss.run_is_shortened(self._available_now, plan.shortened)
         if isinstance(plan, Postponed):
             return plan
+        if plan.ranges and self._planned is not None and plan.ranges == self._planned[1].ranges:
+            # The same of a log that was created anew, or truncated. Spark runs a batch where the
+            # offset differs, and so passes over one that is the same as the one before.
+            return self._empty_batch(run, None)
         catch_up = self._plan_catch_up(run, limit, ends)
         handed_out = membership.hand_out(plan.ranges, catch_up)
         if handed_out is None:

@@ -112,3 +112,25 @@ def test_what_left_in_a_rebalance_long_ago_is_another_owners_to_miss(looks: Look
     for _ in range(3):
         assert looks.look(owned=[Q]) == frozenset()
     assert looks.partitions.replaced({"t": uuid4()}) == {}
+
+
+def test_two_answers_in_a_row_say_that_it_has_another_topic(looks: Looks) -> None:
+    in_another = looks.partitions.in_another_topic
+    assert in_another(frozenset({P})) == frozenset()
+    assert in_another(frozenset({Q})) == frozenset()
+    assert in_another(frozenset({P, Q})) == {Q}
+    assert in_another(frozenset()) == frozenset()
+
+
+def test_the_ids_of_topics_are_asked_for_more_often_while_anything_is_read(looks: Looks) -> None:
+    wants = looks.partitions.wants_topic_ids
+    looks.now = 4.0
+    assert not wants(True)
+    looks.now = 6.0
+    assert not wants(False)
+    assert wants(True)
+    assert not wants(True)
+    looks.now = 65.0
+    assert not wants(False)
+    looks.now = 67.0
+    assert wants(False)

@@ -1289,6 +1289,22 @@ def test_pickling_drops_the_membership(running: Running) -> None:
     assert len(pickle.dumps(running.reader)) == len(pickle.dumps(copied))
 
 
+def test_a_batch_that_reads_the_same_offsets_of_a_new_log_differs_from_the_one_before(
+    running: Running,
+) -> None:
+    """Spark runs none where the offset is the same: what was handed out was read by nobody."""
+    first = running.start = running.trigger()
+    assert ends_of(first) == {P: 150, Q: 250}
+    running.membership.positions = {P: 100, Q: 200}  # there they are again
+    between = running.start = running.trigger()
+    assert between != first
+    assert ends_of(between) == {}
+    assert running.membership.proven[-1] == first
+    again = running.trigger()
+    assert ends_of(again) == {P: 150, Q: 250}
+    assert again != between
+
+
 def test_stop_stops_the_membership(running: Running) -> None:
     running.reader.stop()
     assert running.membership.calls[-1] == "stop"

@@ -22,7 +22,7 @@ from ...consumer.poll_result import PollResult
 from ...consumer.remaining import Remaining
 from ...consumer.simple_commits import SimpleCommits
 from ...errors import KafkaRebalanceError, MembershipError, names_of
-from .deleted_partitions import DeletedPartitions, ask_for_missing
+from .deleted_partitions import TOPIC_IDS_TIMEOUT_MS, DeletedPartitions, ask_for_missing
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class AssignClient:
         topics = {p.topic for p in self._topic_ids}
         if self._deletions.wants_topic_ids(self._has_read):
             self._has_read = False
-            return self._client.topic_ids_now(topics, _LOOKUP_TIMEOUT_MS)
+            return self._client.topic_ids_now(topics, TOPIC_IDS_TIMEOUT_MS)
         return self._client.topic_ids(topics)
 
     def _in_another_topic(self, topic_ids: Mapping[str, UUID]) -> frozenset[TopicPartition]:

@@ -31,6 +31,9 @@ _LOOK_EVERY_S = 1.0
 _TOPIC_IDS_EVERY_S = 5.0
 _IDLE_TOPIC_IDS_EVERY_S = 60.0
 
+#: How long one such question may take, during which the members wait. It can be asked again.
+TOPIC_IDS_TIMEOUT_MS = 1_000
+
 #: How many looks a partition gets that went away in a rebalance: its members may learn of a
 #: deletion before the metadata that are requested then tell of it.
 _LOOKS_AFTER_LEAVING = 3

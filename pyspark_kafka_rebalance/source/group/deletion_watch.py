@@ -17,7 +17,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ...errors import names_of
-from .deleted_partitions import DeletedPartitions, Left, ask_for_missing
+from .deleted_partitions import TOPIC_IDS_TIMEOUT_MS, DeletedPartitions, Left, ask_for_missing
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState
 
@@ -185,7 +185,7 @@ class DeletionWatch:
                 return
             topics = {p.topic for p in state.starts.unidentified}
         try:
-            topic_ids = client.topic_ids_now(topics, LOOKUP_TIMEOUT_MS)
+            topic_ids = client.topic_ids_now(topics, TOPIC_IDS_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             self._identify_at = time.monotonic() + _IDENTIFY_AGAIN_S
             log.info("the ids of the topics are not known yet: %r", error)
@@ -203,7 +203,7 @@ class DeletionWatch:
         self._asked_after = batch
         topics = {p.topic for p, member in owned.items() if self._is_by_name(member, p)}
         try:
-            return client.topic_ids_now(topics, LOOKUP_TIMEOUT_MS)
+            return client.topic_ids_now(topics, TOPIC_IDS_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             log.info("not known whether topics are still the same: %r", error)
             return {}
