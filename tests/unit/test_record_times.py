@@ -19,7 +19,6 @@ from pyspark_kafka_rebalance.consumer.record_time import RecordTime
 from pyspark_kafka_rebalance.errors import (
     AuthorizationError,
     CorruptRecordError,
-    DataLossError,
     KafkaRebalanceError,
 )
 from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
@@ -215,6 +214,7 @@ class Fetcher:
 
     def __init__(self, client_config: Any, **settings: Any) -> None:
         assert settings["retry_timeout_ms"] <= 5_000
+        assert settings["fail_on_data_loss"] is False, "what is gone is the batch's to tell"
         type(self).opened += 1
 
     def read(
@@ -259,11 +259,8 @@ def test_short_ranges_tell_whether_they_are_of_transactions(fetcher: type[Fetche
     assert not rows[Q].has_transactions
 
 
-@pytest.mark.parametrize("error", [DataLossError("gone"), CorruptRecordError("t", 0, 5, "damaged")])
-def test_what_is_gone_or_damaged_has_no_rows(
-    fetcher: type[Fetcher], error: KafkaRebalanceError
-) -> None:
-    fetcher.failing = {0: error}
+def test_what_is_damaged_has_no_rows(fetcher: type[Fetcher]) -> None:
+    fetcher.failing = {0: CorruptRecordError("t", 0, 5, "damaged")}
     rows = record_times().rows({P: a_range(P, 5, 7), Q: a_range(Q, 1, 2)})
     assert rows == {P: Rows((), (), 7), Q: Rows([1], [1_000], 2)}
     assert fetcher.opened == 0
