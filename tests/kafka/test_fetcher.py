@@ -267,10 +267,17 @@ def test_what_found_no_room_in_an_answer_is_not_taken_for_a_gap(
 # Replicas nearby (KIP-392)
 
 
+def id_of(kafka: LocalKafka, topic: str) -> UUID:
+    with DeferredRevokeConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id="ids") as asked:
+        return asked.topic_ids_now([topic], 10_000)[topic]
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["by name", "by id"])
 def test_the_nearest_replica_is_read_and_the_leader_when_it_is_gone(
     fetcher: Callable[..., RangeFetcher],
     topic_name: str,
     sent: list[tuple[int, dict[int, int]]],
+    by_id: bool,
 ) -> None:
     selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     with LocalKafka(brokers=3, broker_config={"replica.selector.class": selector}) as local:
@@ -280,6 +287,7 @@ def test_the_nearest_replica_is_read_and_the_leader_when_it_is_gone(
             local.produce(topic_name, many[at : at + 100], partition=0)
         plain = fetcher(local.bootstrap_servers)
         whole = OffsetRange(topic_name, 0, 0, 3_000)
+        ids = {whole: id_of(local, topic_name)} if by_id else {}
         assert len(rows_of(plain, whole)) == 3_000
         ((leader, _),) = sent
         near = next(broker for broker in local.broker_ids if broker != leader)
@@ -288,7 +296,7 @@ def test_the_nearest_replica_is_read_and_the_leader_when_it_is_gone(
             local.bootstrap_servers, client_rack=f"rack-{near}", max_partition_fetch_bytes=20_000
         )
         read: list[int] = []
-        for _, batch in reader.read([whole]):
+        for _, batch in reader.read([whole], ids):
             read += batch.column("offset").to_pylist()
         assert read == list(range(3_000))
         brokers = [broker for broker, _ in sent]
@@ -302,7 +310,7 @@ def test_the_nearest_replica_is_read_and_the_leader_when_it_is_gone(
             max_partition_fetch_bytes=20_000,
             batch_rows=100,
         )
-        for _, batch in reader.read([whole]):
+        for _, batch in reader.read([whole], ids):
             read += batch.column("offset").to_pylist()
             if near in local.running:
                 local.kill(near)
@@ -562,17 +570,11 @@ def test_a_topic_that_was_created_anew_is_not_read_in_the_place_of_the_one_that_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     other = f"{topic_name}-other"
-    client = DeferredRevokeConsumer(group_id="ids", bootstrap_servers=kafka.bootstrap_servers)
-
-    def id_of(topic: str) -> UUID:
-        client.existing_topics(10_000)
-        return client.topic_ids([topic])[topic]
-
     for topic in (topic_name, other):
         kafka.create_topic(topic)
         kafka.produce(topic, values(10), partition=0)
     one, two = OffsetRange(topic_name, 0, 5, 10), OffsetRange(other, 0, 0, 10)
-    old = {one: id_of(topic_name), two: id_of(other)}
+    old = {one: id_of(kafka, topic_name), two: id_of(kafka, other)}
     for ids in (old, {one: old[one]}, {}):  # by ids, by names where some are not known
         read = [(r, offsets(b.to_pylist())) for r, b in fetcher().read([one, two], ids)]
         assert sorted(read) == [(one, [*range(5, 10)]), (two, [*range(10)])]
@@ -586,9 +588,8 @@ def test_a_topic_that_was_created_anew_is_not_read_in_the_place_of_the_one_that_
         lenient = fetcher(fail_on_data_loss=False)
         assert [r for r, _ in lenient.read([one, two], ids)] == [two]
     assert f"{one}: the topic was deleted and created again" in caplog.text
-    new = id_of(topic_name)
+    new = id_of(kafka, topic_name)
     assert [r for r, _ in fetcher().read([one], {one: new})] == [one]
-    client.close()
 
 
 def test_a_damaged_segment(
