@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from event_loop import PATIENCE_S, in_an_event_loop
 from group_members import lose
 from kafka.errors import IllegalStateError
 from kafka.serializer import Deserializer
@@ -24,23 +24,10 @@ from pyspark_kafka_rebalance import (
 )
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-PATIENCE_S = 60.0
-
 #: Longer than the patience: a poll that takes it did not end early.
 FOR_EVER_MS = 600_000.0
 
 Make = Callable[..., AsyncDeferredRevokeConsumer]
-
-
-def in_an_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **fixtures: Any) -> None:
-        async def patiently() -> None:
-            await asyncio.wait_for(test(*arguments, **fixtures), PATIENCE_S)
-
-        asyncio.run(patiently())
-
-    return run
 
 
 @pytest.fixture(params=["classic", "consumer"])

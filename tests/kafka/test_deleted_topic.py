@@ -149,7 +149,7 @@ def test_a_topic_that_is_there_again_at_once_was_deleted_and_is_read_from_its_fi
 ) -> None:
     """With all that was read committed.
 
-    Attack 12.2: where the group takes the partition back, it counted as another's to miss. Where
+    Where the group takes the partition back, it counted as another's to miss. Where
     it is assigned by name, the query went on at its old position, or at the end of the new log.
     """
     anew, kept = two_topics

@@ -305,7 +305,7 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
     network: FlakyNetwork,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Attack 10.6: it was sent again in the name of the member's next generation, and accepted."""
+    """It was sent again in the name of the member's next generation, and accepted."""
     no_fencing(monkeypatch)
     first, second = producers(revoke_timeout_ms=1_500), producers()
     first._options.producer["proxy_url"] = network.url

@@ -226,7 +226,7 @@ def test_what_is_not_owned_cannot_be_sent_of_and_the_transaction_goes_on(
 def test_what_went_and_came_back_is_not_sent_of_before_both_are_told(
     topic: str, producers: MakeProducer
 ) -> None:
-    """Attack 10.3: a loop over the restart points of before sent its rows a second time."""
+    """A loop over the restart points of before sent its rows a second time."""
     first, second = producers(), producers()
     first.subscribe()
     second.subscribe(timeout_ms=0)
@@ -257,7 +257,7 @@ def test_what_went_and_came_back_is_not_sent_of_before_both_are_told(
 def test_a_record_that_is_refused_leaves_nothing_open(
     kafka: LocalKafka, topic: str, producers: MakeProducer
 ) -> None:
-    """Attack 10.7, 10.12 and 10.14: a revoke would wait for it until the transaction times out."""
+    """A revoke would wait for it until the transaction times out."""
     waits: list[int] = []
 
     def serialize(value: Any) -> Any:

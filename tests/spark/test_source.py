@@ -488,7 +488,7 @@ def test_a_topic_is_deleted_under_a_running_query(
 def test_a_topic_is_created_anew_under_a_running_query(
     kafka, topic_name, stream, committed, protocol, fail
 ):
-    """Attack 12.3: with as many records as were read, or more, it was read at the old position."""
+    """With as many records as were read, or more, it was read at the old position."""
     kept = f"{topic_name}.kept"
     for topic in (topic_name, kept):
         kafka.create_topic(topic, partitions=1)

@@ -1470,7 +1470,7 @@ def test_its_own_commit_by_name_does_not_make_the_first_records_of_a_new_topic_s
 def test_what_this_query_had_when_the_topic_was_created_anew_is_its_own_to_miss(
     make: Callable[..., Query], group: Group, of: str
 ) -> None:
-    """Attack 12.2: where everything was committed, the query went on as if nothing were gone."""
+    """Where everything was committed, the query went on as if nothing were gone."""
     group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
     query = make(startingOffsets="earliest")
     query.start()

@@ -74,7 +74,7 @@ def test_the_broker_decides_a_commit_that_is_under_way_when_the_loss_comes() -> 
 
 
 def test_a_commit_under_way_is_not_offered_to_the_group_again_after_a_loss() -> None:
-    """Attack 10.6: a member that has joined anew was accepted for what another owned by then."""
+    """A member that has joined anew was accepted for what another owned by then."""
     ownership = owning(0, 1)
     ownership.touch([0])
     assert ownership.begin_commit()
@@ -89,7 +89,7 @@ def test_a_commit_under_way_is_not_offered_to_the_group_again_after_a_loss() -> 
 
 
 def test_what_went_and_came_back_untold_is_not_owned_before_that_is_told() -> None:
-    """Attack 10.3: an application within its loop went on with a restart point of before."""
+    """An application within its loop went on with a restart point of before."""
     ownership = owning(0, 1)
     ownership.asked_back([0])
     assert ownership.turn(tells=False).revoked == {0}
