@@ -134,8 +134,10 @@ class Stream:
 
     def start(self, **trigger: Any) -> StreamingQuery:
         def keep(batch: DataFrame, batch_id: int) -> None:
-            self.batches[batch_id] = batch.toArrow()
-            self.on_batch(batch_id, self.batches[batch_id])
+            table = batch.toArrow()
+            # Another dict each time: a test may be going through the one before.
+            self.batches = {**self.batches, batch_id: table}
+            self.on_batch(batch_id, table)
 
         self.query = (
             self.frame()
