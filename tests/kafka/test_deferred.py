@@ -81,6 +81,37 @@ def test_a_first_subscription_waits_for_no_backoff(
 
 
 @only_classic
+def test_all_topics_are_asked_for_when_a_refresh_of_the_subscribed_ones_has_just_begun(
+    kafka, topic_name, consumers, network, monkeypatch
+):
+    """Its answer was taken for that of all topics: the others did not exist."""
+    other = f"{topic_name}-other"
+    kafka.create_topic(topic_name)
+    kafka.create_topic(other)
+    member = consumers(topic_name, proxy_url=network.url)
+    poll_until(owns(member, 1), member)
+    cluster, loop_began = member._cluster, ClusterMetadata.metadata_refresh_in_progress
+    poll_until(lambda: not cluster.need_update and not loop_began.fget(cluster), member)
+    answers = []
+
+    def just_before_it_begins(cluster):
+        if loop_began.fget(cluster):
+            return True
+        if threading.current_thread() is threading.main_thread() and not answers:
+            network.stall()
+            answers.append(cluster.request_update())
+            while not loop_began.fget(cluster):
+                time.sleep(0.001)
+            threading.Timer(0.2, network.mend).start()
+        return False
+
+    monkeypatch.setattr(
+        ClusterMetadata, "metadata_refresh_in_progress", property(just_before_it_begins)
+    )
+    assert {topic_name, other} <= member.existing_topics(PATIENCE_S * 1000)
+
+
+@only_classic
 def test_a_broker_that_refuses_connections_is_not_the_only_one_asked(
     quorum, topic_name, group_id, quorum_members
 ):

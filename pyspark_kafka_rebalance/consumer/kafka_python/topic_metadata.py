@@ -10,6 +10,7 @@ from uuid import UUID
 from kafka import errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import TopicPartition
+from kafka.util import Timer
 
 from .questions import first_answer
 
@@ -48,6 +49,9 @@ class TopicMetadata:
         self.cluster: ClusterMetadata = manager.cluster
         self._manager = manager
         self._loop = loop
+        # On the I/O loop: how many ask for all topics, and what was asked for before the first.
+        self._asking_for_all = 0
+        self._all_topics_before = False
 
     # -- as they are ------------------------------------------------------------------------------
 
@@ -121,16 +125,30 @@ class TopicMetadata:
 
         Raises KafkaTimeoutError, which kafka-python's own ``topics()`` does not: it waits for ever.
         """
-        cluster = self.cluster
-        if cluster.metadata_refresh_in_progress:  # it may not ask for all topics
-            with suppress(*_OF_A_TOPIC, kafka_errors.KafkaConnectionError):
-                self._loop.run(self._loop.wait_for, cluster.request_update(), timeout_ms)
-        before, cluster.need_all_topic_metadata = cluster.need_all_topic_metadata, True
+        self._loop.run(self._refresh_all, timeout_ms)
+        return frozenset(self.cluster.topics())
+
+    async def _refresh_all(self, timeout_ms: float) -> None:
+        """Renew the metadata with those of all topics.
+
+        On the I/O loop from the look to the question: a refresh that began in between would ask
+        for the subscribed topics only, and be taken for the answer.
+        """
+        cluster, timer = self.cluster, Timer(timeout_ms)
+        if not self._asking_for_all:
+            self._all_topics_before = cluster.need_all_topic_metadata
+        self._asking_for_all += 1
+        cluster.need_all_topic_metadata = True
         try:
-            self._loop.run(first_answer, self._manager, self.refresh_now, timeout_ms)
+            while cluster.metadata_refresh_in_progress:  # it may not ask for all topics
+                with suppress(*_OF_A_TOPIC, kafka_errors.KafkaConnectionError):
+                    under_way = self._manager.call_soon(cluster.refresh_metadata)
+                    await self._loop.wait_for(under_way, timer.timeout_ms)
+            await first_answer(self._manager, self.refresh_now, timer.timeout_ms)
         finally:
-            cluster.need_all_topic_metadata = before
-        return frozenset(cluster.topics())
+            self._asking_for_all -= 1
+            if not self._asking_for_all:
+                cluster.need_all_topic_metadata = self._all_topics_before
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
         """Those of these topics that may not be described, asked now; not on the I/O loop.
