@@ -39,7 +39,9 @@ def summary(report: GroupReport) -> str:
         parts.append(f"epoch {group.epoch}")
     parts += [_count(len(group.members), "member"), _count(report.partitions, "partition")]
     lag = f"lag {report.lag:,}"
-    if report.unknown:
+    if report.unknown and report.unknown == report.partitions:
+        lag = "lag unknown"
+    elif report.unknown:
         lag += f" and unknown for {_count(report.unknown, 'partition')}"
     parts.append(lag)
     if report.lag_s is not None and report.lag:

@@ -236,6 +236,11 @@ def test_a_group_without_anything_is_a_line() -> None:
     assert json.loads(as_json(empty))["partitions"] == []
 
 
+def test_a_group_without_any_commit_has_no_lag_that_is_known() -> None:
+    found = report_of("g", NOW, GroupDescription("Stable"), {P0: Backlog(end=5)}, {}, None)
+    assert summary(found).endswith(", 1 partition, lag unknown")
+
+
 def test_a_member_id_is_shortened_beside_its_client_id() -> None:
     assert short_id(GroupMember("a", member_id="a-0123456789")) == "01234567…"
     assert short_id(GroupMember("a", member_id="0123")) == "0123"
