@@ -6,6 +6,8 @@ group dead. Protocol: DescribeGroups; ConsumerGroupDescribe v0-1 (KIP-848).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,11 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from .kafka_python.questions import describe_consumer_group
+
+CLASSIC, CONSUMER = "classic", "consumer"
+
+#: How kafka-python's text of an error begins, which is all that it tells of one group's.
+_ERROR_CODE = re.compile(r"\[Error (-?[0-9]+)\] ")
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,11 @@ class GroupMember:
         What it shall own; in the classic protocol, what it owns.
     epoch : int or None
         The member epoch of the consumer protocol.
+    host : str
+        From where its connection comes.
+    revoking : frozenset of TopicPartition
+        What it still holds and the group wants back. In the classic protocol, what it claimed
+        when it joined and nobody was assigned: of members with a cooperative assignor alone.
     """
 
     client_id: str
@@ -36,6 +48,8 @@ class GroupMember:
     member_id: str = ""
     target: frozenset[TopicPartition] = frozenset()
     epoch: int | None = None
+    host: str = ""
+    revoking: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -52,35 +66,65 @@ class GroupDescription:
         All of them.
     epoch : int or None
         The group epoch of the consumer protocol.
+    protocol : str
+        ``classic`` or ``consumer``; empty where there is no group.
+    assignor : str
+        Which one the group uses; empty of a classic group without members.
     """
 
     state: str
     members: tuple[GroupMember, ...] = ()
     epoch: int | None = field(default=None, compare=False)
+    protocol: str = field(default="", compare=False)
+    assignor: str = field(default="", compare=False)
 
 
 def describe_group(admin: KafkaAdminClient, group_id: str) -> GroupDescription:
-    """Ask for a group; raises what kafka-python does."""
+    """Ask for a group; raises what kafka-python does, and what the coordinator refuses."""
     classic = admin.describe_groups([group_id])[group_id]
     if classic["group_state"] == "Dead":
         return _described(describe_consumer_group(admin, group_id))
+    if error := _ERROR_CODE.match(classic["error"] or ""):
+        raise kafka_errors.for_code(int(error[1]))(classic["error"][error.end() :])
+    members = [(member, *_held(member)) for member in classic["members"]]
+    everybodys = frozenset().union(*(assigned for _, assigned, _ in members))
     return GroupDescription(
-        classic["group_state"], tuple(_classic_member(member) for member in classic["members"])
+        classic["group_state"],
+        tuple(
+            GroupMember(
+                member["client_id"],
+                assigned,
+                member.get("group_instance_id") or None,
+                member["member_id"],
+                assigned,
+                host=member["client_host"],
+                revoking=claimed - everybodys,
+            )
+            for member, assigned, claimed in members
+        ),
+        protocol=CLASSIC,
+        assignor=classic["protocol_data"],
     )
 
 
-def _classic_member(member: Any) -> GroupMember:
-    assigned = frozenset(
+def _held(member: Any) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
+    """What a classic member is assigned, and what it claimed when it joined.
+
+    Nothing while a rebalance is under way; nor of groups of others than consumers, of which
+    kafka-python leaves bytes.
+    """
+    return (
+        _of_classic(member["member_assignment"], "assigned_partitions"),
+        _of_classic(member["member_metadata"], "owned_partitions"),
+    )
+
+
+def _of_classic(told: Any, which: str) -> frozenset[TopicPartition]:
+    topics: Collection[Any] = (told.get(which) or ()) if isinstance(told, dict) else ()
+    return frozenset(
         TopicPartition(topic["topic"], partition)
-        for topic in (member["member_assignment"] or {}).get("assigned_partitions", ())
+        for topic in topics
         for partition in topic["partitions"]
-    )
-    return GroupMember(
-        member["client_id"],
-        assigned,
-        member.get("group_instance_id") or None,
-        member["member_id"],
-        assigned,
     )
 
 
@@ -94,18 +138,24 @@ def _described(group: Any) -> GroupDescription:
         raise error(group.error_message)
     return GroupDescription(
         group.group_state,
-        tuple(
-            GroupMember(
-                member.client_id,
-                _partitions(member.assignment),
-                member.instance_id or None,
-                member.member_id,
-                _partitions(member.target_assignment),
-                member.member_epoch,
-            )
-            for member in group.members
-        ),
+        tuple(_consumer_member(member) for member in group.members),
         group.group_epoch,
+        CONSUMER,
+        group.assignor_name,
+    )
+
+
+def _consumer_member(member: Any) -> GroupMember:
+    assigned, target = _partitions(member.assignment), _partitions(member.target_assignment)
+    return GroupMember(
+        member.client_id,
+        assigned,
+        member.instance_id or None,
+        member.member_id,
+        target,
+        member.member_epoch,
+        member.client_host,
+        assigned - target,
     )
 
 

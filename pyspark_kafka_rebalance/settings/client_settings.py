@@ -257,6 +257,15 @@ KNOWN_SETTINGS = (
     _MAPPED.keys() | _BUFFERS.keys() | _ONLY.keys() | _REFUSED.keys() | SECURITY_SETTINGS
 ) | {"group.id"}
 
+#: Of these, what every client has: for its connections, logins and certificates.
+CONNECTION_SETTINGS = frozenset(
+    name
+    for name in KNOWN_SETTINGS
+    if name.startswith(("security.", "sasl.", "ssl."))
+    or name in _BUFFERS
+    or (name in _MAPPED and _For.CLIENT in _MAPPED[name].used_by)
+)
+
 # What counts when a setting is not given: Java's defaults, told to kafka-python, whose own depend
 # on the broker's version (session timeout) or are longer (30 s until a reconnect).
 _DEFAULTS = {

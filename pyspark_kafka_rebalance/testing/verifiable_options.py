@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import OptionError
 from ..settings.client_settings import map_client_settings
+from ..settings.properties_file import decode_properties
 from ..settings.values import INT_MAX, integer, parse_value
 
 COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
@@ -86,7 +87,8 @@ def _config(parsed: argparse.Namespace) -> dict[str, Any]:
         raise OptionError("--session-timeout", parsed.session_timeout, allowed)
     settings: dict[str, str] = {}
     if parsed.command_config is not None:
-        settings = read_properties(Path(parsed.command_config).read_text().splitlines())
+        content = Path(parsed.command_config).read_bytes()
+        settings = decode_properties(content, "--command-config")
     given = {name: text for name, text in settings.items() if name not in _NOT_FROM_FILE}
     poll_records = given.pop("max.poll.records", None)  # the Spark source has no use for it
     mapped = map_client_settings({**given, "bootstrap.servers": parsed.bootstrap_server})
@@ -107,24 +109,3 @@ def _config(parsed: argparse.Namespace) -> dict[str, Any]:
     if not classic and parsed.group_remote_assignor is not None:
         config["group_remote_assignor"] = parsed.group_remote_assignor
     return config
-
-
-def read_properties(lines: Iterable[str]) -> dict[str, str]:
-    """The settings of a properties file: ``name=value`` and comments, nothing more of its format.
-
-    Raises
-    ------
-    OptionError
-        A line is neither.
-    """
-    settings = {}
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        name, equals, value = text.partition("=")
-        if not equals or text.endswith("\\"):
-            # The line is not quoted: it may be part of a password.
-            raise OptionError("--command-config", f"line {number}", "name=value on one line")
-        settings[name.strip()] = value.strip()
-    return settings

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from gaps_and_live import commit_foreign
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import (
@@ -20,6 +23,7 @@ from pyspark_kafka_rebalance import (
 )
 from pyspark_kafka_rebalance.fetch import connections
 from pyspark_kafka_rebalance.settings.client_settings import map_client_settings
+from pyspark_kafka_rebalance.status import command
 from pyspark_kafka_rebalance.testing import SecuredKafka
 from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
 from pyspark_kafka_rebalance.transport.secured_clients import admin_client
@@ -266,3 +270,56 @@ def test_a_topic_that_may_not_be_read_is_named(
     error = failure_of(consumer)
     assert group_id in error
     assert f"{topic_name}-0" in error
+
+
+# -- the command that shows a group ----------------------------------------------------------------
+
+
+def status(settings: dict[str, str], group_id: str, file: Path, *options: str) -> int:
+    """Run it with these settings in a file, as Kafka's own tools take them."""
+    lines = [f"{name}={value}\n" for name, value in settings.items()]
+    file.write_text("".join(line for line in lines if not line.startswith("bootstrap.")))
+    servers = ("--bootstrap-servers", settings["bootstrap.servers"])
+    return command.main(
+        [*servers, "--group", group_id, "--command-config", str(file), "--json", *options]
+    )
+
+
+def test_a_group_is_shown_as_far_as_permissions_go(
+    kafka: SecuredKafka,
+    topic_name: str,
+    group_id: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings, file = kafka.login("SCRAM-SHA-512", "etl"), tmp_path / "client.properties"
+    other = f"{topic_name}-2"
+    for name in (topic_name, other):
+        kafka.create_topic(name)
+        kafka.produce(name, [b"a", b"b"])
+    commit_foreign(kafka, group_id, {TopicPartition(name, 0): 1 for name in (topic_name, other)})
+    kafka.allow("User:etl", "DESCRIBE", "TOPIC", topic_name)
+    assert status(settings, group_id, file) == command.DONE
+    rows = {row["topic"]: row for row in json.loads(capsys.readouterr().out)["partitions"]}
+    assert {name: row["lag"] for name, row in rows.items()} == {topic_name: 1, other: 1}
+    assert rows[topic_name]["lag_seconds"] is None, "to read it is not allowed"
+    assert rows[other]["lag_seconds"] >= 0
+
+    kafka.allow("User:somebody", "READ", "GROUP", group_id)
+    assert status(settings, group_id, file) == command.FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"DESCRIBE on group '{group_id}'" in line
+
+
+def test_a_refused_login_of_the_command_is_one_line(
+    kafka: SecuredKafka, group_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = kafka.login("PLAIN", "etl")
+    settings["sasl.jaas.config"] = jaas_line("PLAIN", "etl", "wrong-secret")
+    began = time.monotonic()
+    file = tmp_path / "client.properties"
+    assert status(settings, group_id, file, "--timeout", "300") == command.FAILED
+    assert time.monotonic() - began < PATIENCE_S
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "login by PLAIN" in line
+    assert "wrong-secret" not in line

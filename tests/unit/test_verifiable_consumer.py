@@ -13,7 +13,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
-from pyspark_kafka_rebalance.errors import MembershipError, OptionError, PartitionsLostError
+from pyspark_kafka_rebalance.errors import MembershipError, PartitionsLostError
 from pyspark_kafka_rebalance.testing.verifiable_consumer import VerifiableConsumer
 from pyspark_kafka_rebalance.testing.verifiable_events import (
     event_line,
@@ -21,7 +21,7 @@ from pyspark_kafka_rebalance.testing.verifiable_events import (
     record_data,
     records_consumed,
 )
-from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE, parse, read_properties
+from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE, parse
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REQUIRED = ["--bootstrap-server", "h:1", "--topic", "t", "--group-id", "g"]
@@ -290,10 +290,3 @@ def test_the_command_line_goes_before_the_settings_file(option: str, tmp_path: A
     assert parsed.config["session_timeout_ms"] == 6_000
     assert parsed.config["group_id"] == "g"
     assert parsed.assignment_strategy == COOPERATIVE
-
-
-@pytest.mark.parametrize("line", ["just-a-name", "a=b \\"])
-def test_a_line_that_is_no_setting_is_refused_unquoted(line: str) -> None:
-    with pytest.raises(OptionError, match="line 2") as refused:
-        read_properties(["! fine", line])
-    assert line not in str(refused.value)

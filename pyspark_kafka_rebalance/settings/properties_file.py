@@ -1,0 +1,97 @@
+"""A settings file as Kafka's own tools take it: the format of ``java.util.Properties``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ..errors import OptionError
+
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+#: A name, in which any character may be escaped; what separates it; the value.
+_SETTING = re.compile(r"((?:\\.|[^\\=: \t\f])+)[ \t\f]*(?:[=:]|(?<=[ \t\f]))(.*)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+
+_LINE_ENDS = re.compile(r"\r\n|\r|\n")
+
+
+def decode_properties(content: bytes, option: str) -> dict[str, str]:
+    """The settings in a file's bytes, which are ISO-8859-1, as Java reads them.
+
+    Parameters
+    ----------
+    content : bytes
+        All of the file.
+    option : str
+        That which names the file, for the error.
+
+    Raises
+    ------
+    OptionError
+        As :func:`read_properties`.
+    """
+    return read_properties(_LINE_ENDS.split(content.decode("latin-1")), option)
+
+
+def read_properties(lines: Iterable[str], option: str) -> dict[str, str]:
+    """The settings in a file's lines; the last one counts of those with the same name.
+
+    Blanks around a value are dropped, as Kafka does with what it reads.
+
+    Raises
+    ------
+    OptionError
+        A line is neither a setting nor a comment. Java takes one that is only a name for a setting
+        without a value, which is a mistake in any file for Kafka.
+    """
+    settings = {}
+    for number, line in _logical_lines(lines, option):
+        setting = _SETTING.fullmatch(line)
+        if setting is None:
+            raise _refusal(option, number)
+        try:
+            name, value = _unescaped(setting[1]), _unescaped(setting[2].strip(_BLANKS))
+        except ValueError:
+            raise _refusal(option, number) from None
+        settings[name] = value.strip()
+    return settings
+
+
+def _logical_lines(lines: Iterable[str], option: str) -> Iterator[tuple[int, str]]:
+    """Lines that are no comments, continued where they end in a backslash, with their number."""
+    numbered = enumerate(lines, start=1)
+    for number, line in numbered:
+        text = line.strip("\r\n").lstrip(_BLANKS)
+        if not text or text[0] in "#!":
+            continue
+        while _goes_on(text):
+            _, following = next(numbered, (0, None))
+            if following is None:
+                raise _refusal(option, number)
+            text = text[:-1] + following.strip("\r\n").lstrip(_BLANKS)
+        yield number, text
+
+
+def _goes_on(text: str) -> bool:
+    """Whether it ends in a backslash that is not itself escaped."""
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(_character, text)
+
+
+def _character(escaped: re.Match[str]) -> str:
+    what = escaped[1]
+    if len(what) == 5:
+        return chr(int(what[1:], 16))
+    if what == "u":
+        raise ValueError
+    return _ESCAPES.get(what, what)
+
+
+def _refusal(option: str, number: int) -> OptionError:
+    # The line is not quoted: it may be part of a password.
+    return OptionError(option, f"line {number}", "name=value, on one line or continued by \\")

@@ -1,0 +1,134 @@
+"""What a group has left of a partition, from its commit and the ends of the log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ..consumer.remaining import Remaining, Told
+from ..consumer.told_remaining import bound_to
+
+NO_TOPIC = "no such topic"
+NO_PARTITION = "no such partition"
+NO_LEADER = "no leader"
+BEYOND_END = "beyond the end"
+
+_METADATA = {
+    Told.ANOTHER_COMMIT: "gaps of another commit",
+    Told.NEWER: "gaps of a newer version",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What metadata tell of a topic.
+
+    Attributes
+    ----------
+    topic_id : UUID or None
+        None where brokers are older than 2.8, or there is no such topic.
+    partitions, led : frozenset of int
+        All of them, and those that have a leader.
+    problem : str
+        Why there is nothing to tell; empty if there is.
+    """
+
+    topic_id: UUID | None = None
+    partitions: frozenset[int] = frozenset()
+    led: frozenset[int] = frozenset()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Where logs begin and end; without the partitions of which that is not told.
+
+    Attributes
+    ----------
+    at : float
+        When the ends were told; seconds since 1970.
+    topics : mapping of str to Topic
+        All that were asked for.
+    starts, ends : mapping of TopicPartition to int
+        The first offset, and that after the last one.
+    """
+
+    at: float
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is left of one partition.
+
+    Attributes
+    ----------
+    position : int or None
+        The group's committed offset; None without a commit.
+    end : int or None
+        The end of the log; None where it is not told.
+    lag : int or None
+        How many offsets below the end the group has not processed. Of those that retention has
+        deleted none counts, and none that the commit's metadata tell to be processed. None where
+        the position or the end is not known, or the position lies beyond the end.
+    gaps, gap_offsets : int
+        What the commit's metadata tell: how many gaps there are below the live position, and how
+        many offsets are left in them (KIP-333, ``processed``).
+    first : int or None
+        The lowest offset that counts as lag; None where there is none.
+    note : str
+        What is wrong, or empty.
+    """
+
+    position: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    gaps: int = 0
+    gap_offsets: int = 0
+    first: int | None = None
+    note: str = ""
+
+
+def backlog_of(
+    partition: TopicPartition, committed: OffsetAndMetadata | None, logs: Logs
+) -> Backlog:
+    """What is left of a partition; ``committed`` is None where the group has no commit of it."""
+    topic = logs.topics.get(partition.topic, Topic(problem=NO_TOPIC))
+    end = logs.ends.get(partition)
+    note = topic.problem or _of_partition(partition, topic, end)
+    if committed is None or committed.offset < 0:
+        return Backlog(end=end, note=note)
+    position = committed.offset
+    if end is None:
+        return Backlog(position, note=note)
+    if position > end:
+        return Backlog(position, end, note=BEYOND_END)
+    left, told, _ = Remaining.decode(
+        position, committed.metadata, bound_to(topic.topic_id, partition)
+    )
+    start = logs.starts.get(partition, 0)
+    deleted = left.count(min(start, end))
+    left = left.trim(start)
+    lag = left.count(end)
+    notes = [f"{deleted:,} deleted unread"] if deleted else []
+    notes += [_METADATA[told]] if told in _METADATA else []
+    return Backlog(
+        position,
+        end,
+        lag,
+        len(left.gaps),
+        sum(gap.end - gap.start for gap in left.gaps),
+        left.committed() if lag else None,
+        ", ".join(notes),
+    )
+
+
+def _of_partition(partition: TopicPartition, topic: Topic, end: int | None) -> str:
+    if partition.partition not in topic.partitions:
+        return NO_PARTITION
+    return NO_LEADER if end is None else ""

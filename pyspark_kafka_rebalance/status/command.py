@@ -1,0 +1,173 @@
+"""The command ``status``: a consumer group as a table, once or live.
+
+    python -m pyspark_kafka_rebalance.status --bootstrap-servers broker:9092 --group orders-etl
+
+Exit codes: 0; 1 where there is no such group, no broker answers in time, or an option is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import KafkaRebalanceError, OptionError
+from ..settings.client_settings import (
+    CONNECTION_SETTINGS,
+    KNOWN_SETTINGS,
+    ClientSettings,
+    map_client_settings,
+)
+from ..settings.properties_file import decode_properties
+from .look import GroupLook
+from .screen import lines, live_table
+from .table import as_json, as_text
+
+DONE, FAILED = range(2)
+
+_TIMEOUT_S = 10.0
+_WATCH_S = 2.0
+_LONGEST_S = 300.0
+
+#: What the command line decides, whatever the settings file says, as in Kafka's own tools.
+_NOT_FROM_FILE = frozenset({"bootstrap.servers", "group.id", "request.timeout.ms"})
+
+#: Which option a setting comes from.
+_GIVEN_AS = {"bootstrap.servers": "--bootstrap-servers", "request.timeout.ms": "--timeout"}
+
+#: Of a settings file, what a look at a group depends on.
+_USED = CONNECTION_SETTINGS | {"isolation.level"}
+
+#: Those of Java's AdminClient that no consumer has.
+_OF_ADMIN = frozenset({"bootstrap.controllers", "retries"})
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and exits with 1."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and exit."""
+        self.exit(FAILED, f"error: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    given = _parse(arguments)
+    try:
+        settings = _settings(given)
+        isolation = settings.consumer["isolation_level"]
+        with GroupLook(settings.client, given.group, isolation, given.timeout) as look:
+            if given.watch is not None:
+                _watch(look, given)
+            else:
+                report = look.report()
+                print(as_json(report) if given.json else as_text(report), flush=True)
+    except KeyboardInterrupt:
+        return DONE if given.watch is not None else FAILED
+    except BrokenPipeError:  # as of "| head": nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (KafkaRebalanceError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return FAILED
+    return DONE
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(
+        prog="python -m pyspark_kafka_rebalance.status",
+        description="A consumer group as a table, of any client and in both protocols: who holds "
+        "which partition, how far the group is, what is being revoked. It joins no group.",
+        epilog="docs/observability.md says what each column means.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--bootstrap-servers", "--bootstrap-server", required=True, metavar="HOST:PORT,…")
+    add("--group", required=True, metavar="GROUP_ID")
+    add(
+        "--command-config",
+        metavar="FILE",
+        help="settings of the Java client, as Kafka's own tools take them: logins, certificates",
+    )
+    add(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=_WATCH_S,
+        metavar="SECONDS",
+        help=f"go on looking, every {_WATCH_S:g} s by default, until Ctrl-C",
+    )
+    add("--json", action="store_true", help="for programs: one line of JSON for each look")
+    add(
+        "--timeout",
+        type=_patience,
+        default=_TIMEOUT_S,
+        metavar="SECONDS",
+        help=f"how long the brokers may take to answer ({_TIMEOUT_S:g})",
+    )
+    given = parser.parse_args(arguments)
+    if not given.group:
+        parser.error("argument --group: a text that is not empty")
+    return given
+
+
+def _seconds(text: str, least: float = 0.1) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not least <= seconds <= _LONGEST_S:  # neither is NaN
+        raise argparse.ArgumentTypeError(f"{text!r}: seconds from {least:g} to {_LONGEST_S:g}")
+    return seconds
+
+
+def _patience(text: str) -> float:
+    return _seconds(text, 1.0)
+
+
+def _settings(given: argparse.Namespace) -> ClientSettings:
+    settings = {} if given.command_config is None else _from_file(given.command_config)
+    settings["bootstrap.servers"] = given.bootstrap_servers
+    settings["request.timeout.ms"] = str(int(given.timeout * 1000))
+    try:
+        return map_client_settings(settings)
+    except OptionError as error:
+        name = error.option.removeprefix("kafka.")
+        raise OptionError(_GIVEN_AS.get(name, name), error.value, error.allowed) from None
+
+
+def _from_file(name: str) -> dict[str, str]:
+    """What a look depends on; of the rest it is said that it has no effect.
+
+    What no Kafka client knows is kept, and refused with the nearest name there is.
+    """
+    try:
+        content = Path(name).read_bytes()
+    except OSError as error:
+        allowed = f"a file that can be read ({error.strerror})"
+        raise OptionError("--command-config", name, allowed) from error
+    settings = decode_properties(content, "--command-config")
+    ignored = settings.keys() & (KNOWN_SETTINGS | _OF_ADMIN) - _USED - _NOT_FROM_FILE
+    if ignored:
+        print(f"{name}: no effect here: {', '.join(sorted(ignored))}", file=sys.stderr)
+    return {n: text for n, text in settings.items() if n not in ignored | _NOT_FROM_FILE}
+
+
+def _watch(look: GroupLook, given: argparse.Namespace) -> None:
+    """Look until somebody interrupts. The first look must succeed; later ones may fail."""
+    report = look.report()
+    on_terminal = sys.stdout.isatty() and not given.json
+    screen: Any = live_table() if on_terminal else lines(given.json)
+    with screen as show:
+        problem = ""
+        while True:
+            show(report, problem)
+            time.sleep(given.watch)
+            try:
+                report, problem = look.report(), ""
+            except KafkaRebalanceError as error:
+                problem = " ".join(str(error).split())

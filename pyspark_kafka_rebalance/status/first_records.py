@@ -1,0 +1,129 @@
+"""FirstRecords: the timestamps of the oldest unprocessed records, for the lag in seconds.
+
+Brokers tell no offset's timestamp, so the records are read as tasks read them: a record batch of
+each partition, those with the most to do first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kafka.structs import TopicPartition
+
+from ..errors import KafkaRebalanceError
+from ..fetch.offset_range import OffsetRange
+
+if TYPE_CHECKING:
+    from ..fetch.fetcher import RangeFetcher
+
+log = logging.getLogger(__name__)
+
+#: Of no more partitions a record is read in one look.
+MOST_PARTITIONS = 1_000
+
+#: Offsets have no record after compaction, and where transactions end: how many are gone through,
+#: those that found nothing further with the next number.
+_WIDTHS = (1, 16, 10_000)
+
+#: An answer is about so large; a record batch that is larger still comes.
+_FETCH_BYTES = 1024 * 1024
+
+
+class FirstRecords:
+    """Reads one record of each partition.
+
+    Parameters
+    ----------
+    client_config : mapping
+        What kafka-python's clients have in common.
+    isolation_level : str
+        Whether records of aborted transactions count.
+    timeout_s : float
+        How long one look may read; what is not read by then is not told.
+    """
+
+    def __init__(
+        self, client_config: Mapping[str, Any], isolation_level: str, timeout_s: float
+    ) -> None:
+        self._client_config = dict(client_config)
+        self._isolation_level = isolation_level
+        self._timeout_s = timeout_s
+
+    def timestamps(
+        self, wanted: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, int | None]:
+        """The timestamps of the first records in these ranges of offsets, in ms.
+
+        None where there is no record, -1 of one without a timestamp. Without what may not be read,
+        cannot be read, or was not read in time.
+        """
+        longest = sorted(wanted, key=lambda p: wanted[p][0] - wanted[p][1])[:MOST_PARTITIONS]
+        if not longest:
+            return {}
+        deadline = time.monotonic() + self._timeout_s
+        from ..fetch.fetcher import RangeFetcher  # with pyarrow, only where something is to be read
+
+        fetcher = RangeFetcher(
+            self._client_config,
+            isolation_level=self._isolation_level,
+            fail_on_data_loss=False,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+            batch_rows=1,
+            retry_timeout_ms=int(self._timeout_s * 1000),
+        )
+        try:
+            return _found(fetcher, {p: wanted[p] for p in longest}, deadline)
+        finally:
+            fetcher.close()
+
+
+def _found(
+    fetcher: RangeFetcher, wanted: Mapping[TopicPartition, tuple[int, int]], deadline: float
+) -> dict[TopicPartition, int | None]:
+    found: dict[TopicPartition, int | None] = {}
+    left = dict(wanted)
+    for width in _WIDTHS:
+        ranges = [
+            OffsetRange(p.topic, p.partition, start, min(end, start + width))
+            for p, (start, end) in left.items()
+        ]
+        now, through = _read(fetcher, ranges, deadline)
+        found |= now
+        empty = {p: left[p] for p in through - now.keys()}
+        found |= {p: None for p, (start, end) in empty.items() if end <= start + width}
+        left = {p: (start + width, end) for p, (start, end) in empty.items() if end > start + width}
+    return found
+
+
+def _read(
+    fetcher: RangeFetcher, ranges: Collection[OffsetRange], deadline: float
+) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+    """The timestamp of the first record in each range; and which ranges were gone through."""
+    found: dict[TopicPartition, int] = {}
+    if not ranges:
+        return found, set()
+    try:
+        for one, records in fetcher.read(list(ranges)):
+            if TopicPartition(one.topic, one.partition) not in found:
+                at = records.column("timestamp")[0].value
+                found[TopicPartition(one.topic, one.partition)] = -1 if at is None else at // 1000
+            if len(found) == len(ranges) or time.monotonic() > deadline:
+                break
+        else:
+            return found, {TopicPartition(one.topic, one.partition) for one in ranges}
+    except KafkaRebalanceError as error:
+        topics = {one.topic for one in ranges}
+        if len(topics) == 1 or time.monotonic() > deadline:
+            log.info("timestamps not told: %s", error)
+            return found, set(found)
+        told: set[TopicPartition] = set()
+        for topic in topics:  # one that may not be read does not hide the others
+            of_topic = [one for one in ranges if one.topic == topic]
+            more, through = _read(fetcher, of_topic, deadline)
+            found |= more
+            told |= through
+        return found, told
+    return found, set(found)

@@ -1,0 +1,163 @@
+"""A look at a consumer group: what it owns, how far it is, what is being revoked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ..consumer.group_description import GroupDescription, GroupMember
+from .backlog import Backlog, Logs, backlog_of
+from .revokes import Revokes
+
+_NONE = Backlog()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A partition and who holds it; a member without partitions; a partition without a member.
+
+    Attributes
+    ----------
+    member : GroupMember or None
+        Who holds the partition.
+    partition : TopicPartition or None
+        Which.
+    backlog : Backlog
+        What the group has left of it.
+    lag_s : float or None
+        The age of the oldest unprocessed record, in seconds: from its timestamp to when the end of
+        the log was told, by this machine's clock; 0 where no record is left. None where it has no
+        timestamp, or was not read.
+    revoking : bool
+        Whether the group wants it back, and the member still holds it.
+    revoking_since : float or None
+        When a look first found it so, in seconds since 1970; None if the first look did.
+    """
+
+    member: GroupMember | None = None
+    partition: TopicPartition | None = None
+    backlog: Backlog = _NONE
+    lag_s: float | None = None
+    revoking: bool = False
+    revoking_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """A group at one moment.
+
+    Attributes
+    ----------
+    group_id : str
+        Its name.
+    at : float
+        When; seconds since 1970.
+    group : GroupDescription
+        As its coordinator describes it.
+    rows : tuple of Row
+        By member, topic and number; what no member holds comes last.
+    """
+
+    group_id: str
+    at: float
+    group: GroupDescription
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def partitions(self) -> int:
+        """How many of them there are."""
+        return len({row.partition for row in self.rows} - {None})
+
+    @property
+    def lag(self) -> int:
+        """Of all partitions together whose lag is known."""
+        return sum(row.backlog.lag or 0 for row in self.rows)
+
+    @property
+    def unknown(self) -> int:
+        """How many partitions have a lag that is not known."""
+        return sum(row.partition is not None and row.backlog.lag is None for row in self.rows)
+
+    @property
+    def lag_s(self) -> float | None:
+        """The longest; None where none is known."""
+        return max((row.lag_s for row in self.rows if row.lag_s is not None), default=None)
+
+
+def partitions_of(
+    group: GroupDescription, committed: Mapping[TopicPartition, OffsetAndMetadata]
+) -> frozenset[TopicPartition]:
+    """All that a report has rows of: what members hold or shall own, and what was committed."""
+    held = (m.assigned | m.target | m.revoking for m in group.members)
+    return frozenset(p for p, commit in committed.items() if commit.offset >= 0).union(*held)
+
+
+def backlogs_of(
+    partitions: frozenset[TopicPartition],
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    logs: Logs,
+) -> dict[TopicPartition, Backlog]:
+    """What is left of each."""
+    return {p: backlog_of(p, committed.get(p), logs) for p in partitions}
+
+
+def report_of(
+    group_id: str,
+    at: float,
+    group: GroupDescription,
+    backlogs: Mapping[TopicPartition, Backlog],
+    timestamps: Mapping[TopicPartition, int | None],
+    revokes: Revokes | None,
+) -> GroupReport:
+    """Put the answers together.
+
+    Parameters
+    ----------
+    group_id : str
+        The group's name.
+    at : float
+        When the ends of the logs were told.
+    group : GroupDescription
+        The coordinator's answer.
+    backlogs : mapping of TopicPartition to Backlog
+        Of every partition that is to have a row.
+    timestamps : mapping of TopicPartition to int or None
+        Of the first unprocessed records, in ms; None: there is no record. Without those that were
+        not read.
+    revokes : Revokes or None
+        As of this look.
+    """
+    rows = []
+    unheld = dict(backlogs)
+    for member in sorted(group.members, key=lambda m: (m.client_id, m.member_id)):
+        held = sorted(member.assigned | member.revoking)
+        for p in held:
+            unheld.pop(p, None)
+            rows.append(
+                Row(
+                    member,
+                    p,
+                    backlogs[p],
+                    _lag_s(at, backlogs[p], timestamps.get(p, -1)),
+                    p in member.revoking,
+                    (revokes or {}).get((member.member_id, p)) if p in member.revoking else None,
+                )
+            )
+        if not held:
+            rows.append(Row(member))
+    rows += [
+        Row(None, p, left, _lag_s(at, left, timestamps.get(p, -1)))
+        for p, left in sorted(unheld.items())
+    ]
+    return GroupReport(group_id, at, group, tuple(rows))
+
+
+def _lag_s(at: float, left: Backlog, timestamp_ms: int | None) -> float | None:
+    """-1 is also what a record without a timestamp has."""
+    if left.lag is None:
+        return None
+    if left.lag == 0 or timestamp_ms is None:
+        return 0.0
+    return None if timestamp_ms < 0 else max(0.0, at - timestamp_ms / 1000)
