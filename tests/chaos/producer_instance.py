@@ -3,6 +3,9 @@
 Row n of source partition p becomes the record ``p:n`` in partition p of the topic, and the restart
 point is the number of the next row: whoever reads what is committed must find each row of each
 source partition once and in order. Tells what is assigned and gone, and every commit.
+
+Orders: "hold" has it tell "amid" and wait in the midst of the next transaction, until "go on";
+"stop" leaves.
 """
 
 from __future__ import annotations
@@ -50,23 +53,53 @@ class Teller(ProducerRebalanceListener):
             self.next.pop(p, None)
 
 
-def run(settings: dict[str, Any], leave: threading.Event) -> None:
+class Orders:
+    """What was ordered."""
+
+    def __init__(self) -> None:
+        self.leave = threading.Event()
+        self.hold = threading.Event()
+        self._go_on = threading.Event()
+
+    def listen(self) -> None:
+        for order in orders():
+            if order == "hold":
+                self._go_on.clear()
+                self.hold.set()
+            elif order == "go on":
+                self._go_on.set()
+            elif order == "stop":
+                break
+        self.leave.set()
+        self._go_on.set()
+
+    def amid(self) -> None:
+        """In the midst of a transaction."""
+        if self.hold.is_set():
+            self.hold.clear()
+            tell("amid")
+            self._go_on.wait()
+
+
+def run(settings: dict[str, Any], given: Orders) -> None:
     teller = Teller()
     automatic = any(name in settings["group"] for name in ("commit_interval_ms", "commit_records"))
     one_round = by_itself if automatic else commit_each_time
     with ProducerGroup(**settings["group"]) as group:
         group.subscribe(teller)
         tell("ready")
-        while not leave.is_set():
+        while not given.leave.is_set():
             try:
-                one_round(group, settings, teller)
+                one_round(group, settings, teller, given)
             except TransactionAbortedError as aborted:
                 teller.go_back_to(aborted.restart_points)
                 tell("aborted", reason=aborted.reason)
         tell("left", owned=sorted(group.restart_points))
 
 
-def commit_each_time(group: ProducerGroup, settings: dict[str, Any], _: Teller) -> None:
+def commit_each_time(
+    group: ProducerGroup, settings: dict[str, Any], _: Teller, given: Orders
+) -> None:
     group.poll(timeout_ms=20)
     ahead = {p: int(point or 0) for p, point in group.restart_points.items()}
     if not ahead:
@@ -77,6 +110,7 @@ def commit_each_time(group: ProducerGroup, settings: dict[str, Any], _: Teller) 
                 value = f"{p}:{ahead[p]}".encode()
                 group.send(settings["topic"], value, partition=p, source_partition=p)
                 ahead[p] += 1
+            given.amid()
             time.sleep(settings["pause_s"])
         group.commit_transaction({p: str(n) for p, n in ahead.items()})
     except PartitionsLostError as lost:
@@ -86,7 +120,7 @@ def commit_each_time(group: ProducerGroup, settings: dict[str, Any], _: Teller) 
         tell("committed", points={str(p): n for p, n in ahead.items()})
 
 
-def by_itself(group: ProducerGroup, settings: dict[str, Any], teller: Teller) -> None:
+def by_itself(group: ProducerGroup, settings: dict[str, Any], teller: Teller, _: Orders) -> None:
     """Transactions end where they like: what was sent and not committed goes on being ahead."""
     group.poll(timeout_ms=0 if teller.next else 20)
     before = group.restart_points
@@ -111,16 +145,9 @@ def by_itself(group: ProducerGroup, settings: dict[str, Any], teller: Teller) ->
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("kafka").setLevel(logging.WARNING)
-    leave = threading.Event()
-
-    def listen() -> None:
-        for order in orders():
-            if order == "stop":
-                break
-        leave.set()
-
-    threading.Thread(target=listen, daemon=True).start()
-    run(json.loads(sys.argv[1]), leave)
+    given = Orders()
+    threading.Thread(target=given.listen, daemon=True).start()
+    run(json.loads(sys.argv[1]), given)
     tell("stopped")
 
 

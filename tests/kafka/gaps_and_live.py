@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,6 +56,15 @@ class Seen:
 
         wait_until(polled, f"live {self.live[-5:]}, gaps {self.gaps[-5:]}")
         return self
+
+    def slowly_until(self, done: Callable[[], bool]) -> Seen:
+        """A record a poll, and not many a second: what is waited for comes before a gap ends."""
+
+        def paced() -> bool:
+            time.sleep(0.02)
+            return done()
+
+        return self.until(paced, max_records=1)
 
     def until_gaps(self, number: int, **arguments: Any) -> Seen:
         return self.until(lambda: len(self.gaps) >= number, **arguments)

@@ -346,6 +346,7 @@ def test_a_topic_created_again_is_revoked_and_assigned_anew(kafka, topic_name, c
     assert events == ["assigned", "revoked", "assigned"]
 
 
+@pytest.mark.parametrize("session_timeout_ms", [60_000])  # no heartbeat gets through for long
 def test_what_is_committed_of_a_topic_counts_for_none_that_is_created_again(
     kafka, topic_name, group_id, consumers
 ):

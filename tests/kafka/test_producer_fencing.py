@@ -7,12 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flaky_network import FlakyNetwork
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
 from kafka.protocol.producer import EndTxnRequest, ProduceRequest
 from kafka.structs import TopicPartition
 from producer_groups import (
@@ -131,9 +134,11 @@ def test_stopped_beyond_the_session_and_continued(
     second = instances("second")
     settled(second, 1)
     first.wait_for("committed")
-    time.sleep(0.2)  # in the midst of a transaction, which takes half a second
+    first.order("hold")
+    first.wait_for("amid")
     os.killpg(first.pid, signal.SIGSTOP)
     settled(second, COUNT)
+    first.order("go on")
     os.killpg(first.pid, signal.SIGCONT)
     first.wait_for("aborted")
     settled(second, 1, 2)
@@ -155,7 +160,8 @@ def test_killed_in_the_midst_of_a_transaction(
     second = instances("second")
     settled(second, 1)
     first.wait_for("committed")
-    time.sleep(0.2)
+    first.order("hold")
+    first.wait_for("amid")
     first.kill()
     settled(second, COUNT)
     third = instances("third")
@@ -192,6 +198,16 @@ class Zombie:
         assert member is not None
         member.alive = lambda: None  # type: ignore[method-assign]
         member.leave_until_polled("said the test")
+
+
+def overdue(group: ProducerGroup) -> None:
+    """Its revokes have waited for as long as they may."""
+    member = group._membership._member
+    assert member is not None
+    with member._hand_outs.lock:
+        ownership = member._ownership
+        deadlines = dict.fromkeys(ownership._standing.deadlines, time.monotonic())
+        ownership._standing = replace(ownership._standing, deadlines=deadlines)
 
 
 def no_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +323,7 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
 ) -> None:
     """It was sent again in the name of the member's next generation, and accepted."""
     no_fencing(monkeypatch)
-    first, second = producers(revoke_timeout_ms=1_500), producers()
+    first, second = producers(), producers()
     first._options.producer["proxy_url"] = network.url
     first.subscribe()
     first.commit_transaction("0")
@@ -328,6 +344,7 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
     committing = threading.Thread(target=commit)
     committing.start()
     assert stopped.wait(PATIENCE_S)
+    overdue(first)
     poll_until(lambda: bool(second.restart_points), second)
     (moved,) = second.restart_points
     assert second.restart_points == {moved: "0"}
@@ -404,9 +421,19 @@ def test_a_transaction_that_lasts_longer_than_its_timeout(
     group = producers(transaction_timeout_ms=1_000)
     group.subscribe()
     group.send(rows, b"never seen", partition=0, source_partition=0)
-    until = time.monotonic() + 13
-    while time.monotonic() < until:
-        group.poll(timeout_ms=100)
+    admin = KafkaAdminClient(bootstrap_servers=quorum.bootstrap_servers)
+
+    def is_ended() -> bool:
+        with suppress(kafka_errors.RetriableError):
+            found = admin.describe_transactions([group.transactional_id])
+            state = found[group.transactional_id].state
+            return bool(getattr(state, "value", state) == "CompleteAbort")
+        return False
+
+    try:
+        poll_until(is_ended, group)
+    finally:
+        admin.close()
     with pytest.raises(TransactionAbortedError):
         group.commit_transaction({0: "1"})
     group.send(rows, b"0:0", partition=0, source_partition=0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from group_members import wait_until
 
 from pyspark_kafka_rebalance.testing.shop.ledger import (
     TableVerdict,
@@ -78,12 +79,17 @@ def test_every_row_up_to_the_horizon_once_where_a_delta_by_time_misses_some(
 ) -> None:
     readers = [Reader(table) for table in TABLES]
     by_time = [ReaderByTime(table) for table in TABLES]
-    with WriterProcess(shop, rows_per_s=2_000, work=tmp_path, longest_s=0.5) as writer:
-        writer.wait_for("written")
-        until = time.monotonic() + 4
-        while time.monotonic() < until:
+    told: list[dict[str, Any]] = []
+    with WriterProcess(
+        shop, rows_per_s=2_000, work=tmp_path, longest_s=0.5, on_written=told.append
+    ) as writer:
+
+        def is_busy_enough() -> bool:
             for each in (*readers, *by_time):
                 each.read(reader)
+            return bool(told) and told[-1]["rows"] > 6_000 and told[-1]["late"] > 20
+
+        wait_until(is_busy_enough, "late commits")
         written = writer.stop()
     while sum(each.read(reader) for each in readers):
         pass

@@ -1752,7 +1752,7 @@ def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
     group.members[0].revoke(P)
     with group.changed:
         group.committed[Q] = 260
-    planner.join(20)
+    planner.join(PATIENCE_S)
     assert found == [{Q: 250}]
     query.rounds(3)
     assert group.members[0].owned == {P}, "not handed over before Spark has committed the batch"
