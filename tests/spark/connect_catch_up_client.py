@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_kafka_rebalance import progress, stop_gracefully
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 def main(url: str, options: str, rows: str, records: str) -> None:

@@ -26,6 +26,8 @@ BEFORE_GROUP = "between the commit log and the group's commit"
 SOON_STILL_S = 6.0
 
 POINTS = (BEFORE_WAL, BEFORE_READ, IN_READ, BEFORE_COMMIT_LOG, BEFORE_GROUP)
+#: Outside of the planner, which therefore settles the batch before (``DyingReader._settle``).
+_ELSEWHERE = (IN_READ, BEFORE_COMMIT_LOG)
 
 
 class Death:
@@ -34,8 +36,10 @@ class Death:
     def __init__(self, checkpoint: str) -> None:
         self._point = Path(f"{checkpoint}.dies")
         self._planner = Path(f"{checkpoint}.planner")
+        self._settled = Path(f"{checkpoint}.settled")
 
     def arm(self, point: str) -> None:
+        self._settled.unlink(missing_ok=True)
         unfinished = self._point.with_suffix(".half")
         unfinished.write_text(point)
         unfinished.rename(self._point)
@@ -47,10 +51,16 @@ class Death:
     def planner_is_here(self) -> None:
         self._planner.write_text(str(os.getpid()))
 
+    def batch_is_settled(self) -> None:
+        """The group has all of the batches before the one that is planned now."""
+        self._settled.touch()
+
     def come(self, point: str) -> bool:
         """Kill the planner if this is the point; in the planner itself this does not return."""
         if not self.is_armed or self._point.read_text() != point:
             return False
+        if point in _ELSEWHERE and not self._settled.exists():
+            return False  # armed while this batch was under way: in the next one
         self._point.unlink()
         os.kill(int(self._planner.read_text()), signal.SIGKILL)
         return True
@@ -83,9 +93,11 @@ class DyingReader(KafkaDeferredStreamReader):
         return end
 
     def partitions(self, start, end):
-        if start != end and has_ranges(end):
+        if start != end and self._death.is_armed:
             self._settle()
-            self._death.come(BEFORE_READ)
+            if has_ranges(end):
+                self._death.come(BEFORE_READ)
+            self._death.batch_is_settled()
         return super().partitions(start, end)
 
     def read(self, partition):

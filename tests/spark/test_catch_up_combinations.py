@@ -20,7 +20,7 @@ from tests.compacted_log import CompactedLog
 
 from . import waiting
 from .conftest import SteadyProducer, offsets_of
-from .test_catch_up import LIVE, ends_of, everything, last_offset, produce, wait_while_active
+from .test_catch_up import CAP, LIVE, ends_of, everything, last_offset, produce, wait_while_active
 
 PATIENCE_S = 240.0
 
@@ -97,7 +97,7 @@ def test_a_gap_is_compacted_before_it_is_read_and_in_its_midst(kafka, topic_name
     log = CompactedLog(kafka, topic_name)
     here = log.partition
     log.write(*range(1_000, 1_010))
-    reading = run(readers="2", maxCatchUpOffsetsPerTrigger="100")
+    reading = run(readers="2", maxCatchUpOffsetsPerTrigger="20")
     reading.reads_to({here: 10})
     reading.stop()
     log.write(*range(600))  # 10 to 609
@@ -106,7 +106,7 @@ def test_a_gap_is_compacted_before_it_is_read_and_in_its_midst(kafka, topic_name
     kept = [*range(10), *range(11, 310, 2), *range(310, 761)]
     log.wait_until_left(*kept)
     reading.query.start(**IDLING)
-    reading.until(lambda: len(reading.offsets(caught_up=True)) > 120, "it catches up")
+    reading.until(lambda: len(reading.offsets(caught_up=True)) > 60, "it catches up")
     reading.stop()
     offset = last_offset(reading.query)
     [gap] = offset.gaps[here]
@@ -117,6 +117,7 @@ def test_a_gap_is_compacted_before_it_is_read_and_in_its_midst(kafka, topic_name
     log.write(3_000)
     left = [*kept[: kept.index(310)], *range(761, 1_213)]
     log.wait_until_left(*left)
+    del reading.query.options[CAP]
     reading.reads_to({here: log.end})
     found = [o for _, o in reading.offsets()]
     assert found == sorted({*found}), "twice"
@@ -133,7 +134,11 @@ def test_transactions_in_a_gap_and_an_open_one_where_it_ends(
     here = TopicPartition(topic_name, 0)
     log = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
     producer = KafkaProducer(
-        bootstrap_servers=kafka.bootstrap_servers, transactional_id=topic_name, linger_ms=5
+        bootstrap_servers=kafka.bootstrap_servers,
+        transactional_id=topic_name,
+        # One is open while queries start, read and stop. The broker aborts it after a minute else.
+        transaction_timeout_ms=600_000,
+        linger_ms=5,
     )
     producer.init_transactions()
 
@@ -150,7 +155,7 @@ def test_transactions_in_a_gap_and_an_open_one_where_it_ends(
 
     kafka.produce(topic_name, [b"x"] * 10, partition=0)
     reading = run(
-        readers="2", maxCatchUpOffsetsPerTrigger="150", kafka__isolation__level="read_committed"
+        readers="2", maxCatchUpOffsetsPerTrigger="40", kafka__isolation__level="read_committed"
     )
     reading.reads_to({here: 10})
     reading.stop()
@@ -161,10 +166,11 @@ def test_transactions_in_a_gap_and_an_open_one_where_it_ends(
     begin(40)  # 811 to 850
     kafka.produce(topic_name, [b"x"] * 60, partition=0)  # 851 to 910
     reading.query.start(**IDLING)
-    reading.until(lambda: len(reading.offsets(caught_up=True)) > 200, "it catches up")
+    reading.until(lambda: len(reading.offsets(caught_up=True)) > 100, "it catches up")
     reading.stop()
     [gap] = last_offset(reading.query).gaps[here]
     assert gap.end == 811, "the last stable offset"
+    del reading.query.options[CAP]
     kafka.produce(topic_name, [b"x"] * 10, partition=0)  # 911 to 920
     reading.reads_to({here: 811})
     stable = [*range(310), *range(511, 811)]
@@ -205,7 +211,8 @@ def test_the_column_tells_gap_from_live_with_other_options(
     kafka.produce(topic_name, [b"%0100d" % n for n in range(3_000)], headers=headers)
     behind = ends_of(kafka, topic_name)
     # Of 20 offsets a trigger not many can wait in the end, where a trigger takes seconds.
-    per_second = 10 if "maxOffsetsPerTrigger" in options else 100
+    limited = {"maxOffsetsPerTrigger", "maxBytesPerTrigger"} & options.keys()
+    per_second = 10 if limited else 100
     with SteadyProducer(kafka, topic_name, partitions=2, per_second=per_second) as producer:
         reading.query.start(**IDLING)
         reading.until(

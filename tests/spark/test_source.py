@@ -380,7 +380,10 @@ def test_records_deleted_before_they_were_read(kafka, topic_name, stream, fail):
 @pytest.fixture
 def transactions(kafka, topic_name):
     producer = KafkaProducer(
-        bootstrap_servers=kafka.bootstrap_servers, transactional_id=topic_name, linger_ms=0
+        bootstrap_servers=kafka.bootstrap_servers,
+        transactional_id=topic_name,
+        transaction_timeout_ms=600_000,  # it is open while a query runs
+        linger_ms=0,
     )
     yield producer
     producer.close(timeout=1)
