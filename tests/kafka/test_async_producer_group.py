@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -273,3 +274,40 @@ def test_closing_waits_for_no_broker_that_does_not_answer(
             kafka.resume()
 
     asyncio.run(produce())
+
+
+def test_closing_ends_a_send_that_waits_for_the_metadata_of_its_topic(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """It went on for ``max_block_ms``, a minute, and the group was left only then."""
+
+    async def produce() -> None:
+        group = make()
+        await group.subscribe()
+        kafka.suspend()
+        try:
+            sending = asyncio.create_task(group.send(topic, b"row", source_partition=0))
+            await asyncio.sleep(0)
+            await asyncio.wait_for(group.close(timeout_ms=3_000), 30)
+            with pytest.raises(TransactionAbortedError):
+                await asyncio.wait_for(sending, 20)
+        finally:
+            kafka.resume()
+
+    asyncio.run(produce())
+
+
+def test_closing_takes_no_longer_than_it_may(topic: str, make: MakeGroup) -> None:
+    """It took a second more where a call before it did not end."""
+
+    async def close() -> float:
+        group, released = make(), threading.Event()
+        await group.subscribe()
+        group._thread.submit(released.wait)
+        began = time.monotonic()
+        await group.close(timeout_ms=1_000)
+        took_s = time.monotonic() - began
+        released.set()
+        return took_s
+
+    assert asyncio.run(close()) < 1.7
