@@ -265,6 +265,8 @@ class AsyncProducerGroup:
             told = self._poll_call
             if told is None or told.author is not call.author:
                 return ProducerEvents()  # its author is still to be told
+            if not self._group.owes(told):
+                return ProducerEvents()  # or has been since, and may have sent anew
             self._group.told(told)
             raise
 

@@ -114,6 +114,35 @@ def test_a_cancelled_poll_loses_nothing(topic: str, make: MakeGroup) -> None:
     asyncio.run(produce())
 
 
+def test_a_cancelled_poll_tells_of_no_abort_that_its_task_has_heard_of_since(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """The task went back once more, and sent again what was in the open transaction."""
+
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+            await group.send(topic, b"gone", source_partition=0)
+            polling = asyncio.create_task(group.poll(30_000))
+            await asyncio.sleep(0.1)
+            result, membership = group._polling, group._group._membership
+            assert result is not None
+            with membership.changed:
+                membership.ownership.doom("by the test")
+            polling.cancel()
+            await asyncio.wait([result])
+            assert polling.cancelled()
+            assert isinstance(result.exception(), TransactionAbortedError)
+            with pytest.raises(TransactionAbortedError):
+                await group.send(topic, b"row", source_partition=0)
+            await group.send(topic, b"row", source_partition=0)
+            await group.poll()
+            await group.commit_transaction({0: "1"})
+
+    asyncio.run(produce())
+    assert read_committed(kafka, topic) == [b"row"]
+
+
 def test_what_is_refused_is_raised_where_it_is_awaited(topic: str, make: MakeGroup) -> None:
     async def produce() -> None:
         async with make() as group:
