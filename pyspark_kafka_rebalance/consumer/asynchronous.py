@@ -241,7 +241,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         Raises
         ------
         IllegalStateError
-            A poll of another kind was cancelled, or iterated, and its result is not returned.
+            A poll of another kind was cancelled, or iterated, and its records are not returned, or
+            the revoke that it has told of.
         """
         async with self._one_poll:
             consumer = self._thread.opened()
@@ -253,25 +254,31 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                 own = isinstance(result.records, dict)
                 result = replace(result, records=_by_partition(rest) if own else rest)
                 return replace(self._iterated, result=result)
-            polling = self._thread.polling
-            if polling is None:
+            while True:
+                polling = self._thread.polling
+                if polling is None:
 
-                def begin() -> _Polled:
-                    return _Polled(poll(), self._seeks)
+                    def begin() -> _Polled:
+                        return _Polled(poll(), self._seeks)
 
-                self._thread.polling = polling = self._thread.submit(begin)
-            try:
-                await asyncio.wait([polling])
-            except asyncio.CancelledError:
-                self.wakeup()
-                raise
-            # From here to the caller nothing waits, so that nothing can be cancelled.
-            if polling.exception() is None and not is_of_it(polling.result().result):
-                raise IllegalStateError("a cancelled poll of another kind is to be returned first")
-            self._thread.polling = None
-            consumer._polls.woken.clear()  # a wakeup that came when the poll had just ended
-            polled: _Polled = polling.result()
-            return polled
+                    self._thread.polling = polling = self._thread.submit(begin)
+                try:
+                    await asyncio.wait([polling])
+                except asyncio.CancelledError:
+                    self.wakeup()
+                    raise
+                # From here to the caller nothing waits, so that nothing can be cancelled.
+                other = polling.exception() is None and not is_of_it(polling.result().result)
+                if other and _is_to_be_returned(polling.result().result):
+                    raise IllegalStateError(
+                        "a cancelled poll of another kind is to be returned first"
+                    )
+                self._thread.polling = None
+                consumer._polls.woken.clear()  # a wakeup that came when the poll had just ended
+                if not other:
+                    polled: _Polled = polling.result()
+                    return polled
+                consumer._polls.told_in_passing(True)  # what it has learned
 
     def without_sought(self, records: Iterable[Any], seeks: int) -> list[Any]:
         """Those of the records, polled after so many seeks, that none has made obsolete since."""
@@ -383,6 +390,11 @@ def _partition_of(record: Any) -> TopicPartition:
 
 def _is_own(result: Any) -> bool:
     return isinstance(result, PollResult)
+
+
+def _is_to_be_returned(result: Any) -> bool:
+    """Whether a poll has brought anything that only a poll of its kind can return."""
+    return bool(len(result.records) or result.catch_up or result.to_be_revoked)
 
 
 def _in_a_row(records: dict[TopicPartition, list[Any]] | list[Any]) -> Iterable[Any]:

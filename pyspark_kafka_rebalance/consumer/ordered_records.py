@@ -143,6 +143,7 @@ class TimestampOrderedRecords:
         if self._consumer._catching_up is not None:
             self._consumer.refuse_iteration_of_two()
         consumer, ends_at = self._consumer, None
+        polls = consumer._polls
         while not is_closed(consumer):
             if (record := self.next_buffered()) is not None:
                 return record
@@ -151,7 +152,9 @@ class TimestampOrderedRecords:
                 ends_at = now + consumer.config["consumer_timeout_ms"] / 1000
             elif now >= ends_at:
                 break
+            polls.told_in_passing(False)  # its record has been through the loop's body
             self._read(ends_at, consumer.config["max_poll_records"])
+            polls.told_in_passing(True)
         raise StopIteration
 
     def next_buffered(self) -> Any:

@@ -190,6 +190,11 @@ class Aborts:
             self._left.difference_update(partitions)
             self._open(call, self._owe(call.author, partitions))
 
+    def owes(self, call: Call) -> bool:
+        """Whether its author, that has not heard its error yet, is still to be told of any."""
+        with self._lock:
+            return call.author in self._debts
+
     def told(self, call: Call) -> None:
         """Its author has heard the error of ``refusal``, or of ``owe``."""
         with self._lock:

@@ -41,8 +41,8 @@ Answer = TypeVar("Answer")
 #: Of the time to close: until when the calls before it may wait for brokers.
 _FOR_CALLS = 0.5
 
-#: Beyond the time to close: for threads to end.
-_GRACE_S = 1.0
+#: And for threads to end.
+_FOR_THREADS = 0.05
 
 
 class Delivery:
@@ -161,16 +161,18 @@ class AsyncProducerGroup:
     async def close(self, timeout_ms: float = 10_000) -> None:
         """Leave the group, so that others take over at once; idempotent.
 
-        Half of the time is for the calls under way: from then on they wait for no broker.
+        Half of the time is for the calls under way: from then on they wait for no broker. Only
+        those that have found none to connect to, of ``subscribe`` and ``grow``, do until their own
+        time-outs, and the group is left then.
         """
         timeout_s = timeout_ms / 1000
         if self._closing is None:
             self._group.end_by(timeout_ms * _FOR_CALLS)
-            deadline = time.monotonic() + timeout_s
+            deadline = time.monotonic() + timeout_s * (1 - _FOR_THREADS)
             self._closing = self._submit(self._call(_task()), self._close_by, deadline)
             self._thread.shutdown(wait=False)
         closing = self._closing
-        done, _ = await asyncio.wait([closing], timeout=timeout_s + _GRACE_S)
+        done, _ = await asyncio.wait([closing], timeout=timeout_s)
         if not done:
             log.warning("producer group: not closed in time; a call before still waits")
             return
@@ -263,6 +265,8 @@ class AsyncProducerGroup:
             told = self._poll_call
             if told is None or told.author is not call.author:
                 return ProducerEvents()  # its author is still to be told
+            if not self._group.owes(told):
+                return ProducerEvents()  # or has been since, and may have sent anew
             self._group.told(told)
             raise
 

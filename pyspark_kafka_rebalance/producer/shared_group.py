@@ -22,6 +22,10 @@ class SharedProducerGroup(ProducerGroup):
         """A call that this author makes now; any thread."""
         return Call(author, self._transactions.aborts.tellings)
 
+    def owes(self, call: Call) -> bool:
+        """Whether its author is to be told of its TransactionAbortedError; any thread."""
+        return self._transactions.aborts.owes(call)
+
     def told(self, call: Call) -> None:
         """Its author has heard its TransactionAbortedError; any thread."""
         self._transactions.aborts.told(call)

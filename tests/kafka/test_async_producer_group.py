@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,35 @@ def test_a_cancelled_poll_loses_nothing(topic: str, make: MakeGroup) -> None:
             assert set(second.restart_points) == revoked
 
     asyncio.run(produce())
+
+
+def test_a_cancelled_poll_tells_of_no_abort_that_its_task_has_heard_of_since(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """The task went back once more, and sent again what was in the open transaction."""
+
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+            await group.send(topic, b"gone", source_partition=0)
+            polling = asyncio.create_task(group.poll(30_000))
+            await asyncio.sleep(0.1)
+            result, membership = group._polling, group._group._membership
+            assert result is not None
+            with membership.changed:
+                membership.ownership.doom("by the test")
+            polling.cancel()
+            await asyncio.wait([result])
+            assert polling.cancelled()
+            assert isinstance(result.exception(), TransactionAbortedError)
+            with pytest.raises(TransactionAbortedError):
+                await group.send(topic, b"row", source_partition=0)
+            await group.send(topic, b"row", source_partition=0)
+            await group.poll()
+            await group.commit_transaction({0: "1"})
+
+    asyncio.run(produce())
+    assert read_committed(kafka, topic) == [b"row"]
 
 
 def test_what_is_refused_is_raised_where_it_is_awaited(topic: str, make: MakeGroup) -> None:
@@ -273,3 +303,40 @@ def test_closing_waits_for_no_broker_that_does_not_answer(
             kafka.resume()
 
     asyncio.run(produce())
+
+
+def test_closing_ends_a_send_that_waits_for_the_metadata_of_its_topic(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """It went on for ``max_block_ms``, a minute, and the group was left only then."""
+
+    async def produce() -> None:
+        group = make()
+        await group.subscribe()
+        kafka.suspend()
+        try:
+            sending = asyncio.create_task(group.send(topic, b"row", source_partition=0))
+            await asyncio.sleep(0)
+            await asyncio.wait_for(group.close(timeout_ms=3_000), 30)
+            with pytest.raises(TransactionAbortedError):
+                await asyncio.wait_for(sending, 20)
+        finally:
+            kafka.resume()
+
+    asyncio.run(produce())
+
+
+def test_closing_takes_no_longer_than_it_may(topic: str, make: MakeGroup) -> None:
+    """It took a second more where a call before it did not end."""
+
+    async def close() -> float:
+        group, released = make(), threading.Event()
+        await group.subscribe()
+        group._thread.submit(released.wait)
+        began = time.monotonic()
+        await group.close(timeout_ms=1_000)
+        took_s = time.monotonic() - began
+        released.set()
+        return took_s
+
+    assert asyncio.run(close()) < 1.7

@@ -177,6 +177,44 @@ def test_a_topic_that_is_there_again_at_once_was_deleted_and_is_read_from_its_fi
     query.raise_failure()
 
 
+@pytest.mark.parametrize("assigned_by", [*PROTOCOLS, "name"])
+def test_a_deletion_is_told_once_also_when_the_topic_is_there_again(
+    kafka: LocalKafka,
+    two_topics: tuple[TopicPartition, TopicPartition],
+    query_of: Callable[..., QueryMembership],
+    assigned_by: str,
+) -> None:
+    """Where it is assigned by name, it was told once more when the new one was found."""
+    gone, kept = two_topics
+    if assigned_by == "name":
+        query = query_of(assign=json.dumps({gone.topic: [0], kept.topic: [0]}))
+    else:
+        query = query_of(subscribe=f"{gone.topic},{kept.topic}", kafka__group__protocol=assigned_by)
+    wait_until(lambda: query.plannable().keys() == {gone, kept}, "both are assigned")
+    query.proofs.committed(hand_out(query, gone, kept))
+    wait_until(lambda: query.state_of([gone]).topic_ids.keys() == {gone}, "it is known by its id")
+    told = {}
+    kafka.delete_topic(gone.topic)
+
+    def is_told() -> bool:
+        query.log_ends.end_offsets(list(query.plannable()))  # as every trigger asks
+        told.update(query.deletions.take())
+        return bool(told)
+
+    wait_until(is_told, "it is told")
+    assert told == {gone: 5}
+    kafka.create_topic(gone.topic, partitions=1)
+    kafka.produce(gone.topic, [b"new"])
+
+    def is_read() -> bool:
+        query.wait_for_change()  # a classic leader finds topics with the metadata
+        return query.plannable().get(gone) == 0
+
+    wait_until(is_read, "the new one is read from its beginning")
+    assert query.deletions.take() == {}
+    assert query.plannable()[kept] == 5
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("once", ["owned it", "never owned it"])
 @pytest.mark.parametrize("at_once", [True, False])

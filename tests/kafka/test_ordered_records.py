@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from created_anew import commit_once_assigned_anew, create_anew
-from group_members import PATIENCE_S, MakeMember, members_of, owns, wait_until
+from group_members import PATIENCE_S, MakeMember, members_of, owns, parts_of, wait_until
 from kafka import KafkaProducer
 from kafka.serializer import Deserializer
 from kafka.structs import TopicPartition
@@ -574,6 +574,33 @@ def test_a_revoke_waits_for_what_was_returned_and_nobody_for_what_is_revoked(
         joining.poll_membership()
     assert joining.assignment() == going
     assert {p: joining.position(p) for p in going} == {p: at[p] for p in going}
+
+
+@one_protocol
+def test_a_poll_after_an_iteration_tells_what_that_has_learned_of_a_rebalance(
+    make: MakeMember, produce: Produce, two_topics: list[TopicPartition]
+) -> None:
+    """A requested revoke was completed although nobody had the chance to delay it."""
+    produce({p: range(n, 4_000, 4) for n, p in enumerate(two_topics)})
+    consumer = make(*topics_of(two_topics), max_poll_records=50)
+    ordered = TimestampOrderedRecords(consumer, max_task_idle_ms=0)
+    own_all(consumer)
+    assert next(ordered)
+    assert ordered.poll().records
+    joining = make(*topics_of(two_topics))
+    deadline = time.monotonic() + PATIENCE_S
+    while not parts_of(consumer).record.any_waits():
+        assert time.monotonic() < deadline
+        joining.poll_membership()
+        time.sleep(0.01)  # until the next poll will learn of the rebalance
+    while not (asked := consumer.get_to_be_revoked_partitions()):
+        assert time.monotonic() < deadline
+        assert next(ordered)
+    told = ordered.poll()
+    assert (told.to_be_revoked, told.revoked) == (asked, frozenset())
+    assert consumer.delay_revoke(asked)
+    assert not ordered.poll().revoked
+    assert asked <= consumer.assignment()
 
 
 @one_protocol

@@ -35,6 +35,7 @@ from pyspark_kafka_rebalance.source.group import live_owner_watch as live_owner_
 from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source.group import marking as marking_module
 from pyspark_kafka_rebalance.source.group import membership as membership_module
+from pyspark_kafka_rebalance.source.group.deleted_partitions import DeletedPartitions
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.offset_json import offset_to_json
 from pyspark_kafka_rebalance.source.options import SourceOptions
@@ -1532,6 +1533,43 @@ def test_the_new_topic_is_read_where_another_member_of_the_query_has_the_old_one
     query.rounds(8)
     assert query.membership.plannable() == {P: 5}
     assert query.membership.deletions.take() == {}
+
+
+def test_the_new_topic_is_read_also_if_it_is_looked_for_when_it_is_assigned(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its start was found it was taken for the one before, and nobody ever read it."""
+    looks: list[Callable[[], bool]] = []
+
+    def is_due(_: DeletedPartitions) -> bool:
+        if looks and looks[0]():
+            looks.pop(0)
+            return True
+        return False
+
+    monkeypatch.setattr(DeletedPartitions, "is_due", is_due)
+    group.assigns_by_id, group.topic_ids = True, {"t": uuid4()}
+    query = make(startingOffsets="earliest")
+    query.start()
+    member = group.members[0]
+    member.assign(P)
+    query.rounds()
+    query.membership.proofs.committed(query.read(P, 0, 5))
+    query.rounds()
+    with group.changed:
+        group.topic_ids = {"t": uuid4()}
+        group.committed.clear()
+    looks.append(lambda: True)
+    query.rounds(3)
+    member.revoke(P)
+    query.rounds(3)
+    assert not member.owned
+    looks.append(lambda: P in member.owned)
+    member.assign(P)
+    query.rounds(3)
+    assert not looks
+    assert query.membership.deletions.take() == {P: 5}
+    assert query.membership.plannable() == {P: 0}
 
 
 def test_what_another_has_of_the_topic_that_was_created_anew_this_query_misses_as_well(

@@ -12,6 +12,7 @@ What is done here and not there, of kafka-python 3.0.12:
   ``await_ready`` raises where its caller looks at what it returns: whoever waits, waits for ever.
 - Closing it always closes it.
 - A partition that is new to its topic is asked for, where there it is refused as unknown.
+- The wait for the metadata of a topic ends when the producer is to end.
 - A partition can be added to the transaction before anything is sent to it.
 - The next transaction is refused until all markers of the one before are written. There its first
   request sleeps for retry_backoff_ms then; with less than the 100 ms of the default the sender
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 
 require_names(
     {
+        KafkaProducer: ("_wait_on_metadata",),
         Sender: ("_dispatch_error", "wakeup"),
         KafkaNetClient: ("await_ready",),
         TransactionManager: (
@@ -141,6 +143,7 @@ class TransactionalProducer:
                 return False
 
         client.await_ready = await_ready_for_a_while
+        self._end_waits_for_metadata()
         self._let_records_go_first()
         if "retry_backoff_ms" not in config:
             self._retry_soon()
@@ -315,6 +318,25 @@ class TransactionalProducer:
             if time.monotonic() >= min(deadline, self._end_by):
                 return False
         return True
+
+    def _end_waits_for_metadata(self) -> None:
+        """Have each record of a topic that is not known wait for it until ``end_by`` at most."""
+        metadata = self._producer._metadata
+        wait = self._producer._wait_on_metadata
+
+        def wait_for_a_while(topic: str, max_wait_ms: float) -> Any:
+            partitions = metadata.partitions_for_topic(topic)
+            if partitions is not None:
+                return partitions
+            deadline = time.monotonic() + max_wait_ms / 1000
+            while True:
+                try:
+                    return wait(topic, min(max_wait_ms, _SLICE_S * 1000))
+                except kafka_errors.KafkaTimeoutError as error:
+                    if time.monotonic() >= min(deadline, self._end_by):
+                        raise kafka_errors.KafkaTimeoutError(f"no metadata of {topic!r}") from error
+
+        self._producer._wait_on_metadata = wait_for_a_while
 
     def _let_records_go_first(self) -> None:
         """Send the group's offsets beside the last records, not before them."""

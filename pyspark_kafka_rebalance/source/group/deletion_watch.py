@@ -211,9 +211,21 @@ class DeletionWatch:
     def _in_another_topic(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> frozenset[TopicPartition]:
-        """Those of these that have another topic by now than the one in which they were started."""
+        """Those of these that have another topic by now than the one in which they were started.
+
+        Without those that the group has assigned in that one since: ``ReplacedTopics`` looks at
+        them before they are started, and nobody would take them back.
+        """
         with self._state as state:
-            return frozenset(state.starts.started_in_another(partitions, topic_ids))
+            found = state.starts.started_in_another(partitions, topic_ids)
+            owned = state.assignment.partitions.all()
+            member_of = {p: owned[p].member for p in found if p in owned}
+        return frozenset(
+            p
+            for p in found
+            if p not in member_of
+            or self._members[member_of[p]].assigned_topic_id(p) != topic_ids[p.topic]
+        )
 
     def _replaced(self, refused: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Of what the coordinator does not know: what is the old topic's, there being a new one.

@@ -361,7 +361,8 @@ class QueryMembership:
                 if owned[p].position is not None
             }
             assignment.lose(index, result.lost)
-            if self._options.partitions is not None:  # those are deleted
+            if self._options.partitions is not None:  # those are deleted, and told herewith
+                left = {}
                 state.deleted |= assignment.positioning.delete(result.lost)
                 state.starts.created_anew(result.lost)
             ends = self.log_ends.told() if result.revoked else {}
