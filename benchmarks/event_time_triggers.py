@@ -1,13 +1,16 @@
 """What the order of timestamps costs the planner of many partitions with every trigger.
 
 A backlog of which every trigger reads two records a partition, with and without ``maxTaskIdleMs``:
-``latestOffset``, ``partitions`` and ``commit``, without Spark.
+``latestOffset``, ``partitions`` and ``commit``, without Spark. All forms run at once, and have one
+trigger each in turn, so that other work on the machine meets them alike.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from statistics import median
 
 from confluent_kafka import Producer
@@ -28,31 +31,67 @@ _FORMS: dict[str, dict[str, str]] = {
     "maxTaskIdleMs=1000": {"maxTaskIdleMs": "1000"},
 }
 _EACH = 2  # records of each partition in a trigger
-_ROUNDS = 3  # of each form, in turn
 _FIRST = 2  # triggers that are not counted: the first costs more questions
 
 
-def measure(partitions: int, triggers: int) -> dict[str, float]:
-    """Median ms of a trigger, by form."""
-    took: dict[str, list[float]] = {form: [] for form in _FORMS}
-    with LocalKafka(broker_config={"log.flush.interval.messages": 10**9}) as kafka:
+@dataclass(frozen=True)
+class Took:
+    """What a trigger takes in one form, medians.
+
+    Attributes
+    ----------
+    ms, cpu_ms : float
+        Until it is done; and the processor's time, of all threads.
+    ratio, cpu_ratio : float
+        To that without the order, in the same turn.
+    """
+
+    ms: float
+    cpu_ms: float
+    ratio: float
+    cpu_ratio: float
+
+
+def measure(partitions: int, triggers: int) -> dict[str, Took]:
+    """What a trigger takes, by form: they take turns, trigger by trigger."""
+    took: dict[str, list[tuple[float, float]]] = {form: [] for form in _FORMS}
+    with (
+        LocalKafka(broker_config={"log.flush.interval.messages": 10**9}) as kafka,
+        ExitStack() as readers,
+    ):
         kafka.create_topic(_TOPIC, partitions=partitions)
         _fill(kafka.bootstrap_servers, partitions, (triggers + _FIRST + 1) * _EACH)
-        for turn in range(_ROUNDS):
-            for form, options in _FORMS.items():
-                given = {
-                    "kafka.bootstrap.servers": kafka.bootstrap_servers,
-                    "kafka.group.id": f"{form}-{turn}",
-                    "subscribe": _TOPIC,
-                    "startingOffsets": "earliest",
-                    **{name.lower(): value for name, value in options.items()},
-                }
-                reader = KafkaDeferredStreamReader(SourceOptions.parse(given, default_readers=2))
-                try:
-                    took[form] += _triggers(reader, partitions * _EACH, triggers)
-                finally:
-                    reader.stop()
-    return {form: round(median(found), 3) for form, found in took.items()}
+        running = {}
+        for form, options in _FORMS.items():
+            given = {
+                "kafka.bootstrap.servers": kafka.bootstrap_servers,
+                "kafka.group.id": form,
+                "subscribe": _TOPIC,
+                "startingOffsets": "earliest",
+                **{name.lower(): value for name, value in options.items()},
+            }
+            reader = KafkaDeferredStreamReader(SourceOptions.parse(given, default_readers=2))
+            readers.callback(reader.stop)
+            running[form] = _triggers(reader, partitions * _EACH)
+        for number in range(_FIRST + triggers):
+            for form, trigger in running.items():
+                if number < _FIRST:
+                    next(trigger)
+                else:
+                    took[form].append(next(trigger))
+    without = took["without"]
+    return {form: _medians(found, without) for form, found in took.items()}
+
+
+def _medians(found: list[tuple[float, float]], without: list[tuple[float, float]]) -> Took:
+    ratios = [(a / c, b / d) for (a, b), (c, d) in zip(found, without, strict=True)]
+    return Took(
+        *(
+            round(median(column), 3)
+            for part in (found, ratios)
+            for column in zip(*part, strict=True)
+        )
+    )
 
 
 def _fill(servers: str, partitions: int, records: int) -> None:
@@ -65,18 +104,18 @@ def _fill(servers: str, partitions: int, records: int) -> None:
         producer.flush()
 
 
-def _triggers(reader: KafkaDeferredStreamReader, limit: int, triggers: int) -> Iterator[float]:
+def _triggers(reader: KafkaDeferredStreamReader, limit: int) -> Iterator[tuple[float, float]]:
+    """Of one trigger after the other, ms and the processor's."""
     start = reader.initialOffset()
-    for number in range(_FIRST + triggers):
+    while True:
         time.sleep(END_OFFSETS_MAX_AGE_S)  # or nothing would be asked of the broker
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         end = reader.latestOffset(start, ReadMaxRows(limit))
         tasks = reader.partitions(start, end)
         reader.commit(end)
-        took_ms = (time.perf_counter() - began) * 1_000
+        took = time.perf_counter() - began, time.process_time() - began_cpu
         planned = sum(len(one.range) for task in tasks for one in task.value.ranges)
         if not limit // 2 <= planned <= limit:
             raise RuntimeError(f"{planned} records of {limit} were planned")
         start = end
-        if number >= _FIRST:
-            yield took_ms
+        yield took[0] * 1_000, took[1] * 1_000

@@ -656,6 +656,26 @@ def test_markers_and_idling():
     assert logs.batch() == {P: [1, 2], Q: [1]}
 
 
+def test_the_last_records_of_a_growing_backlog_of_transactions_are_not_read_with_every_batch():
+    """What is late enough for the next batch is known; more only makes it later."""
+    later = list(range(0, 400_000, 20))
+    logs = Logs({P: [], Q: []}, max_idle_ms=1_000)
+    read, grown = [], 0
+    for _ in range(30):
+        for p in (P, Q):
+            logs.logs[p] += transactions(later[grown : grown + 400], 50, 1)
+        grown += 400
+        logs.looked_at = 0
+        assert count(logs.batch(100)) > 50
+        read.append(logs.looked_at)
+    assert read.count(2) > 25, "where the batch ends in each of them"
+    assert max(read) <= 6, "and what they have by then, when a batch has come up to the last known"
+    grown_to = sum(map(len, logs.logs.values()))
+    while sum(logs.positions.values()) < grown_to:
+        assert any(logs.batch(2_000).values())
+    assert late_by(logs.batches, {P: 0, Q: 0}) == 0
+
+
 @pytest.mark.parametrize("limit", [ALL, 40])
 @pytest.mark.parametrize("ends_with", [[(MARKER, 6)], [(MARKER, 4), (MARKER, 7), (MARKER, 9)]])
 def test_a_log_that_ends_with_a_marker_is_read_to_its_end(limit, ends_with):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ class Brokers:
         self.failing: dict[int, Exception] = {}
         self.got: list[tuple[int, ListOffsetsRequest]] = []
         self.asked_for_metadata = 0
+        self.spawned: list[Callable[[], object]] = []
         self.cluster = SimpleNamespace(
             leader_for_partition=self.leaders.get, request_update=self._request_update
         )
@@ -67,8 +69,23 @@ class Brokers:
     def run(self, coroutine: Any, *arguments: Any) -> Any:
         return asyncio.run(coroutine(*arguments))
 
-    async def wait_for(self, future: Future, timeout_ms: float) -> Any:
-        assert timeout_ms <= 1_000
+    def spawn(self, coroutine: Any, *arguments: Any) -> Future:
+        """Runs when it is waited for."""
+        asked = Future()
+
+        def run() -> None:
+            try:
+                asked.success(asyncio.run(coroutine(*arguments)))
+            except kafka_errors.KafkaError as error:
+                asked.failure(error)
+
+        self.spawned.append(run)
+        return asked
+
+    async def wait_for(self, future: Future, timeout_ms: float | None) -> Any:
+        assert timeout_ms is None or timeout_ms <= 1_000
+        while self.spawned and not future.is_done:
+            await asyncio.to_thread(self.spawned.pop())
         if future.failed():
             raise future.exception
         return future.value
@@ -194,3 +211,33 @@ def test_a_request_by_timestamps_is_made_once_and_never_changed_while_it_is_on_i
     assert asked == [[1_001], [2_001]]
     asked = [[p.timestamp for p in topic.partitions] for topic in other.topics]
     assert asked == [[1_002], [2_002]]
+
+
+def test_what_is_asked_of_other_partitions_than_before_is_not_made_anew(brokers: Brokers) -> None:
+    offsets = of(brokers)
+    for timestamps in ({A0: 1_000, B0: 2_000}, {B0: 2_001}, {A0: 1_002, B0: 2_002}):
+        offsets.first_at(timestamps, UNCOMMITTED, 1_000)
+    first, some, again = (
+        {topic.name: topic.partitions for topic in request.topics} for _, request in brokers.got
+    )
+    assert some.keys() == {"b"}
+    assert first["a"][0] is again["a"][0]
+    assert first["b"][0] is some["b"][0] is again["b"][0]
+    assert [p.timestamp for p in (*again["a"], *again["b"])] == [1_002, 2_002]
+
+
+def test_what_was_asked_ahead_is_waited_for_unless_it_is_there(brokers: Brokers) -> None:
+    brokers.times = {A0: 1_005}
+    offsets = of(brokers)
+    answer = offsets.begin_first_at({A0: 1_000}, UNCOMMITTED, 1_000)
+    assert not brokers.got
+    assert answer() == {A0: RecordTime(10, 1_005)}, "waited for"
+    brokers.run = None  # type: ignore[assignment,method-assign]
+    assert answer() == {A0: RecordTime(10, 1_005)}, "the loop is not asked"
+
+
+def test_what_was_asked_ahead_and_is_refused_says_so(brokers: Brokers) -> None:
+    brokers.errors = {A0: kafka_errors.TopicAuthorizationFailedError.errno}
+    answer = of(brokers).begin_first_at({A0: 1_000}, UNCOMMITTED, 1_000)
+    with pytest.raises(kafka_errors.TopicAuthorizationFailedError):
+        answer()

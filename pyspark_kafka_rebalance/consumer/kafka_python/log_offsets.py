@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka import errors as kafka_errors
@@ -49,12 +50,15 @@ _Asked = tuple[OffsetSpec | None, int, IsolationLevel]
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A request, which takes longer to make than to encode, and what it asks of each partition."""
+    """A request, which takes longer to make than to encode, and what it asks of each partition.
+
+    The entries are of these partitions, and of others that were asked for before.
+    """
 
     about: _Asked
     partitions: list[TopicPartition]
     request: ListOffsetsRequest
-    entries: list[Any]
+    entries: dict[TopicPartition, Any]
 
 
 class LogOffsets:
@@ -131,8 +135,16 @@ class LogOffsets:
     ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
         """Ask as :meth:`first_at`; what is returned waits for the answer, and returns or raises."""
         asked = self._loop.spawn(*self._by_time(timestamps, isolation, timeout_ms))
-        # It is answered within the time, counted from now.
-        return lambda: self._loop.run(self._loop.wait_for, asked, None)
+
+        def answer() -> dict[TopicPartition, RecordTime | None]:
+            found: dict[TopicPartition, RecordTime | None]
+            if asked.succeeded():  # the loop, which may be busy, is not asked for what is there
+                found = asked.value
+            else:  # it is answered within the time, counted from when it was asked
+                found = self._loop.run(self._loop.wait_for, asked, None)
+            return found
+
+        return answer
 
     def latest(
         self, partitions: Collection[TopicPartition], isolation: IsolationLevel, timeout_ms: float
@@ -213,29 +225,37 @@ class LogOffsets:
         """Of each by its timestamp."""
         known = self._questions.pop(about, None)
         if known is None or known.partitions != partitions:
-            return _question(about, timestamps, partitions)
-        for partition, entry in zip(partitions, known.entries, strict=True):
-            entry.timestamp = int(timestamps[partition])
+            return _question(about, timestamps, partitions, known.entries if known else {})
+        for partition in partitions:
+            known.entries[partition].timestamp = int(timestamps[partition])
         return known
 
 
 def _question(
-    about: _Asked, timestamps: Mapping[TopicPartition, int], partitions: list[TopicPartition]
+    about: _Asked,
+    timestamps: Mapping[TopicPartition, int],
+    partitions: list[TopicPartition],
+    known: Mapping[TopicPartition, Any] = MappingProxyType({}),
 ) -> _Question:
+    """A question that is made of the entries of one that is answered, as far as there are any."""
     by_topic: dict[str, list[Any]] = defaultdict(list)
     spec, _, isolation = about
     least = max(1, ListOffsetsRequest.min_version_for_isolation_level(isolation))
     if spec is OffsetSpec.MAX_TIMESTAMP:
         least = _OF_HIGHEST_TIMESTAMP
-    entries = []
+    entries = dict(known)  # also of others, which may be asked for again
     for found in partitions:
-        entry = _OfPartition(
-            partition_index=found.partition,
-            current_leader_epoch=-1,
-            timestamp=int(timestamps[found]),
-        )
-        entries.append(entry)
-        by_topic[found.topic].append(entry)
+        topic, number = found
+        timestamp = int(timestamps[found])
+        entry = entries.get(found)
+        if entry is None:
+            entry = _OfPartition(
+                partition_index=number, current_leader_epoch=-1, timestamp=timestamp
+            )
+        else:
+            entry.timestamp = timestamp
+        entries[found] = entry
+        by_topic[topic].append(entry)
     request = ListOffsetsRequest(
         replica_id=-1,
         isolation_level=isolation,

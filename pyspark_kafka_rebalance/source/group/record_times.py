@@ -7,8 +7,7 @@ them, on connections of their own that are opened by then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -174,7 +173,7 @@ class RecordTimes:
             **fetch,
         )
         short = [one for one in ranges.values() if len(one) <= SHORT]
-        found = {}
+        found: dict[TopicPartition, Rows] = {}
         transactional: set[OffsetRange] = set()
 
         def look(one: OffsetRange, records: bytes) -> None:
@@ -182,13 +181,12 @@ class RecordTimes:
                 transactional.add(one)
 
         try:
-            read: dict[OffsetRange, list[pa.RecordBatch]] = {one: [] for one in short}
-            for one, records in fetcher.read(short, on_fetched=look) if short else ():
-                read[one].append(records)
+            read = _by_range(fetcher.read(short, on_fetched=look)) if short else {}
             for partition, wanted in ranges.items():
-                if wanted in read:
-                    found[partition] = replace(
-                        _rows(read[wanted], wanted.end), has_transactions=wanted in transactional
+                if len(wanted) <= SHORT:
+                    offsets, timestamps = read.get(wanted, ((), ()))
+                    found[partition] = Rows(
+                        offsets, timestamps, wanted.end, has_transactions=wanted in transactional
                     )
                 else:
                     found[partition] = _first_part(fetcher, wanted)
@@ -208,13 +206,36 @@ def _first_part(fetcher: RangeFetcher, wanted: OffsetRange) -> Rows:
     return _rows(batches, wanted.end)
 
 
+def _by_range(
+    reading: Iterable[tuple[OffsetRange, pa.RecordBatch]],
+) -> dict[OffsetRange, tuple[list[int], list[int]]]:
+    """Offsets and timestamps; without ranges that have no records."""
+    batches = list(reading)
+    offsets, timestamps = _columns([records for _, records in batches])
+    found: dict[OffsetRange, tuple[list[int], list[int]]] = {}
+    at = 0
+    for one, records in batches:
+        end = at + records.num_rows
+        known = found.get(one)
+        if known is None:
+            found[one] = offsets[at:end], timestamps[at:end]
+        else:
+            known[0].extend(offsets[at:end])
+            known[1].extend(timestamps[at:end])
+        at = end
+    return found
+
+
 def _rows(batches: Sequence[pa.RecordBatch], end: int) -> Rows:
+    return Rows(*_columns(batches), end)
+
+
+def _columns(batches: Sequence[pa.RecordBatch]) -> tuple[list[int], list[int]]:
+    """Offsets, and timestamps in ms, of all of them at once: there may be a thousand of one row."""
     import pyarrow as pa
 
-    offsets: list[int] = []
-    timestamps: list[int] = []
-    for records in batches:
-        offsets += records.column("offset").to_pylist()
-        microseconds = records.column("timestamp").cast(pa.int64()).to_pylist()
-        timestamps += (at // 1000 for at in microseconds)
-    return Rows(offsets, timestamps, end)
+    if not batches:
+        return [], []
+    records = pa.Table.from_batches(batches).select(["offset", "timestamp"]).combine_chunks()
+    microseconds = records.column("timestamp").cast(pa.int64()).to_pylist()
+    return records.column("offset").to_pylist(), [at // 1000 for at in microseconds]

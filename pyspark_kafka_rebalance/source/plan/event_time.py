@@ -116,7 +116,7 @@ class EventTime:
         self._newest_may_be_old = self._guess is not None
         first_at: Mapping[TopicPartition, int] = {}
         if self._guess is not None:
-            _, _, unknown = self._look_ups.ends_at(self._guess + 1)
+            unknown = self._look_ups.unknown_at(self._guess + 1)
             first_at = dict.fromkeys(unknown, self._guess + 1)
         self._times.prepare(first_at, newest=self._idles and not self._newest_may_be_old)
 
@@ -277,7 +277,9 @@ class EventTime:
         ]
         if self._idles:
             asked = {**self._looked_up, **waiting} if waiting else self._looked_up
-            known = self._latest.before(asked, self._now_ms() + FUTURE_MS)
+            known = self._latest.before(
+                asked, self._now_ms() + FUTURE_MS, may_be_old=self._newest_may_be_old
+            )
             self._tops = {p: top for p, top in known.items() if p in self._looked_up}
             if any(known.get(p) == BEFORE_ALL for p in waiting):
                 return BEFORE_ALL  # what they get may be as old as can be

@@ -43,8 +43,11 @@ class LatestTimestamps:
         self._transactional = transactional
         # An end, and what is before it; None where the last records do not tell their time.
         self._read: dict[TopicPartition, tuple[int, int | None]] = {}
+        self._newest: Mapping[TopicPartition, RecordTime | None] = {}  # when these were read
 
-    def before(self, ends: Mapping[TopicPartition, int], horizon: int) -> dict[TopicPartition, int]:
+    def before(
+        self, ends: Mapping[TopicPartition, int], horizon: int, *, may_be_old: bool = False
+    ) -> dict[TopicPartition, int]:
         """The latest timestamp of each log before its end; BEFORE_ALL if there is no record.
 
         Without those whose last records do not tell their time: what comes next is as likely not
@@ -56,6 +59,9 @@ class LatestTimestamps:
             As they were told after the latest records.
         horizon : int
             What is later than this does not count.
+        may_be_old : bool
+            Whether what was before an earlier end will do. It is as old as the latest records that
+            brokers have told: when these are told anew, records are read anew.
 
         Raises
         ------
@@ -64,6 +70,7 @@ class LatestTimestamps:
         """
         newest = self._times.newest()
         self._look_for_markers(newest, ends, horizon)
+        may_be_old = may_be_old and newest is self._newest
         latest: dict[TopicPartition, int] = {}
         unknown: dict[TopicPartition, OffsetRange] = {}
         for p, end in ends.items():
@@ -74,7 +81,7 @@ class LatestTimestamps:
                     continue
                 self._warn(p, found)
             known_end, timestamp = self._read.get(p, (0, BEFORE_ALL))
-            if known_end != end:
+            if known_end != end and not (may_be_old and timestamp not in (None, BEFORE_ALL)):
                 unknown[p] = last_range(p, end)
             elif timestamp is not None:
                 latest[p] = timestamp
@@ -90,6 +97,7 @@ class LatestTimestamps:
                 self._read[p] = ends[p], at
                 if at is not None:
                     latest[p] = at
+        self._newest = newest
         return latest
 
     def forget(self, but: Collection[TopicPartition]) -> None:

@@ -143,6 +143,15 @@ class LookUps:
                     following = late
         return ends, None if following == _NEVER else following, unknown
 
+    def unknown_at(self, timestamp: int) -> list[TopicPartition]:
+        """Of which nobody has told, as by :meth:`ends_at`."""
+        column = self._column(timestamp)
+        return [
+            p
+            for p, end in self._unread.items()
+            if (found := column.get(p)) is None or (found[1] == _NEVER and found[0] < end)
+        ]
+
     def without_any(self, timestamp: int) -> list[TopicPartition]:
         """Those that are known to have no record that is as late as this."""
         column = self._column(timestamp)
