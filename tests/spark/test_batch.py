@@ -89,7 +89,7 @@ def test_offsets_must_be_given_for_every_partition(topic, read):
         with pytest.raises(AnalysisException, match=f"'{option}'.*{topic}-1, {topic}-2 are miss"):
             read(**{option: json.dumps({topic: {"0": 3}})})
         every = {"0": 0, "1": 0, "2": 0, "3": 0}
-        with pytest.raises(AnalysisException, match=f"'{option}'.*{topic}-3 do not exist"):
+        with pytest.raises(AnalysisException, match=f"'{option}' names partitions that do not exist: {topic}-3;"):
             read(**{option: json.dumps({topic: every})})
 
 
