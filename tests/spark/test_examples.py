@@ -141,7 +141,7 @@ def test_the_quickstart_prints_its_rows():
         [sys.executable, str(EXAMPLES / "quickstart.py")],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=2 * PATIENCE_S,  # a broker, a Spark and a query start, one after the other
         env=environment,
     )
     assert done.returncode == 0, done.stderr[-4_000:]
