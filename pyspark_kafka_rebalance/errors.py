@@ -34,21 +34,27 @@ class OptionError(KafkaRebalanceError, ValueError):
     value : object
         What was given; ``None`` when the option is missing.
     allowed : str
-        What would have been accepted, as a phrase.
+        What would have been accepted, as a phrase; or, where no value would do, what to do.
+    problem : str, optional
+        What is wrong, where no value would do: said in place of the value.
     """
 
-    def __init__(self, option: str, value: object, allowed: str) -> None:
+    def __init__(
+        self, option: str, value: object, allowed: str, problem: str | None = None
+    ) -> None:
         self.option = option
         self.value = value
         self.allowed = allowed
+        self.problem = problem
         quoted = repr(value)
         if len(quoted) > _QUOTED:
             quoted = f"{quoted[:_QUOTED]}… ({len(quoted)} characters)"
         given = "is missing" if value is None else f"has the value {quoted}"
-        super().__init__(f"option {option!r} {given}; allowed: {allowed}")
+        said = f"{given}; allowed: {allowed}" if problem is None else f"{problem}: {allowed}"
+        super().__init__(f"option {option!r} {said}")
 
-    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str]]:
-        return (type(self), (self.option, self.value, self.allowed))
+    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str, str | None]]:
+        return (type(self), (self.option, self.value, self.allowed, self.problem))
 
 
 class OffsetFormatError(KafkaRebalanceError, ValueError):

@@ -324,13 +324,10 @@ def _refuse(name: str, text: str) -> None:
     option = f"kafka.{name}"
     if name not in KNOWN_SETTINGS:
         # Redacted: a misspelt name may well hold a password.
-        raise OptionError(
-            option,
-            REDACTED,
-            f"no setting of this name; the nearest is kafka.{nearest(name, KNOWN_SETTINGS)}",
-        )
+        similar = f"the nearest is kafka.{nearest(name, KNOWN_SETTINGS)}"
+        raise OptionError(option, REDACTED, similar, problem="is unknown")
     if name in _REFUSED:
-        raise OptionError(option, REDACTED, f"leave it out: {_REFUSED[name]}")
+        raise OptionError(option, REDACTED, _REFUSED[name], problem="is refused, leave it out")
     if name in _ONLY:
         only, reason = _ONLY[name]
         given = sorted(part.strip().lower() for part in text.split(","))

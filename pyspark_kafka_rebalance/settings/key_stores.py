@@ -28,7 +28,7 @@ _JKS_MAGIC = bytes.fromhex("feedfeed")
 
 _NEEDS_CRYPTOGRAPHY = (
     "a PEM file, or PKCS12 with the package cryptography: "
-    "pip install 'pyspark-kafka-rebalance[pkcs12]' on the driver and on every executor"
+    "pip install 'cryptography>=36' on the driver and on every executor"
 )
 
 

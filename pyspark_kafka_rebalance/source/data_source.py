@@ -57,7 +57,7 @@ class KafkaDeferredDataSource(DataSource):
                 self._parsed.for_batch()
             except OptionError as of_batch:
                 allowed = f"{error.allowed}. Nor is a batch possible: {of_batch}"
-                raise OptionError(error.option, error.value, allowed) from None
+                raise OptionError(error.option, error.value, allowed, error.problem) from None
 
     @classmethod
     def name(cls) -> str:

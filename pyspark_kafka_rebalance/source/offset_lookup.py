@@ -62,9 +62,9 @@ def _ranges(admin: KafkaAdminClient, options: SourceOptions) -> list[OffsetRange
             p: offset if (offset := committed[p].offset) != _NONE else options.auto_offset_reset
             for p in partitions
         }
-    _require_all("startingOffsets", starts, starting.named)
+    require_all("startingOffsets", starts, starting.named)
     ends: dict[TopicPartition, End | None] = {p: ending.end_of(p) for p in partitions}
-    _require_all("endingOffsets", ends, ending.named)
+    require_all("endingOffsets", ends, ending.named)
     isolation = IsolationLevel.build_from(options.isolation_level)
     first = _offsets(admin, starts, isolation)
     last = _offsets(admin, ends, isolation)
@@ -102,19 +102,18 @@ def _partitions(admin: KafkaAdminClient, options: SourceOptions) -> list[TopicPa
     ]
 
 
-def _require_all(
+def require_all(
     option: str, bounds: Mapping[TopicPartition, Any], named: Collection[TopicPartition]
 ) -> None:
     """Offsets given for some partitions must be given for all, as with Spark's source."""
     missing = [p for p, bound in bounds.items() if bound is None]
     unknown = [p for p in named if p not in bounds]
-    for what, wrong in (("are missing", missing), ("do not exist", unknown)):
+    for wrong, problem, what_to_do in (
+        (missing, "leaves out partitions", "name all there are"),
+        (unknown, "names partitions that do not exist", "leave them out"),
+    ):
         if wrong:
-            raise OptionError(
-                option,
-                f"offsets of {len(named)} partitions",
-                f"each one there is; {names_of(wrong)} {what}",
-            )
+            raise OptionError(option, None, f"{names_of(wrong)}; {what_to_do}", problem=problem)
 
 
 def _offsets(

@@ -272,7 +272,8 @@ class SourceOptions:
         """
         for name in ENDING_OPTIONS:
             if name.lower() in self.given:
-                raise OptionError(name, "given", "leave it out: a stream has no end")
+                what_to_do = "leave it out, a stream has no end"
+                raise OptionError(name, None, what_to_do, problem="is for a batch only")
         if self.partitions is not None:
             self._check_assigned(self.partitions)
         if not self.group_id:
@@ -283,8 +284,8 @@ class SourceOptions:
         """What is of no use to a stream that names its partitions."""
         for name in _OF_MEMBERS:
             if name.lower() in self.given:
-                allowed = "nothing with assign: the query joins no group, and nothing is revoked"
-                raise OptionError(name, "given", allowed)
+                reason = "the query joins no group, and nothing is revoked"
+                raise OptionError(name, None, reason, problem="has no use with assign")
         if unknown := self.starting_offsets.named.keys() - set(partitions):
             name = next(n for n in _STARTING_OPTIONS if n.lower() in self.given)
             raise OptionError(name, names_of(unknown), "partitions that assign names")
@@ -299,10 +300,12 @@ class SourceOptions:
         """
         for name in CATCH_UP_OPTIONS:
             if name.lower() in self.given:
-                raise OptionError(name, "given", "leave it out: a batch catches up with nothing")
+                what_to_do = "leave it out, a batch catches up with nothing"
+                raise OptionError(name, None, what_to_do, problem="is for a stream only")
         for name in EVENT_TIME_OPTIONS:
             if name.lower() in self.given:
-                raise OptionError(name, "given", "leave it out: a batch is read as a whole")
+                what_to_do = "leave it out, a batch is read as a whole"
+                raise OptionError(name, None, what_to_do, problem="is for a stream only")
         if not self.given.intersection(name.lower() for name in _STARTING_OPTIONS):
             return replace(self, starting_offsets=StartingOffsets.EARLIEST)
         starts = self.starting_offsets
@@ -330,9 +333,8 @@ def _refuse(given: Mapping[str, str]) -> None:
         if name not in own and not name.startswith(_KAFKA):
             known = (*_OWN_OPTIONS, *_REFUSED_OPTIONS, *(_KAFKA + n for n in KNOWN_SETTINGS))
             # Redacted: a setting whose "kafka." was forgotten may well be a password.
-            raise OptionError(
-                name, REDACTED, f"no option of this name; the nearest is {nearest(name, known)}"
-            )
+            similar = f"the nearest is {nearest(name, known)}"
+            raise OptionError(name, REDACTED, similar, problem="is unknown")
 
 
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
@@ -347,7 +349,8 @@ def _subscription(
     if not named:
         raise OptionError("subscribe", None, one)
     if len(named) > 1:
-        raise OptionError(named[-1], given[named[-1].lower()], one)
+        value = given[named[-1].lower()]
+        raise OptionError(named[-1], value, f"{one}; given: {' and '.join(named)}")
     text = given[named[0].lower()]
     if named[0] == "subscribe":
         return parse_value("subscribe", text, _TOPICS), None, None

@@ -24,7 +24,7 @@ def _require_cryptography() -> None:
     except ImportError as error:
         raise LocalKafkaError(
             f"certificates are made with the package cryptography: {error}; "
-            "pip install 'pyspark-kafka-rebalance[pkcs12]'"
+            "pip install 'cryptography>=36'"
         ) from error
 
 

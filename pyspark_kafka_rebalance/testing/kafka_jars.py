@@ -172,7 +172,7 @@ def _ivy_jar() -> Path:
             return jar
     raise LocalKafkaError(
         "fetching Kafka's jars needs the Ivy that pyspark brings along; "
-        "install it: pip install 'pyspark-kafka-rebalance[spark]'"
+        "install it: pip install 'pyspark>=4.0,<4.4'"
     )
 
 

@@ -31,12 +31,17 @@ exec {java} "$@"
 """
 
 
-def java_home_for_spark(java: Java) -> Path:
-    """The home of this Java, or one whose ``bin/java`` stands in for it."""
+def has_spark_modules(java: Java) -> bool:
+    """Whether this Java has the module that Spark asks for."""
     modules = subprocess.run(
         [java.executable, "--list-modules"], capture_output=True, text=True, check=True
     ).stdout
-    if any(line.partition("@")[0] == _MODULE for line in modules.splitlines()):
+    return any(line.partition("@")[0] == _MODULE for line in modules.splitlines())
+
+
+def java_home_for_spark(java: Java) -> Path:
+    """The home of this Java, or one whose ``bin/java`` stands in for it."""
+    if has_spark_modules(java):
         return java.home
     real = str(java.home / "bin" / "java")
     home = cache_folder() / f"java-{hashlib.sha256(real.encode()).hexdigest()[:12]}"

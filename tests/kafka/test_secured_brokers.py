@@ -21,6 +21,7 @@ from pyspark_kafka_rebalance import (
     OffsetRange,
     RangeFetcher,
 )
+from pyspark_kafka_rebalance.doctor import command as doctor
 from pyspark_kafka_rebalance.fetch import connections
 from pyspark_kafka_rebalance.settings.client_settings import map_client_settings
 from pyspark_kafka_rebalance.status import command
@@ -323,3 +324,41 @@ def test_a_refused_login_of_the_command_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert "login by PLAIN" in line
     assert "wrong-secret" not in line
+
+
+def test_the_doctor_says_what_a_login_may_do(
+    kafka: SecuredKafka,
+    topic_name: str,
+    group_id: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "local_findings", lambda: ())
+    kafka.create_topic(topic_name)
+    # Where there is no permission at all for a name, everybody may do everything.
+    kafka.allow("User:other", "READ", "TOPIC", topic_name)
+    kafka.allow("User:other", "READ", "GROUP", group_id)
+    config = tmp_path / "client.properties"
+
+    def said() -> tuple[int, str]:
+        settings = kafka.login("SCRAM-SHA-512", "etl")
+        servers = settings.pop("bootstrap.servers")
+        config.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+        where = ["--bootstrap-servers", servers, "--command-config", str(config)]
+        code = doctor.main(["doctor", *where, "--topic", topic_name, "--group", group_id])
+        return code, capsys.readouterr().out
+
+    code, lines = said()
+    assert code == 1
+    assert "ok    brokers: " in lines
+    assert f"fail  topic {topic_name}: " in lines
+    assert "-> allow READ on the topic" in lines
+    assert f"fail  group {group_id}: " in lines
+    assert "-> allow READ on the group" in lines
+    kafka.allow("User:etl", "READ", "TOPIC", topic_name)
+    kafka.allow("User:etl", "READ", "GROUP", group_id)
+    code, lines = said()
+    assert code == 0, lines
+    assert f"ok    topic {topic_name}: 1 partition, READ is allowed" in lines
+    assert f"ok    group {group_id}: it is new" in lines

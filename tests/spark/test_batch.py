@@ -86,10 +86,12 @@ def test_offsets_by_partition(topic, read):
 
 def test_offsets_must_be_given_for_every_partition(topic, read):
     for option in ("startingOffsets", "endingOffsets"):
-        with pytest.raises(AnalysisException, match=f"'{option}'.*{topic}-1, {topic}-2 are miss"):
+        missing = f"'{option}' leaves out partitions: {topic}-1, {topic}-2;"
+        with pytest.raises(AnalysisException, match=missing):
             read(**{option: json.dumps({topic: {"0": 3}})})
         every = {"0": 0, "1": 0, "2": 0, "3": 0}
-        with pytest.raises(AnalysisException, match=f"'{option}'.*{topic}-3 do not exist"):
+        unknown = f"'{option}' names partitions that do not exist: {topic}-3;"
+        with pytest.raises(AnalysisException, match=unknown):
             read(**{option: json.dumps({topic: every})})
 
 

@@ -129,6 +129,27 @@ def test_a_submitted_job_is_stopped_amid_its_batches_and_submitted_again(
     assert [r["text"] for r in every if r["id"] is None] == ["no order"] * 2
 
 
+@pytest.mark.several_sparks
+@pytest.mark.newest_spark
+def test_the_quickstart_prints_its_rows():
+    """As README prints it, with no variable that names a Python."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["PYSPARK_SUBMIT_ARGS"] = "--conf spark.ui.enabled=false pyspark-shell"
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "quickstart.py")],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,  # a broker, a Spark and a query start, one after the other
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    assert sorted(re.findall(r"\|(order \d)\|", done.stdout)) == [f"order {n}" for n in range(10)]
+    assert re.search(r"orders +0 .* 5 ", done.stdout), "where it stands"
+    assert done.stdout.rstrip().endswith("stopped between two batches: True")
+
+
 class Totals:
     """Queries of totals_by_customer.py, in the test's own session."""
 

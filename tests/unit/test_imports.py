@@ -92,3 +92,15 @@ def test_spark_finds_the_package_from_any_folder(tmp_path: Path) -> None:
         [sys.executable, "-c", listed], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert "pyspark_kafka_rebalance" in found.stdout.split()
+
+
+def test_the_doctor_runs_where_what_it_looks_for_is_missing() -> None:
+    run(
+        """
+        import sys
+        from pyspark_kafka_rebalance.doctor.command import main
+        assert main([]) == 0
+        heavy = {name.partition(".")[0] for name in sys.modules} & {"kafka", "pyarrow", "pyspark"}
+        assert not heavy, heavy
+        """
+    )

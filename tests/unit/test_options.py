@@ -300,6 +300,17 @@ def test_a_bad_option_is_named(culprit: str, changes: dict[str, str | None]) -> 
     assert pickle.loads(pickle.dumps(raised.value)).option == culprit
 
 
+def test_an_option_that_has_no_use_here_is_not_said_to_have_a_wrong_value() -> None:
+    with pytest.raises(OptionError) as raised:
+        parse(endingOffsets="latest")
+    said = "option 'endingOffsets' is for a batch only: leave it out, a stream has no end"
+    assert str(raised.value) == said
+    assert str(pickle.loads(pickle.dumps(raised.value))) == said
+    with pytest.raises(OptionError) as raised:
+        parse(topics="orders")
+    assert str(raised.value) == "option 'topics' is unknown: the nearest is topic"
+
+
 # Of a batch, for which no group needs to be named.
 BAD_BATCH: list[tuple[str, dict[str, str | None]]] = [
     ("startingOffsets", {"startingOffsets": "latest"}),

@@ -1,0 +1,8 @@
+"""``python -m pyspark_kafka_rebalance``: what is installed and what can be run; ``doctor``."""
+
+import sys
+
+from .doctor.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What the brokers answer: who they are, whether they are reached, what is allowed."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+
+from ..errors import AuthenticationError
+from ..transport.secured_clients import admin_client
+from .facts import BrokerFacts, GroupFacts, TopicFacts
+
+_CONSUMER_GROUP_HEARTBEAT = 68
+
+_CONNECT_S = 5.0
+_COORDINATOR_S = 10.0
+
+
+class BrokerProbe:
+    """Asks the brokers, over one connection.
+
+    Parameters
+    ----------
+    servers : str
+        The bootstrap servers, as they were given.
+    admin : KafkaAdminClient
+        Connected to them.
+    """
+
+    def __init__(self, servers: str, admin: KafkaAdminClient) -> None:
+        self._servers = servers
+        self._admin = admin
+
+    def brokers(self) -> BrokerFacts:
+        """Ask who they are, and connect to each."""
+        try:
+            brokers = self._admin.describe_cluster()["brokers"]
+            addresses = {(b["host"], b["port"]): b["broker_id"] for b in brokers}
+            with ThreadPoolExecutor(max_workers=16) as threads:
+                met = dict(zip(addresses, threads.map(_connect, addresses), strict=True))
+            reached = [address for address, failure in met.items() if not failure]
+            offered = (
+                self._admin.get_broker_version_data(addresses[reached[0]]) if reached else None
+            )
+        except kafka_errors.KafkaError as error:
+            return BrokerFacts(self._servers, error=_said(error))
+        return BrokerFacts(
+            self._servers,
+            version=tuple(offered.broker_version) if offered else (),
+            has_consumer_protocol=offered is not None
+            and _CONSUMER_GROUP_HEARTBEAT in offered.api_versions,
+            reachable=tuple(map(_named, reached)),
+            unreachable={_named(address): why for address, why in met.items() if why},
+        )
+
+    def topic(self, name: str) -> TopicFacts:
+        """Ask for a topic, which is not created by that."""
+        try:
+            [topic] = self._admin.describe_topics([name])
+        except kafka_errors.KafkaError as error:
+            return TopicFacts(name, error=_said(error))
+        if topic["error_code"]:
+            return TopicFacts(name, error=kafka_errors.for_code(topic["error_code"]).__name__)
+        return TopicFacts(name, partitions=len(topic["partitions"]), may_read=_may_read(topic))
+
+    def group(self, group_id: str) -> GroupFacts:
+        """Ask for a group, of either protocol."""
+        try:
+            group = self._describe_group(group_id)
+        except kafka_errors.KafkaError as error:
+            return GroupFacts(group_id, error=_said(error))
+        state = group["group_state"]
+        if group["error"] and state != "Dead":
+            return GroupFacts(group_id, error=group["error"])
+        return GroupFacts(
+            group_id,
+            state=state,
+            members=len(group["members"]),
+            may_read=_may_read(group),
+        )
+
+    def _describe_group(self, group_id: str) -> Any:
+        """Ask until the coordinator is there: a cluster's first group has to wait for its topic."""
+        deadline = time.monotonic() + _COORDINATOR_S
+        while True:
+            try:
+                return self._admin.describe_groups([group_id])[group_id]
+            except kafka_errors.CoordinatorNotAvailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+
+@contextmanager
+def connected(
+    servers: str, client_config: Mapping[str, Any]
+) -> Iterator[BrokerProbe | BrokerFacts]:
+    """Connect; what is yielded instead of a probe says why that failed."""
+    try:
+        admin = admin_client(client_config)
+    except (AuthenticationError, kafka_errors.KafkaError, OSError) as error:
+        yield BrokerFacts(servers, error=_said(error))
+        return
+    try:
+        yield BrokerProbe(servers, admin)
+    finally:
+        admin.close()
+
+
+def _connect(address: tuple[str, int]) -> str:
+    try:
+        socket.create_connection(address, timeout=_CONNECT_S).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _may_read(described: Mapping[str, Any]) -> bool | None:
+    allowed = described.get("authorized_operations")
+    return None if allowed is None else "READ" in allowed
+
+
+def _named(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def _said(error: Exception) -> str:
+    text = str(error)
+    name = type(error).__name__
+    return text if name in text else f"{name}: {text}"

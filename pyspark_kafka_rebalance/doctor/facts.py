@@ -1,0 +1,116 @@
+"""What was found, for ``judgement``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    """A Python and what of ours it has.
+
+    Attributes
+    ----------
+    command : str
+        How it is started.
+    executable : str
+        What it says of itself; empty when it does not run.
+    prefix : str
+        The environment that it belongs to.
+    version : tuple of int
+        Three numbers.
+    versions : Mapping[str, str or None]
+        Of ``kafka``, ``pyarrow``, ``pyspark`` and this package, by their import names.
+    package_file, pyspark_file : str
+        Where they were imported from; empty when they were not.
+    decoder : bool
+        Whether the compiled decoder can be imported.
+    listed, sources : frozenset of str
+        The ``pyspark_*`` modules that Spark finds, and those of them that have a data source.
+    errors : Mapping[str, str]
+        Why something could not be imported, by its name; ``start`` when Python did not run.
+    """
+
+    command: str
+    executable: str = ""
+    prefix: str = ""
+    version: tuple[int, ...] = ()
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    package_file: str = ""
+    pyspark_file: str = ""
+    decoder: bool = False
+    listed: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JavaFacts:
+    """The Java that Spark's scripts would start: that of JAVA_HOME, else the one on the PATH.
+
+    Attributes
+    ----------
+    java_home : str
+        The variable; empty when it is not set.
+    executable : str
+        What would be started; empty when the PATH has none either.
+    version : int or None
+        What it says of itself; None when it does not run.
+    has_modules : bool
+        Whether it has what Spark asks it for at every start.
+    """
+
+    java_home: str
+    executable: str
+    version: int | None
+    has_modules: bool
+
+
+@dataclass(frozen=True)
+class BrokerFacts:
+    """The brokers.
+
+    Attributes
+    ----------
+    servers : str
+        The bootstrap servers, as they were given.
+    error : str
+        Why none answered; empty when one did.
+    version : tuple of int
+        The release of Kafka, as far as the requests tell that a broker offers; empty when unknown.
+    has_consumer_protocol : bool
+        Whether groups of KIP-848 are offered.
+    reachable : tuple of str
+        The advertised addresses that took a connection.
+    unreachable : Mapping[str, str]
+        The others, and why.
+    """
+
+    servers: str
+    error: str = ""
+    version: tuple[int, ...] = ()
+    has_consumer_protocol: bool = False
+    reachable: tuple[str, ...] = ()
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """A topic; ``may_read`` is None where the broker does not say."""
+
+    name: str
+    error: str = ""
+    partitions: int = 0
+    may_read: bool | None = None
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """A group; ``may_read`` is None where the broker does not say, as of a group that is new."""
+
+    group_id: str
+    error: str = ""
+    state: str = ""
+    members: int = 0
+    may_read: bool | None = None

@@ -1,0 +1,35 @@
+"""What ``python -m pyspark_kafka_rebalance`` alone prints: the release, and what can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from .. import __version__
+from .judgement import NAME
+
+#: What can be run by ``python -m``, below the package, and what for.
+COMMANDS = {
+    "doctor": "check Python, Java, Spark and brokers, and say what to do",
+    "producer offsets": "list, set and reset the restart points of a producer group",
+    "source.positions": "show where the queries of a checkpoint stand",
+    "source.compiled_pyspark": "compile PySpark once, so that queries start sooner",
+    "demo": "watch three queries share a group (extra demo)",
+    "demo.catch_up": "watch a query catch up after a kill (extra demo)",
+    "demo.producers": "watch instances share a database's tables (extras demo, postgresql)",
+    "testing.verifiable_consumer": "a consumer for Kafka's system tests",
+    "testing.spark_java": "print a JAVA_HOME with which Spark starts",
+}
+
+
+def overview() -> Iterator[str]:
+    """The lines to print; imports neither Spark nor kafka."""
+    package = Path(__file__).parents[1]
+    compiled = PathFinder.find_spec("_record_batch", [str(package / "fetch")]) is not None
+    yield f"pyspark-kafka-rebalance {__version__} in {package}"
+    yield f"compiled decoder: {'there' if compiled else 'missing, see doctor'}"
+    yield ""
+    for command, what in COMMANDS.items():
+        joined = f"{NAME} {command}" if command == "doctor" else f"{NAME}.{command}"
+        yield f"  python -m {joined:<52} {what}"
