@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import OptionError
-from .command_config import parse_properties
 from .facts import BrokerFacts, PythonFacts
 from .findings import Finding, Level, fail, total
 from .judgement import (
@@ -132,13 +131,14 @@ def _of_spark_pythons(driver: PythonFacts, paths: Sequence[Path]) -> Iterator[Fi
 
 def _of_brokers(given: argparse.Namespace) -> Iterator[Finding]:
     from ..settings.client_settings import map_client_settings
+    from ..settings.properties_file import decode_properties
     from .broker_probe import connected
 
     servers = given.bootstrap_servers
     settings = {"request.timeout.ms": _BROKER_PATIENCE_MS}
     try:
         if given.command_config:
-            settings |= parse_properties(given.command_config.read_text("utf-8"))
+            settings |= decode_properties(given.command_config.read_bytes(), "--command-config")
         settings["bootstrap.servers"] = servers
         client_config = map_client_settings(settings).client
     except (OSError, OptionError) as error:

@@ -12,6 +12,7 @@ from .judgement import NAME
 #: What can be run by ``python -m``, below the package, and what for.
 COMMANDS = {
     "doctor": "check Python, Java, Spark and brokers, and say what to do",
+    "status": "show a consumer group: who holds what, lag, revokes, gaps",
     "producer offsets": "list, set and reset the restart points of a producer group",
     "source.positions": "show where the queries of a checkpoint stand",
     "source.compiled_pyspark": "compile PySpark once, so that queries start sooner",

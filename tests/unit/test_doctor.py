@@ -19,7 +19,6 @@ from kafka.errors import CoordinatorNotAvailableError, KafkaTimeoutError
 from pyspark_kafka_rebalance import __version__
 from pyspark_kafka_rebalance.doctor import broker_probe, command
 from pyspark_kafka_rebalance.doctor.broker_probe import BrokerProbe
-from pyspark_kafka_rebalance.doctor.command_config import parse_properties
 from pyspark_kafka_rebalance.doctor.facts import (
     BrokerFacts,
     GroupFacts,
@@ -280,28 +279,6 @@ def test_the_coordinator_of_a_cluster_s_first_group_is_waited_for() -> None:
     admin = FakeAdmin()
     assert BrokerProbe("b:9092", admin).group("g") == GroupFacts("g", state="Dead")
     assert admin.asked == 2
-
-
-def test_java_s_properties() -> None:
-    text = r"""
-        # a comment
-        ! another
-        security.protocol=SASL_SSL
-        sasl.mechanism : PLAIN
-        ssl.truststore.type PEM
-        sasl.jaas.config=org.apache.Login required username="a" \
-            password="b=c:d#e";
-        a\ b=\tc\\
-        empty=
-    """
-    assert parse_properties(text) == {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "ssl.truststore.type": "PEM",
-        "sasl.jaas.config": 'org.apache.Login required username="a" password="b=c:d#e";',
-        "a b": "\tc\\",
-        "empty": "",
-    }
 
 
 def test_which_python_spark_starts() -> None:
