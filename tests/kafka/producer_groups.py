@@ -94,13 +94,11 @@ def read_committed(cluster: LocalKafka, topic: str, wait_s: float = 30.0) -> lis
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
         found: list[bytes] = []
-        quiet = 0
-        while quiet < 3:
+        deadline = time.monotonic() + PATIENCE_S
+        while any(consumer.position(p) < ends[p] for p in parts):
+            assert time.monotonic() < deadline, "not read to the end"
             polled = consumer.poll(timeout_ms=200)
             found.extend(record.value for records in polled.values() for record in records)
-            quiet = 0 if polled else quiet + 1
-            if all(consumer.position(p) >= ends[p] for p in parts):
-                break
         return found
     finally:
         consumer.close()
