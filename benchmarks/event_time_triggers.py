@@ -16,7 +16,6 @@ from statistics import median
 from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_kafka_rebalance.source.group.log_ends import END_OFFSETS_MAX_AGE_S
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -32,6 +31,10 @@ _FORMS: dict[str, dict[str, str]] = {
 }
 _EACH = 2  # records of each partition in a trigger
 _FIRST = 2  # triggers that are not counted: the first costs more questions
+
+#: Spark works for at least so long between two triggers. Commits are sent meanwhile, and what is
+#: asked for ahead is answered: no form pays for what another one has left.
+_WORK_S = 0.15
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,13 @@ def measure(partitions: int, triggers: int) -> dict[str, Took]:
             reader = KafkaDeferredStreamReader(SourceOptions.parse(given, default_readers=2))
             readers.callback(reader.stop)
             running[form] = _triggers(reader, partitions * _EACH)
+        forms = list(running)
         for number in range(_FIRST + triggers):
-            for form, trigger in running.items():
-                if number < _FIRST:
-                    next(trigger)
-                else:
-                    took[form].append(next(trigger))
+            for form in forms:
+                found = next(running[form])
+                if number >= _FIRST:
+                    took[form].append(found)
+            forms.append(forms.pop(0))  # none always follows the same one
     without = took["without"]
     return {form: _medians(found, without) for form, found in took.items()}
 
@@ -106,16 +110,19 @@ def _fill(servers: str, partitions: int, records: int) -> None:
 
 def _triggers(reader: KafkaDeferredStreamReader, limit: int) -> Iterator[tuple[float, float]]:
     """Of one trigger after the other, ms and the processor's."""
-    start = reader.initialOffset()
+    start, has_read = reader.initialOffset(), False
     while True:
-        time.sleep(END_OFFSETS_MAX_AGE_S)  # or nothing would be asked of the broker
+        time.sleep(_WORK_S)
         began, began_cpu = time.perf_counter(), time.process_time()
         end = reader.latestOffset(start, ReadMaxRows(limit))
         tasks = reader.partitions(start, end)
         reader.commit(end)
         took = time.perf_counter() - began, time.process_time() - began_cpu
         planned = sum(len(one.range) for task in tasks for one in task.value.ranges)
+        start = end
+        if not planned and not has_read:
+            continue  # its members join
         if not limit // 2 <= planned <= limit:
             raise RuntimeError(f"{planned} records of {limit} were planned")
-        start = end
+        has_read = True
         yield took[0] * 1_000, took[1] * 1_000
