@@ -893,10 +893,46 @@ static PyObject *module_crc32c_portable(PyObject *Py_UNUSED(module), PyObject *a
     return PyLong_FromUnsignedLong(crc);
 }
 
+/* The collector follows whatever may be in a cycle, a named tuple for good. Some hundred records are
+ * alive at any time and are gone with the next poll: those that it meets are counted among what lives
+ * for long, and bring the next full collection of the process nearer, which stops every thread.
+ *
+ * An empty list holds nothing. Should an application put the record itself into it, reference
+ * counting will not free the two: that is the price. */
+
+PyDoc_STRVAR(untrack_doc,
+             "untrack(record, /)\n--\n\n"
+             "Leave a tuple of plain values, with its empty lists, to reference counting alone. One "
+             "that holds anything else that may be in a cycle stays as it is.");
+
+static PyObject *module_untrack(PyObject *Py_UNUSED(module), PyObject *record) {
+    if (!PyTuple_Check(record)) {
+        PyErr_SetString(PyExc_TypeError, "untrack() takes a tuple");
+        return NULL;
+    }
+    Py_ssize_t size = PyTuple_Size(record);
+    for (Py_ssize_t at = 0; at < size; at++) {
+        PyObject *item = PyTuple_GetItem(record, at);
+        if (item == NULL)
+            return NULL;
+        if (!PyType_IS_GC(Py_TYPE(item)) || (PyList_CheckExact(item) && PyList_Size(item) == 0))
+            continue;
+        Py_RETURN_NONE;
+    }
+    for (Py_ssize_t at = 0; at < size; at++) {
+        PyObject *item = PyTuple_GetItem(record, at);
+        if (PyList_CheckExact(item))
+            PyObject_GC_UnTrack(item);
+    }
+    PyObject_GC_UnTrack(record);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef module_methods[] = {
     {"skim", module_skim, METH_VARARGS, skim_doc},
     {"crc32c", module_crc32c, METH_VARARGS, crc32c_doc},
     {"crc32c_portable", module_crc32c_portable, METH_VARARGS, crc32c_portable_doc},
+    {"untrack", module_untrack, METH_O, untrack_doc},
     {NULL, NULL, 0, NULL},
 };
 

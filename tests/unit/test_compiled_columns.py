@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections import namedtuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -171,3 +173,29 @@ def test_bounds_outside_the_buffer_are_refused(first: int, limit: int) -> None:
         columns.append_records(b"12345678", first, limit, 1, 0, 0, False, 0, 9)
     with pytest.raises(ValueError, match="out of range"):
         columns.extend(b"12345678", 99, 0, 9, True, False, 1, 1)
+
+
+Fields = namedtuple("Fields", ["key", "value", "headers"])
+
+
+@pytest.mark.parametrize(
+    ("record", "followed"),
+    [
+        (Fields(None, b"v", []), False),
+        (Fields("k", 1, 2.5), False),
+        (Fields(None, b"v", [("h", b"1")]), True),
+        (Fields(None, {}, []), True),
+        (Fields([[]], b"v", []), True),
+    ],
+)
+def test_what_may_be_in_a_cycle_stays_the_collectors(record: Any, followed: bool) -> None:
+    compiled.untrack(record)
+    compiled.untrack(record)
+    assert gc.is_tracked(record) == followed
+    if isinstance(record.headers, list):
+        assert gc.is_tracked(record.headers) == followed
+
+
+def test_only_tuples_are_left_to_reference_counting() -> None:
+    with pytest.raises(TypeError, match="takes a tuple"):
+        compiled.untrack([])

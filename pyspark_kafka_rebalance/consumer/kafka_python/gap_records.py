@@ -42,6 +42,8 @@ class GapRecords(ReadableRecords):
         topic, partition = tp
         epoch, kind = self.leader_epoch, batch.timestamp_type
         as_it_is = key_deserializer is None and value_deserializer is None
+        assert compiled is not None
+        untrack = compiled.untrack
         for raw_key, raw_value, offset, timestamp_us in rows:
             key, value = raw_key, raw_value
             if not as_it_is:
@@ -54,7 +56,7 @@ class GapRecords(ReadableRecords):
                     ) from error
             self.records_read += 1
             self.next_fetch_offset = offset + 1
-            yield ConsumerRecord(
+            record = ConsumerRecord(
                 topic,
                 partition,
                 epoch,
@@ -69,6 +71,8 @@ class GapRecords(ReadableRecords):
                 -1 if raw_value is None else len(raw_value),
                 -1,
             )
+            untrack(record)  # some hundred are alive at any time, and none is in a cycle
+            yield record
 
     def _rows_of(self, batch: Any) -> Iterator[tuple[Any, Any, int, int]] | None:
         """Key, value, offset and timestamp in microseconds; None: not for the compiled decoder."""
