@@ -394,16 +394,20 @@ class _CommitOffsets(TxnOffsetCommitHandler):  # type: ignore[misc]
             for topic in response.topics
             for partition in topic.partitions
         }
-        if not errors.intersection(_AFTER_JOIN):
+        if errors.intersection(_AFTER_JOIN):
+            self.reenqueue()
+        else:
             super().handle_response(response)
-            return
+
+    def reenqueue(self) -> None:
+        """Send it again as whoever the member is now, whatever it was refused for; or give up."""
         member = self._membership()
         if member is None:
             self.abortable_error(_out_of_the_group())
             return
         self.group_metadata = member
         self.request = self._build_request()
-        self.reenqueue()
+        super().reenqueue()
 
 
 def _out_of_the_group() -> Exception:
