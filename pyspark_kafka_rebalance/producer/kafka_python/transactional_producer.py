@@ -46,6 +46,7 @@ from kafka.producer.transaction_manager import (
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from ...transport.kafka_python_version import require_names
+from .record_appender import RecordAppender
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class TransactionalProducer:
         if "retry_backoff_ms" not in config:
             self._retry_soon()
         #: KafkaProducer's; its futures are those of the records.
-        self.send = self._producer.send
+        self.send = RecordAppender(self._producer).send
 
     @classmethod
     def connected(cls, config: Mapping[str, Any], membership: Membership) -> TransactionalProducer:
