@@ -24,6 +24,9 @@ Invariants:
  6. What is gone and comes back is owned again in a turn that tells both, or after one that has told
     that it is gone: the application would go on from where it was.
  7. An answer about a restart point that a loss or a release has overtaken changes nothing.
+ 8. The restart point of what the transaction touches is not read before it has ended. What was lost
+    and is assigned to the same member again may have a commit on its way that the group, to which
+    the member was never gone, still accepts: read before that, the restart point would be old.
 
 One thread at a time calls the methods: the owner has a lock.
 """
@@ -168,7 +171,12 @@ class SourceOwnership:
 
     def reading(self) -> dict[int, int]:
         """Those whose restart point is to be read, with the number to answer with."""
-        return {p: held.number for p, held in self._held.items() if held.phase is Phase.READING}
+        touched = self._touched or _NONE
+        return {
+            p: held.number
+            for p, held in self._held.items()
+            if held.phase is Phase.READING and p not in touched
+        }
 
     def ready(self) -> frozenset[int]:
         """Those that a turn would tell of."""
@@ -198,9 +206,11 @@ class SourceOwnership:
 
     def asked_back(self, partitions: Collection[int]) -> None:
         """These, and no others, are what the group wants back now; after ``released``."""
+        touched = self._touched or _NONE
         for p, held in self._held.items():
             held.asked_back = p in partitions
-            if held.asked_back and held.phase in (Phase.READING, Phase.READY):
+            untold = held.phase in (Phase.READING, Phase.READY)
+            if held.asked_back and untold and p not in touched:
                 held.phase = Phase.GIVEN_UP  # the application was never told
             elif not held.asked_back and held.phase is Phase.GIVEN_UP:
                 self._begin_reading(p)  # the request is taken back

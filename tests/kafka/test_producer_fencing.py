@@ -361,6 +361,48 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
     assert assert_each_row_once_and_in_order(quorum, rows) == dict.fromkeys(range(COUNT), 1)
 
 
+@pytest.mark.parametrize("protocol", ["consumer"])  # there a member may never be gone to the group
+def test_a_commit_under_way_of_what_is_lost_and_assigned_to_the_same_member_again(
+    quorum: LocalKafka, rows: str, producers: MakeProducer, network: FlakyNetwork
+) -> None:
+    """Its restart point was read before the group accepted the commit: rows came twice."""
+    group = producers(session_timeout_ms=6_000)  # the group's is longer
+    with FlakyNetwork() as heartbeats:
+        group._options.producer["proxy_url"] = network.url
+        group._options.member["proxy_url"] = heartbeats.url
+        group.subscribe()
+        row = group.send(rows, b"0:0", partition=0, source_partition=0)
+        row.get(timeout=PATIENCE_S)
+        stopped = network.stop_at(ProduceRequest)  # of the restart point; all else waits behind it
+        outcome: list[Any] = []
+
+        def commit() -> None:
+            try:
+                outcome.append(group.commit_transaction("1"))
+            except TransactionAbortedError as error:
+                outcome.append(error)
+
+        committing = threading.Thread(target=commit)
+        committing.start()
+        assert stopped.wait(PATIENCE_S)
+        heartbeats.stall()
+        ownership = group._membership.ownership
+        with group._membership.changed:
+            assert group._membership.changed.wait_for(lambda: not ownership.restart_points, 60)
+            heartbeats.mend()
+            # Of the three that are assigned again these two are read, in one round with the third.
+            assert group._membership.changed.wait_for(lambda: ownership.ready() >= {1, 2}, 60)
+        network.mend()
+        committing.join(PATIENCE_S)
+        assert len(outcome) == 1
+        poll_until(owns(group, 0, 1, 2), group)
+        n = int(group.restart_points[0] or 0)
+        group.send(rows, b"0:%d" % n, partition=0, source_partition=0)
+        group.commit_transaction(str(n + 1))
+        assert assert_each_row_once_and_in_order(quorum, rows) == {0: n + 1}
+        group.close(timeout_ms=3_000)
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_commit_whose_outcome_is_not_known(
     quorum: LocalKafka,

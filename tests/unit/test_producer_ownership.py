@@ -134,6 +134,40 @@ def test_an_answer_that_a_loss_has_overtaken_changes_nothing() -> None:
     assert ownership.reading().keys() == {0}
 
 
+def test_lost_during_its_commit_and_assigned_again_it_is_read_after_the_commit() -> None:
+    ownership = owning(0, 1)
+    ownership.touch([0])
+    assert ownership.begin_commit()
+    ownership.lost([0], "no successful heartbeat")
+    ownership.assigned([0])
+    assert not ownership.reading()  # the group may accept the commit yet: it was never gone there
+    ownership.committed({0: "after the commit"})
+    assert list(ownership.reading()) == [0]
+
+
+def test_lost_during_its_commit_and_assigned_again_it_is_given_back_after_the_commit() -> None:
+    ownership = owning(0)
+    ownership.touch([0])
+    assert ownership.begin_commit()
+    ownership.lost([0], "no successful heartbeat")
+    ownership.assigned([0])
+    ownership.asked_back([0])
+    assert ownership.hold([0]) == {0}
+    ownership.committed({0: "after the commit"})
+    ownership.asked_back([0])
+    assert not ownership.hold([0])
+
+
+def test_lost_and_assigned_again_it_is_read_after_the_abort() -> None:
+    ownership = owning(0)
+    ownership.touch([0])
+    ownership.lost([0], "fenced")
+    ownership.assigned([0])
+    assert not ownership.reading()
+    ownership.aborted()
+    assert list(ownership.reading()) == [0]
+
+
 def test_lost_and_assigned_again_is_told_one_after_the_other() -> None:
     ownership = owning(0)
     ownership.lost([0], "fenced")

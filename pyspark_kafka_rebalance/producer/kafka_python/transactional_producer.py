@@ -47,6 +47,7 @@ from kafka.producer.transaction_manager import (
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from ...transport.kafka_python_version import require_names
+from .record_appender import RecordAppender
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class TransactionalProducer:
         if "retry_backoff_ms" not in config:
             self._retry_soon()
         #: KafkaProducer's; its futures are those of the records.
-        self.send = self._producer.send
+        self.send = RecordAppender(self._producer).send
 
     @classmethod
     def connected(cls, config: Mapping[str, Any], membership: Membership) -> TransactionalProducer:
@@ -416,16 +417,20 @@ class _CommitOffsets(TxnOffsetCommitHandler):  # type: ignore[misc]
             for topic in response.topics
             for partition in topic.partitions
         }
-        if not errors.intersection(_AFTER_JOIN):
+        if errors.intersection(_AFTER_JOIN):
+            self.reenqueue()
+        else:
             super().handle_response(response)
-            return
+
+    def reenqueue(self) -> None:
+        """Send it again as whoever the member is now, whatever it was refused for; or give up."""
         member = self._membership()
         if member is None:
             self.abortable_error(_out_of_the_group())
             return
         self.group_metadata = member
         self.request = self._build_request()
-        self.reenqueue()
+        super().reenqueue()
 
 
 def _out_of_the_group() -> Exception:
