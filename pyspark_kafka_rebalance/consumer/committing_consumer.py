@@ -1,7 +1,8 @@
 """CommittingConsumer: what an application says of records that it has processed.
 
-Commits in the background and commits by hand go one way, in one order (``offset_commits.py``); what polls
-handed out is in ``hand_outs.py``. Where polls go on from another offset, lower ones may follow.
+Commits in the background and commits by hand go one way, in one order (``offset_commits.py``);
+what polls handed out is in ``hand_outs.py``. Where polls go on from another offset, lower ones may
+follow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transactions: what an application sends, and the end of it.
 
-One thread at a time sends and commits; the pump aborts what is doomed when nobody does. ``lock`` is
-theirs, and is taken before that of the membership.
+One thread at a time sends and commits; when nobody does, the thread of the take-overs aborts what
+is doomed. ``lock`` is theirs, and is taken before that of the membership.
 
 A transaction that is aborted against the application's will is told once to whoever has sent in it,
 by its next call: what it has sent since the last commit is gone, and it must go back to its restart
@@ -261,7 +261,7 @@ class Transactions:
                 self._abort(_BY_THE_APPLICATION)
 
     def abort_doomed(self) -> None:
-        """Abort the open transaction if it is doomed and nobody is at it; for the pump."""
+        """Abort the open transaction if it is doomed and nobody is at it; for take-overs."""
         if not self.lock.acquire(blocking=False):
             return
         try:
