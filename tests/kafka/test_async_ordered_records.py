@@ -180,6 +180,9 @@ async def test_a_cancelled_iteration_that_brought_nothing_keeps_no_other_poll(
         assert not (await ordered.poll_arrow(100)).records.num_rows
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(ordered.poll_arrow(10_000), 0.1)
+        cancelled = consumer._thread.polling
+        assert cancelled is not None
+        await asyncio.wait([cancelled])  # or it would still bring what is produced now
         kafka.produce(topic_name, [b"1"])
         assert (await anext(ordered)).value == b"1"
 

@@ -215,3 +215,11 @@ def test_every_module_that_the_architecture_names_is_there() -> None:
     named = re.findall(r"`([a-z_]+/[a-z_/]*[a-z_]+\.(?:py|c))`", table)
     assert len(named) > 20
     assert [name for name in named if not (PACKAGE / name).exists()] == []
+
+
+def test_tests_that_are_in_no_package_have_names_of_their_own() -> None:
+    """Pytest imports them by these: of two with one name, the second is not run."""
+    tests = PACKAGE.parent / "tests"
+    names = [file.name for folder in ("unit", "kafka") for file in (tests / folder).glob("*.py")]
+    assert len(names) > 100
+    assert {name for name in names if names.count(name) > 1} <= {"conftest.py"}
