@@ -126,8 +126,8 @@ def test_what_is_supported_is_what_the_installation_asks_for() -> None:
 def test_a_missing_decoder() -> None:
     facts = replace(DRIVER, decoder=False)
     assert "a C compiler" in of_driver(facts)["compiled decoder"].advice
-    in_checkout = replace(facts, package_file=f"/work/checkout/{NAME}/__init__.py")
-    found = of_driver(in_checkout, folder="/work/checkout")["compiled decoder"]
+    in_checkout = replace(facts, package_file=f"/home/me/checkout/{NAME}/__init__.py")
+    found = of_driver(in_checkout, folder="/home/me/checkout")["compiled decoder"]
     assert found.level is Level.WARN
     assert "run from another folder" in found.advice
     found = of_driver(DRIVER, choice="python")["compiled decoder"]
