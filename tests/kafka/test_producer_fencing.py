@@ -210,6 +210,21 @@ def overdue(group: ProducerGroup) -> None:
         ownership._standing = replace(ownership._standing, deadlines=deadlines)
 
 
+def commit_on_a_thread(group: ProducerGroup) -> tuple[threading.Thread, list[Any]]:
+    """Begin to commit; the list has what came of it: None, or the error that it was aborted."""
+    outcome: list[Any] = []
+
+    def commit() -> None:
+        try:
+            outcome.append(group.commit_transaction("1"))
+        except TransactionAbortedError as error:
+            outcome.append(error)
+
+    committing = threading.Thread(target=commit)
+    committing.start()
+    return committing, outcome
+
+
 def no_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a new owner may not look at transactions."""
     monkeypatch.setattr(OtherTransactions, "touched_by", lambda *_: frozenset())
@@ -333,16 +348,7 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
     second.subscribe(timeout_ms=0)
     poll_until(lambda: bool(first.to_be_revoked), first, second)
     stopped = network.stop_at(ProduceRequest)  # of the restart points; all else waits behind it
-    outcome: list[Any] = []
-
-    def commit() -> None:
-        try:
-            outcome.append(first.commit_transaction("1"))
-        except TransactionAbortedError as error:
-            outcome.append(error)
-
-    committing = threading.Thread(target=commit)
-    committing.start()
+    committing, outcome = commit_on_a_thread(first)
     assert stopped.wait(PATIENCE_S)
     overdue(first)
     poll_until(lambda: bool(second.restart_points), second)
@@ -374,16 +380,7 @@ def test_a_commit_under_way_of_what_is_lost_and_assigned_to_the_same_member_agai
         row = group.send(rows, b"0:0", partition=0, source_partition=0)
         row.get(timeout=PATIENCE_S)
         stopped = network.stop_at(ProduceRequest)  # of the restart point; all else waits behind it
-        outcome: list[Any] = []
-
-        def commit() -> None:
-            try:
-                outcome.append(group.commit_transaction("1"))
-            except TransactionAbortedError as error:
-                outcome.append(error)
-
-        committing = threading.Thread(target=commit)
-        committing.start()
+        committing, outcome = commit_on_a_thread(group)
         assert stopped.wait(PATIENCE_S)
         heartbeats.stall()
         ownership = group._membership.ownership
