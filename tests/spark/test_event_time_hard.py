@@ -416,7 +416,7 @@ def test_live_rows_beside_gaps_are_in_order_and_so_is_a_topic_that_is_created_an
         """How often of the topic that is created anew."""
         events = [
             rows.filter(pc.and_(pc.equal(rows["event"], event), pc.equal(rows["topic"], anew)))
-            for rows in list(reading.query.batches.values())  # there will be more meanwhile
+            for rows in reading.query.batches.values()
             if rows.num_rows
         ]
         return pa.concat_tables(events).num_rows
