@@ -12,6 +12,7 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
+from ..consumer.group_description import describe_group
 from ..errors import AuthenticationError
 from ..transport.secured_clients import admin_client
 from .facts import BrokerFacts, GroupFacts, TopicFacts
@@ -73,10 +74,13 @@ class BrokerProbe:
         """Ask for a group, of either protocol."""
         try:
             group = self._describe_group(group_id)
+            if group["group_state"] == "Dead":  # that of KIP-848 is none to this request
+                described = describe_group(self._admin, group_id)
+                return GroupFacts(group_id, state=described.state, members=len(described.members))
         except kafka_errors.KafkaError as error:
             return GroupFacts(group_id, error=_said(error))
         state = group["group_state"]
-        if group["error"] and state != "Dead":
+        if group["error"]:
             return GroupFacts(group_id, error=group["error"])
         return GroupFacts(
             group_id,

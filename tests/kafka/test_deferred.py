@@ -38,6 +38,7 @@ from pyspark_kafka_rebalance import (
     RecordDeserializationError,
 )
 from pyspark_kafka_rebalance.consumer.kafka_python.questions import offers_consumer_protocol
+from pyspark_kafka_rebalance.doctor.broker_probe import BrokerProbe, connected
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 only_classic = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
@@ -78,6 +79,18 @@ def test_a_first_subscription_waits_for_no_backoff(
         member.subscribe(pattern=f"^{topic_name}$")
     poll_until(owns(member, 2), member)
     assert topic_name in member.existing_topics(PATIENCE_S * 1000)
+
+
+def test_the_doctor_knows_a_group_of_either_protocol(kafka, topic_name, group_id, consumers):
+    """One of the consumer protocol was new to it."""
+    kafka.create_topic(topic_name)
+    member = consumers(topic_name)
+    poll_until(owns(member, 1), member)
+    servers = kafka.bootstrap_servers
+    with connected(servers, {"bootstrap_servers": servers.split(",")}) as probe:
+        assert isinstance(probe, BrokerProbe)
+        facts = probe.group(group_id)
+    assert (facts.state, facts.members, facts.error) == ("Stable", 1, "")
 
 
 @only_classic

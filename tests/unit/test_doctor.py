@@ -17,6 +17,7 @@ import pytest
 from kafka.errors import CoordinatorNotAvailableError, KafkaTimeoutError
 
 from pyspark_kafka_rebalance import __version__
+from pyspark_kafka_rebalance.consumer.group_description import GroupDescription
 from pyspark_kafka_rebalance.doctor import broker_probe, command
 from pyspark_kafka_rebalance.doctor.broker_probe import BrokerProbe
 from pyspark_kafka_rebalance.doctor.facts import (
@@ -275,7 +276,11 @@ def test_a_listener_that_nobody_reaches(monkeypatch: pytest.MonkeyPatch) -> None
     assert "no broker" in BrokerProbe("127.0.0.1:9092", FakeAdmin()).brokers().error
 
 
-def test_the_coordinator_of_a_cluster_s_first_group_is_waited_for() -> None:
+def test_the_coordinator_of_a_cluster_s_first_group_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead = GroupDescription("Dead")
+    monkeypatch.setattr(broker_probe, "describe_group", lambda admin, group_id: dead)
     admin = FakeAdmin()
     assert BrokerProbe("b:9092", admin).group("g") == GroupFacts("g", state="Dead")
     assert admin.asked == 2
