@@ -268,7 +268,7 @@ def test_who_asked_died_and_the_query_reads_on(
     (run,) = graceful_stop._ends(running)
     second.start(processingTime="0 seconds")
     wait_until(lambda: len(members()) == 4, "both are in the group")
-    assert graceful_stop._Planners(spark, stop_within_s=3.0, deadline=0.0).tell(run, None)
+    assert graceful_stop._Planners(spark, stop_within_s=8.0, deadline=0.0).tell(run, None)
     wait_until(lambda: len(members()) == 2, "the members of the one that was asked leave")
     kafka.produce(topic_name, [b"y"] * 40)
     wait_until(lambda: len(members()) == 4, "they are there again")
