@@ -87,7 +87,7 @@ def _build_at_once(
 
 
 def partitions_of(options: SourceOptions, client: ClusterQueries) -> set[TopicPartition]:
-    """All partitions that the query may read: from the client's metadata, or as ``assign`` names.
+    """All partitions that the query can read: from the client's metadata, or those of ``assign``.
 
     With a subscription, the group decides which of them the query gets.
     """

@@ -71,7 +71,7 @@ class Coverage:
 
     @property
     def read_by_group(self) -> frozenset[TopicPartition]:
-        """Partitions of others that the group had read to the given ends when last checked."""
+        """Partitions of others that the group had read to the given ends in some check so far."""
         return self._read_by_group
 
     @property

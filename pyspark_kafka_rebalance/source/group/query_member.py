@@ -21,8 +21,8 @@ from ...consumer.remaining import Remaining
 class QueryMember(Protocol):
     """Owns partitions and commits for them.
 
-    Only the pump's thread polls, updates and closes it. The properties and :meth:`may_hand_out` may
-    be called on any thread, also with the lock of the query's state held: they never block.
+    Only the pump's thread polls, updates and closes it. The properties and :meth:`may_hand_out` can
+    be used on any thread, also with the lock of the query's state held: they never block.
     """
 
     # -- how it stands ----------------------------------------------------------------------------

@@ -139,7 +139,7 @@ class QueryMembers:
             raise
 
     def partitions(self) -> set[TopicPartition]:
-        """All partitions the query may read (see ``partitions_of``); waits for the first client."""
+        """All partitions the query can read (see ``partitions_of``); waits for the clients."""
         return partitions_of(self._options, self.client())
 
     def has_joined(self) -> bool:
