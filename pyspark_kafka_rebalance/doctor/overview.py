@@ -1,4 +1,4 @@
-"""What ``python -m pyspark_kafka_rebalance`` alone prints: the release, and what can be run."""
+"""What ``python -m pyspark_kafka_rebalance`` prints without arguments: release and commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import __version__
 from .judgement import NAME
 
-#: What can be run by ``python -m``, below the package, and what for.
+#: The commands of ``python -m``, below the package, and what each is for.
 COMMANDS = {
     "doctor": "check Python, Java, Spark and brokers, and say what to do",
     "status": "show a consumer group: who holds what, lag, revokes, gaps",

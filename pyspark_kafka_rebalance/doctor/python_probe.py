@@ -1,4 +1,4 @@
-"""What a Python has, asked in a process of its own, as Spark would start it."""
+"""What a Python has, found out in a separate process, started as Spark would start it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .facts import PythonFacts
 
-#: The first import of PySpark and pyarrow on a slow disk takes its time.
+#: The first import of PySpark and pyarrow from a slow disk takes long.
 _PATIENCE_S = 120
 
 #: Runs in any Python 3. Looks for data sources as PySpark's lookup_data_sources.py does.
@@ -57,9 +57,9 @@ def ask_python(command: str, paths: Sequence[Path] = ()) -> PythonFacts:
     Parameters
     ----------
     command : str
-        A path, or a name that the PATH has.
+        A path, or a name to find on the PATH.
     paths : sequence of Path
-        What Spark puts in front of PYTHONPATH.
+        The paths that Spark puts in front of PYTHONPATH.
     """
     if shutil.which(command) is None:
         return PythonFacts(command, errors={"start": "there is no such program"})
@@ -89,7 +89,7 @@ def ask_python(command: str, paths: Sequence[Path] = ()) -> PythonFacts:
 
 
 def parse_answer(command: str, answer: str) -> PythonFacts:
-    """What the script printed. Pure."""
+    """Parse what the script printed. Pure."""
     found = json.loads(answer)
     return PythonFacts(
         command,

@@ -1,4 +1,4 @@
-"""What of Spark's surroundings is here: its home, its settings file, its Java."""
+"""Spark's environment on this machine: its home, its settings file, its Pythons, its Java."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ask_spark_java(environment: Mapping[str, str]) -> JavaFacts:
 
 
 def python_of_workers(environment: Mapping[str, str]) -> tuple[str, str]:
-    """The variable, empty where none is set, and the Python that Spark starts for tasks."""
+    """The variable, empty if none is set, and the Python that Spark starts for tasks."""
     named = environment.get("PYSPARK_PYTHON")
     return ("PYSPARK_PYTHON", named) if named else ("", "python3")
 
@@ -35,7 +35,7 @@ def python_of_planner(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def spark_home(environment: Mapping[str, str], pyspark_file: str) -> Path | None:
-    """The home of Spark: SPARK_HOME, else the PySpark that is installed, if it has Spark's jars."""
+    """Spark's home: SPARK_HOME, else the installed PySpark if it has Spark's jars."""
     if home := environment.get("SPARK_HOME"):
         return Path(home)
     installed = Path(pyspark_file).parent
@@ -43,7 +43,7 @@ def spark_home(environment: Mapping[str, str], pyspark_file: str) -> Path | None
 
 
 def python_paths(home: Path | None) -> Sequence[Path]:
-    """What Spark puts in front of the PYTHONPATH of each Python that it starts."""
+    """The paths that Spark puts in front of PYTHONPATH for each Python that it starts."""
     if home is None:
         return ()
     library = home / "python" / "lib"
@@ -51,7 +51,7 @@ def python_paths(home: Path | None) -> Sequence[Path]:
 
 
 def read_defaults(environment: Mapping[str, str], home: Path | None) -> dict[str, str]:
-    """The settings of ``spark-defaults.conf``; none where there is no such file."""
+    """The settings of ``spark-defaults.conf``; empty if there is no such file."""
     folder = environment.get("SPARK_CONF_DIR") or (home and home / "conf")
     if not folder:
         return {}
@@ -64,7 +64,7 @@ def read_defaults(environment: Mapping[str, str], home: Path | None) -> dict[str
 
 
 def is_compiled(home: Path | None) -> bool | None:
-    """Whether PySpark's zip has compiled modules; None where Spark imports from a folder."""
+    """Whether PySpark's zip has compiled modules; None if Spark imports from a folder."""
     path = Path(home or os.devnull) / "python" / "lib" / "pyspark.zip"
     try:
         with ZipFile(path) as sources:

@@ -6,6 +6,6 @@ import sys
 from .command import main
 
 if __name__ == "__main__":
-    # What the clients warn of while they try again is in the one line that an error takes.
+    # Silences the clients' warnings during retries: the one-line error already says it.
     logging.getLogger().addHandler(logging.NullHandler())
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What a group has left of a partition, from its commit and the ends of the log. Pure."""
+"""What a group has left to process of a partition, from its commit and the log's ends. Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _METADATA = {
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What metadata tell of a topic.
+    """The metadata of a topic.
 
     Attributes
     ----------
     topic_id : UUID or None
-        None where brokers are older than 2.8, or there is no such topic.
+        None if brokers are older than 2.8, or there is no such topic.
     partitions, led : frozenset of int
-        All of them, and those that have a leader.
+        All partitions, and those that have a leader.
     problem : str
-        Why there is nothing to tell; empty if there is.
+        Why nothing is known of the topic; empty if there is no problem.
     """
 
     topic_id: UUID | None = None
@@ -44,16 +44,16 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """Where logs begin and end; without the partitions of which that is not told.
+    """Where logs begin and end; leaves out partitions without an answer.
 
     Attributes
     ----------
     at : float
-        When the ends were told; seconds since 1970.
+        When the end offsets were received; seconds since 1970.
     topics : mapping of str to Topic
-        All that were asked for.
+        All topics that were requested.
     starts, ends : mapping of TopicPartition to int
-        The first offset, and that after the last one.
+        The first offset, and the end offset: one after the last.
     """
 
     at: float
@@ -64,23 +64,23 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is left of one partition.
+    """What the group has left to process of one partition.
 
     Attributes
     ----------
     position : int or None
         The group's committed offset; None without a commit.
     end : int or None
-        The end of the log; None where it is not told.
+        The end of the log; None if unknown.
     lag : int or None
-        How many offsets below the end the group has not processed. Of those that retention has
-        deleted none counts, and none that the commit's metadata tell to be processed. None where
-        the position or the end is not known, or the position lies beyond the end.
+        How many offsets below the end the group has not processed. Excludes offsets that retention
+        has deleted, and offsets that the commit's metadata mark as processed. None if the position
+        or the end is unknown, or the position is beyond the end.
     gaps, gap_offsets : int
-        What the commit's metadata tell: how many gaps there are below the live position, and how
-        many offsets are left in them (KIP-333, ``processed``).
+        From the commit's metadata: how many gaps there are below the live position, and how many
+        offsets are left in them (KIP-333, ``processed``).
     first : int or None
-        The lowest offset that counts as lag; None where there is none.
+        The lowest offset of the lag; None if there is no lag.
     note : str
         What is wrong, or empty.
     """
@@ -97,7 +97,7 @@ class Backlog:
 def backlog_of(
     partition: TopicPartition, committed: OffsetAndMetadata | None, logs: Logs
 ) -> Backlog:
-    """What is left of a partition; ``committed`` is None where the group has no commit of it."""
+    """What is left of a partition; ``committed`` is None if the group has no commit for it."""
     topic = logs.topics.get(partition.topic, Topic(problem=NO_TOPIC))
     end = logs.ends.get(partition)
     note = topic.problem or _of_partition(partition, topic, end)

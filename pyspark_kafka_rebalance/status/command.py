@@ -2,7 +2,7 @@
 
     python -m pyspark_kafka_rebalance.status --bootstrap-servers broker:9092 --group orders-etl
 
-Exit codes: 0; 1 where there is no such group, no broker answers in time, or an option is wrong.
+Exit codes: 0; 1 if there is no such group, no broker answers in time, or an option is wrong.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _TIMEOUT_S = 10.0
 _WATCH_S = 2.0
 _LONGEST_S = 300.0
 
-#: What the command line decides, whatever the settings file says, as in Kafka's own tools.
+#: Settings that only the command line decides, whatever the file says, as in Kafka's own tools.
 _NOT_FROM_FILE = frozenset({"bootstrap.servers", "group.id", "request.timeout.ms"})
 
-#: Which option a setting comes from.
+#: The option that sets a setting.
 _GIVEN_AS = {"bootstrap.servers": "--bootstrap-servers", "request.timeout.ms": "--timeout"}
 
-#: Of a settings file, what a look at a group depends on.
+#: The settings of a file that a look at a group uses.
 _USED = CONNECTION_SETTINGS | {"isolation.level"}
 
-#: Those of Java's AdminClient that no consumer has.
+#: Settings of Java's AdminClient that a consumer does not have.
 _OF_ADMIN = frozenset({"bootstrap.controllers", "retries"})
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and exits with 1."""
+    """Prints an error as one line, and exits with 1."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and exit."""
+        """Print the error, and exit."""
         self.exit(FAILED, f"error: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command; returns its exit code."""
     given = _parse(arguments)
     try:
         settings = _settings(given)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(as_json(report) if given.json else as_text(report), flush=True)
     except KeyboardInterrupt:
         return DONE if given.watch is not None else FAILED
-    except BrokenPipeError:  # as of "| head": nobody reads any more
+    except BrokenPipeError:  # as with "| head": nobody reads the output any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (KafkaRebalanceError, OSError) as error:
@@ -141,9 +141,9 @@ def _settings(given: argparse.Namespace) -> ClientSettings:
 
 
 def _from_file(name: str) -> dict[str, str]:
-    """What a look depends on; of the rest it is said that it has no effect.
+    """Read the settings that a look uses; prints which of the others have no effect.
 
-    What no Kafka client knows is kept, and refused with the nearest name there is.
+    Settings that no Kafka client knows are kept: they are refused later, with the nearest name.
     """
     try:
         content = Path(name).read_bytes()
@@ -158,7 +158,7 @@ def _from_file(name: str) -> dict[str, str]:
 
 
 def _watch(look: GroupLook, given: argparse.Namespace) -> None:
-    """Look until somebody interrupts. The first look must succeed; later ones may fail."""
+    """Look until interrupted. The first look must succeed; later ones may fail."""
     report = look.report()
     on_terminal = sys.stdout.isatty() and not given.json
     screen: Any = live_table() if on_terminal else lines(given.json)

@@ -1,7 +1,7 @@
 """FirstRecords: the timestamps of the oldest unprocessed records, for the lag in seconds.
 
-Brokers tell no offset's timestamp, so the records are read as tasks read them: a record batch of
-each partition, those with the most to do first.
+Brokers do not return the timestamp of an offset, so the records are read as tasks read them: one
+record batch per partition, those with the largest lag first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of no more partitions a record is read in one look.
+#: One look reads a record of at most this many partitions.
 MOST_PARTITIONS = 1_000
 
-#: Offsets have no record after compaction, and where transactions end: how many are gone through,
-#: those that found nothing further with the next number.
+#: How many offsets to search for a record: if there is none, the search goes on with the next
+#: width. Compaction and the ends of transactions leave offsets without a record.
 _WIDTHS = (1, 16, 10_000)
 
-#: An answer is about so large; a record batch that is larger still comes.
+#: The approximate size of an answer; a larger record batch still arrives.
 _FETCH_BYTES = 1024 * 1024
 
 
@@ -38,11 +38,11 @@ class FirstRecords:
     Parameters
     ----------
     client_config : mapping
-        What kafka-python's clients have in common.
+        The settings common to kafka-python's clients.
     isolation_level : str
-        Whether records of aborted transactions count.
+        Whether records of aborted transactions are read too.
     timeout_s : float
-        How long one look may read; what is not read by then is not told.
+        How long one look may read; what is not read by then is left out.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class FirstRecords:
     ) -> dict[TopicPartition, int | None]:
         """The timestamps of the first records in these ranges of offsets, in ms.
 
-        None where there is no record, -1 of one without a timestamp. Without what may not be read,
-        cannot be read, or was not read in time.
+        None if a range has no record, -1 for a record without a timestamp. Leaves out partitions
+        that may not be read, cannot be read, or were not read in time.
         """
         longest = sorted(wanted, key=lambda p: wanted[p][0] - wanted[p][1])[:MOST_PARTITIONS]
         if not longest:
             return {}
         deadline = time.monotonic() + self._timeout_s
-        from ..fetch.fetcher import RangeFetcher  # with pyarrow, only where something is to be read
+        from ..fetch.fetcher import RangeFetcher  # imports pyarrow, so only if there is a read
 
         fetcher = RangeFetcher(
             self._client_config,
@@ -101,7 +101,7 @@ def _found(
 def _read(
     fetcher: RangeFetcher, ranges: Collection[OffsetRange], deadline: float
 ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """The timestamp of the first record in each range; and which ranges were gone through."""
+    """The timestamp of the first record in each range, and the partitions fully read."""
     found: dict[TopicPartition, int] = {}
     if not ranges:
         return found, set()
@@ -120,7 +120,7 @@ def _read(
             log.info("timestamps not told: %s", error)
             return found, set(found)
         told: set[TopicPartition] = set()
-        for topic in topics:  # one that may not be read does not hide the others
+        for topic in topics:  # so that a topic without READ does not hide the others
             of_topic = [one for one in ranges if one.topic == topic]
             more, through = _read(fetcher, of_topic, deadline)
             found |= more

@@ -1,7 +1,7 @@
-"""GroupLook: asks the brokers how a consumer group stands, again and again.
+"""GroupLook: asks the brokers for the state of a consumer group, as often as wanted.
 
-It joins nothing, commits nothing, and reads one record of each partition. Group and topics take
-the permission DESCRIBE; the lag in seconds takes READ on the topics, and is unknown without it.
+It joins nothing, commits nothing, and reads one record of each partition. It needs DESCRIBE on the
+group and its topics. The lag in seconds needs READ on the topics, and is unknown without it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class GroupLook:
     Parameters
     ----------
     client_config : mapping
-        What kafka-python's clients have in common; ``bootstrap_servers`` is a list.
+        The settings common to kafka-python's clients; ``bootstrap_servers`` is a list.
     group_id : str
         The group.
     isolation_level : str
-        ``read_committed`` has logs end before the first open transaction.
+        With ``read_committed``, logs end before the first open transaction.
     timeout_s : float
-        How long the brokers may take for all of a look but the timestamps, which get as long again.
+        How long the brokers may take for a look without timestamps. Those get as long again.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GroupLook:
                 ) from error
             except kafka_errors.KafkaError as error:
                 if error.retriable and self._admin is not None and time.monotonic() < deadline:
-                    # A leader or a coordinator that moves.
+                    # A leader or the coordinator is moving.
                     log.info("asked again: %r", error)
                     time.sleep(_ASK_AGAIN_S)
                     continue
@@ -136,7 +136,7 @@ class GroupLook:
     def _describe(self, admin: KafkaAdminClient) -> GroupDescription:
         try:
             group = describe_group(admin, self._group_id)
-        except ValueError as error:  # what members of Kafka Connect tell is in no consumer's format
+        except ValueError as error:  # Kafka Connect's member data is not in the consumer format
             text = f"group {self._group_id!r} is no consumer group: its members' data are others'"
             raise UnknownGroupError(text) from error
         if group.state == "Dead":
@@ -157,7 +157,7 @@ class GroupLook:
 
 
 def _topics(admin: KafkaAdminClient, names: Collection[str]) -> dict[str, Topic]:
-    if not names:  # or all would be told
+    if not names:  # an empty request would return all topics
         return {}
     return {topic["name"]: _topic(topic) for topic in admin.describe_topics(sorted(names))}
 

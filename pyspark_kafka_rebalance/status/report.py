@@ -1,4 +1,4 @@
-"""A look at a consumer group: what it owns, how far it is, what is being revoked. Pure."""
+"""The report of a look at a consumer group: ownership, progress, revokes. Pure."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _NONE = Backlog()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A partition and who holds it; a member without partitions; a partition without a member.
+    """A partition with its member, a member without partitions, or a partition without a member.
 
     Attributes
     ----------
     member : GroupMember or None
-        Who holds the partition.
+        The member that holds the partition.
     partition : TopicPartition or None
-        Which.
+        The partition.
     backlog : Backlog
         What the group has left of it.
     lag_s : float or None
-        The age of the oldest unprocessed record, in seconds: from its timestamp to when the end of
-        the log was told, by this machine's clock; 0 where no record is left. None where it has no
-        timestamp, or was not read.
+        The age of the oldest unprocessed record, in seconds: from its timestamp to the time when
+        the log's end was received, by this machine's clock; 0 if no record is left. None if the
+        record has no timestamp or was not read.
     revoking : bool
-        Whether the group wants it back, and the member still holds it.
+        Whether the group wants it back while the member still holds it.
     revoking_since : float or None
-        When a look first found it so, in seconds since 1970; None if the first look did.
+        When a look first found it revoking, in seconds since 1970; None if the very first look did.
     """
 
     member: GroupMember | None = None
@@ -51,13 +51,13 @@ class GroupReport:
     Attributes
     ----------
     group_id : str
-        Its name.
+        The group's name.
     at : float
-        When; seconds since 1970.
+        The moment; seconds since 1970.
     group : GroupDescription
-        As its coordinator describes it.
+        The coordinator's description.
     rows : tuple of Row
-        By member, topic and number; what no member holds comes last.
+        By member, topic and number; partitions that no member holds come last.
     """
 
     group_id: str
@@ -67,29 +67,29 @@ class GroupReport:
 
     @property
     def partitions(self) -> int:
-        """How many of them there are."""
+        """The number of partitions."""
         return len({row.partition for row in self.rows} - {None})
 
     @property
     def lag(self) -> int:
-        """Of all partitions together whose lag is known."""
+        """The total lag of all partitions whose lag is known."""
         return sum(row.backlog.lag or 0 for row in self.rows)
 
     @property
     def unknown(self) -> int:
-        """How many partitions have a lag that is not known."""
+        """The number of partitions whose lag is unknown."""
         return sum(row.partition is not None and row.backlog.lag is None for row in self.rows)
 
     @property
     def lag_s(self) -> float | None:
-        """The longest; None where none is known."""
+        """The longest lag in seconds; None if none is known."""
         return max((row.lag_s for row in self.rows if row.lag_s is not None), default=None)
 
 
 def partitions_of(
     group: GroupDescription, committed: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> frozenset[TopicPartition]:
-    """All that a report has rows of: what members hold or shall own, and what was committed."""
+    """All partitions of a report: those that members hold or will own, and those with a commit."""
     held = (m.assigned | m.target | m.revoking for m in group.members)
     return frozenset(p for p, commit in committed.items() if commit.offset >= 0).union(*held)
 
@@ -99,7 +99,7 @@ def backlogs_of(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Logs,
 ) -> dict[TopicPartition, Backlog]:
-    """What is left of each."""
+    """The backlog of each partition."""
     return {p: backlog_of(p, committed.get(p), logs) for p in partitions}
 
 
@@ -118,16 +118,16 @@ def report_of(
     group_id : str
         The group's name.
     at : float
-        When the ends of the logs were told.
+        When the logs' end offsets were received; seconds since 1970.
     group : GroupDescription
         The coordinator's answer.
     backlogs : mapping of TopicPartition to Backlog
-        Of every partition that is to have a row.
+        The backlog of every partition that gets a row.
     timestamps : mapping of TopicPartition to int or None
-        Of the first unprocessed records, in ms; None: there is no record. Without those that were
-        not read.
+        The timestamps of the first unprocessed records, in ms; None if there is no record. Leaves
+        out partitions that were not read.
     revokes : Revokes or None
-        As of this look.
+        The revokes as of this look.
     """
     rows = []
     unheld = dict(backlogs)
@@ -155,7 +155,7 @@ def report_of(
 
 
 def _lag_s(at: float, left: Backlog, timestamp_ms: int | None) -> float | None:
-    """-1 is also what a record without a timestamp has."""
+    """The lag in seconds; -1 stands for a record that was not read or has no timestamp."""
     if left.lag is None:
         return None
     if left.lag == 0 or timestamp_ms is None:

@@ -1,7 +1,7 @@
-"""Since when members are to give up what they hold, as far as looks at the group tell. Pure.
+"""Since when members have had to give up partitions, as far as looks at the group show. Pure.
 
-Brokers tell what is to be revoked, and not since when: a revoke whose beginning falls between two
-looks of ours begins with the second one.
+Brokers say what is to be revoked, but not since when. A revoke that begins between two looks is
+dated by the second one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ..consumer.group_description import CLASSIC, GroupDescription
 #: By member id and partition; None: it had begun before the first look.
 Revokes = Mapping[tuple[str, TopicPartition], float | None]
 
-#: States of a classic group in which the coordinator tells no member's partitions.
+#: States of a classic group in which the coordinator does not return the members' partitions.
 _NOTHING_TOLD = ("PreparingRebalance", "CompletingRebalance")
 
 
 def follow(before: Revokes | None, group: GroupDescription, at: float) -> Revokes | None:
-    """What is being revoked now.
+    """What is being revoked now, and since when.
 
     Parameters
     ----------
     before : Revokes or None
-        As of the look before; None if no look has told any yet.
+        The result of the previous look; None if no look has shown the members' partitions yet.
     group : GroupDescription
         What this look found.
     at : float
-        When.
+        The time of this look; seconds since 1970.
     """
     if group.protocol == CLASSIC and group.state in _NOTHING_TOLD:
         return before

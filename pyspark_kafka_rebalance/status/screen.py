@@ -1,4 +1,4 @@
-"""Where reports go that come again and again: a terminal, or a pipe."""
+"""Where ``--watch`` shows its reports: on a terminal, or in a pipe."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .table import HEADINGS, NUMBERS, as_json, as_text, cells, summary
 if TYPE_CHECKING:
     from rich.console import Group
 
-#: Shows a report, the last one while a look fails, and why that failed.
+#: Shows a report and, if the latest look failed, the last report and the reason.
 Show = Callable[[GroupReport, str], None]
 
 
 class RichMissingError(KafkaRebalanceError):
-    """A live table on a terminal takes the package rich."""
+    """A live table on a terminal needs the package rich."""
 
 
 @contextmanager
 def live_table() -> Iterator[Show]:
-    """A table on a terminal, drawn over the one before."""
+    """A table on a terminal, drawn over the previous one."""
     try:
         from rich.console import Console
         from rich.live import Live
@@ -39,7 +39,7 @@ def live_table() -> Iterator[Show]:
 
 @contextmanager
 def lines(as_lines_of_json: bool) -> Iterator[Show]:
-    """One after the other: JSON, a line each, or tables with an empty line between them."""
+    """Reports one after the other: JSON, a line each, or tables separated by an empty line."""
 
     def show(report: GroupReport, problem: str) -> None:
         if problem:
@@ -59,7 +59,7 @@ def _rendered(report: GroupReport, problem: str) -> Group:
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading in NUMBERS else "left")
     for row in report.rows:
-        # No markup: a client id may have brackets.
+        # No markup: a client id can contain brackets.
         style = "red" if row.backlog.note else "yellow" if row.revoking else ""
         table.add_row(*map(Text, cells(report, row)), style=style)
     above = Text(summary(report), "bold")

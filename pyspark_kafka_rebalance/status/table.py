@@ -22,16 +22,16 @@ HEADINGS = (
     "gaps",
     "note",
 )
-#: Aligned to the right.
+#: The right-aligned columns.
 NUMBERS = frozenset({"position", "end", "lag", "lag s"})
 
 _UNKNOWN = "-"
-#: What is shown of a member id after the client id that most begin with.
+#: How many characters of a member id are shown, after the client id that most begin with.
 _ID_SHOWN = 8
 
 
 def summary(report: GroupReport) -> str:
-    """The group in a line."""
+    """The group in one line."""
     group = report.group
     protocol = f"{group.protocol} protocol" + (f" ({group.assignor})" if group.assignor else "")
     parts = [f"group {report.group_id}: {group.state}", protocol]
@@ -50,7 +50,7 @@ def summary(report: GroupReport) -> str:
 
 
 def cells(report: GroupReport, row: Row) -> tuple[str, ...]:
-    """One for each of ``HEADINGS``."""
+    """The cells of a row, one for each of ``HEADINGS``."""
     member, left = row.member, row.backlog
     who = (
         (_UNKNOWN,) * 3
@@ -88,7 +88,7 @@ def as_text(report: GroupReport) -> str:
 
 
 def as_json(report: GroupReport) -> str:
-    """All of it in a line; times are UTC in ISO 8601."""
+    """The whole report as one line of JSON; times are UTC in ISO 8601."""
     group = report.group
     return json.dumps(
         {
@@ -108,7 +108,7 @@ def as_json(report: GroupReport) -> str:
 
 
 def short_id(member: GroupMember) -> str:
-    """What tells a member id from others: most begin with the client id, which is shown beside."""
+    """The distinctive part of a member id: most begin with the client id, shown next to it."""
     own = member.member_id.removeprefix(f"{member.client_id}-")
     return own if len(own) <= _ID_SHOWN else f"{own[:_ID_SHOWN]}…"
 

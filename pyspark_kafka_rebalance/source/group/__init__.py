@@ -1,1 +1,1 @@
-"""The query in its consumer group: its members, what they own, what is proven and committed."""
+"""A query's side of its consumer group: members, owned partitions, proven batches, commits."""

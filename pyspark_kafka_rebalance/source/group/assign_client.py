@@ -1,9 +1,8 @@
-"""AssignClient: owns what a query names itself (``assign``), as long as it exists.
+"""AssignClient: owns the partitions that a query names with ``assign``, while they exist.
 
-It is no member of the group, so nothing rebalances, and it commits to the group all the same, for
-lag tools and for whoever reads on (``simple_commits``). Everything is assigned with the first poll,
-and no revoke is ever requested. A partition goes only when it is deleted; what that means, the
-planner decides.
+It is not a member of the group, so nothing rebalances. It still commits to the group, for lag tools
+and for the next reader (``simple_commits``). The first poll assigns everything, and no revoke is
+ever requested. A partition is lost only when it is deleted; the planner decides what follows.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from .deleted_partitions import TOPIC_IDS_TIMEOUT_MS, DeletedPartitions, ask_for
 
 log = logging.getLogger(__name__)
 
-#: How often positions are committed anew. A group without members loses the offset of a partition
-#: that was not committed for ``offsets.retention.minutes``, 7 days by default.
+#: How often positions are recommitted. A group without members loses the offset of a partition that
+#: was not committed for ``offsets.retention.minutes``, 7 days by default.
 _COMMIT_ANEW_S = 3_600.0
 
-#: How long one look-up of the topics may take before a later poll tries again.
+#: Timeout of one topic look-up; a later poll tries again.
 _LOOKUP_TIMEOUT_MS = 5_000
 
 
@@ -40,16 +39,16 @@ class AssignClient:
     Parameters
     ----------
     client : DeferredRevokeConsumer
-        Subscribed to nothing; closed with this one, also if the constructor raises.
+        Subscribed to nothing. Closed together with this object, also if the constructor raises.
     partitions : collection of TopicPartition
-        What it reads.
+        The partitions to read.
 
     Raises
     ------
     KafkaRebalanceError
         Some of the partitions do not exist; names them.
     AuthorizationError
-        Some of the topics may not be described.
+        DESCRIBE is not granted on some of the topics.
     kafka.errors.KafkaError
         No broker answers.
     """
@@ -61,12 +60,12 @@ class AssignClient:
     ) -> None:
         self._client = client
         self._wanted = frozenset(partitions)
-        # What polls have told.
+        # The partitions that polls have reported as assigned.
         self._there: frozenset[TopicPartition] = frozenset()
-        self._topic_ids: dict[TopicPartition, UUID] = {}  # of these, as they were found
-        self._has_read = False  # since these were asked for
+        self._topic_ids: dict[TopicPartition, UUID] = {}  # theirs, as of when they were found
+        self._has_read = False  # since the topic ids were last requested
         self._deletions = DeletedPartitions()
-        self._group_has: dict[TopicPartition, int] = {}  # before our first commit
+        self._group_has: dict[TopicPartition, int] = {}  # committed before our first commit
         self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
         group_id = client.config["group_id"]
         self._commits = SimpleCommits(
@@ -85,35 +84,35 @@ class AssignClient:
 
     @property
     def generation(self) -> int:
-        """That of nobody in a group."""
+        """Always -1, the generation of a client outside any group."""
         return int(DEFAULT_GENERATION_ID)
 
     @property
     def is_stable(self) -> bool:
-        """There is nothing to join."""
+        """Always True: there is no group to join."""
         return True
 
     @property
     def member_id(self) -> str:
-        """No group knows it."""
+        """Always empty: the client is not a group member."""
         return str(UNKNOWN_MEMBER_ID)
 
     @property
     def session_timeout_ms(self) -> float:
-        """The option's, for whoever waits for others."""
+        """The configured value, used as a bound when waiting for other members."""
         return self._client.session_timeout_ms
 
     def may_hand_out(self) -> bool:
-        """Nobody takes the partitions away, however long this process stood still."""
+        """True unless commits have failed; a stalled process loses no partitions to others."""
         return not self._commits.have_failed
 
     def poll_membership(self) -> PollResult:
-        """What has become of the partitions since the last poll; never waits for records.
+        """Report how the partitions have changed since the last poll; never waits for records.
 
         Raises
         ------
         MembershipError
-            The group does not take our commits.
+            The group refuses our commits.
         """
         self._commits.raise_failure()
         now = time.monotonic()
@@ -135,11 +134,11 @@ class AssignClient:
         return PollResult(assigned=self._there - before, lost=before - self._there)
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
-        """None is ever requested."""
+        """Do nothing: no revoke is ever requested."""
         return True
 
     def leave_until_polled(self, reason: str) -> None:
-        """There is no group to leave, and nobody to have the partitions."""
+        """Do nothing: there is no group to leave, and nobody to take the partitions over."""
 
     def close(self, *, timeout_ms: float | None) -> None:
         """Close the connections; there is no group to leave."""
@@ -147,10 +146,10 @@ class AssignClient:
         self._client.close(timeout_ms=timeout_ms)
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """As a member's: in the background, aggregated, one at a time.
+        """Commit as a member does: in the background, aggregated, one request at a time.
 
-        Not of what the coordinator did not know last time. Until it is looked for it is not asked
-        again: who has more to commit may call this hundreds of times a second.
+        Partitions that the coordinator did not know last time are left out until the next look-up
+        has checked them: a caller with open commits may call this hundreds of times a second.
         """
         self._doubt_unknown()
         self._has_read = True
@@ -158,24 +157,24 @@ class AssignClient:
         self._commits.add({p: offset for p, offset in offsets.items() if p not in in_doubt})
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """As a member's, and as ``commit_processed``."""
+        """Commit as a member does; leaves out the same partitions as ``commit_processed``."""
         self._doubt_unknown()
         self._has_read = True
         in_doubt = self._deletions.in_doubt
         self._commits.add_remaining({p: left for p, left in remaining.items() if p not in in_doubt})
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
-        """As a member's."""
+        """See :class:`QueryMember`."""
         return self._commits.acknowledged_remaining(partition)
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
-        """The next offset of the partition that the broker acknowledged last."""
+        """The partition's next offset, as last acknowledged by the broker."""
         return self._commits.acknowledged(partition)
 
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As a member's."""
+        """See :class:`QueryMember`."""
         found = self._client.committed_offsets(partitions, timeout_ms)
         self._group_has.update(found)
         return found
@@ -183,33 +182,33 @@ class AssignClient:
     def committed_remaining(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, Remaining]:
-        """As a member's."""
+        """See :class:`QueryMember`."""
         found = self._client.committed_remaining(partitions, timeout_ms)
         self._group_has.update({p: left.committed() for p, left in found.items()})
         return found
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of what waits, and let a lower offset be committed next."""
+        """Drop the waiting commits of these, and allow a lower offset to be committed next."""
         self._commits.drop(partitions)
         for partition in partitions:
             self._group_has.pop(partition, None)
 
     def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
-        """As it was when the partition was found."""
+        """The topic's id when the partition was found."""
         return self._topic_ids.get(partition)
 
     def take_unknown(self) -> frozenset[TopicPartition]:
-        """None: it looks itself for what the coordinator does not know."""
+        """Always empty: this client itself checks partitions the coordinator does not know."""
         return frozenset()
 
     def drain(self, timeout_ms: float) -> bool:
-        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
+        """Wait until all commits are acknowledged; False if they are not within ``timeout_ms``."""
         return self._commits.drain(timeout_ms)
 
     # -- partitions -------------------------------------------------------------------------------
 
     def _commit_anew(self) -> None:
-        """Commit once more what the group has, lest it forgets quiet partitions."""
+        """Recommit the group's offsets, so that those of quiet partitions do not expire."""
         offsets = {}
         for partition in self._there:
             acknowledged = self._commits.acknowledged(partition)
@@ -219,11 +218,11 @@ class AssignClient:
         self._commits.add_again(offsets)
 
     def _doubt_unknown(self) -> None:
-        """What the coordinator did not know may be deleted."""
+        """Have the partitions checked that the coordinator did not know: they may be deleted."""
         self._deletions.doubt(self._commits.take_unknown() & self._wanted)
 
     def _find_deleted(self, known: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Of the partitions that were there, those that are gone; see DeletedPartitions."""
+        """The previously found partitions that are now gone; see DeletedPartitions."""
         self._doubt_unknown()
         missing: frozenset[TopicPartition] = frozenset()
         try:
@@ -239,7 +238,7 @@ class AssignClient:
         return self._deletions.answered(missing) | replaced
 
     def _ids_now_and_then(self) -> dict[str, UUID]:
-        """Of the topics, by the metadata, or asked now."""
+        """The topics' ids: from the cached metadata, or requested now when that is due."""
         topics = {p.topic for p in self._topic_ids}
         if self._deletions.wants_topic_ids(self._has_read):
             self._has_read = False
@@ -247,25 +246,25 @@ class AssignClient:
         return self._client.topic_ids(topics)
 
     def _in_another_topic(self, topic_ids: Mapping[str, UUID]) -> frozenset[TopicPartition]:
-        """Those that were found in another topic of the name."""
+        """The partitions that were found in another topic of the same name."""
         return frozenset(
             p for p, found in self._topic_ids.items() if topic_ids.get(p.topic, found) != found
         )
 
     def _ask_for_missing(self, timeout_ms: float) -> frozenset[TopicPartition]:
-        """Those of the partitions that do not exist, by metadata that are fetched now."""
+        """The partitions that do not exist, according to freshly fetched metadata."""
         return ask_for_missing(self._client, self._wanted, "assign", timeout_ms)
 
 
 def has_members(group_id: str, partitions: str, seen: str) -> MembershipError:
-    """The error where a group has members, to whom alone its offsets belong.
+    """The error for a group that has active members: only they may commit to it.
 
     Parameters
     ----------
     group_id : str
         The group.
     partitions : str
-        Whose offsets it does not take.
+        The partitions whose offsets it refuses.
     seen : str
         The coordinator's error, or the members.
     """

@@ -1,16 +1,17 @@
-"""QueryAssignment: what one query owns, and what that makes of its marks and batches. Pure.
+"""QueryAssignment: what one query owns, and how that affects its marks and batches. Pure.
 
 Invariants:
  1. A partition gets a new range only while it is owned, its start is known, and no revoke of it
-    is requested; the range starts where the last one ended, whoever owned it in between.
- 2. A revoke may complete only when all that was handed out of the partition is acknowledged, and
-    Spark has committed the batch with its ``revoke_requested`` row, if such rows are wanted and
-    anything was read since the assignment, or before a restart: Spark has kept its state. While
-    the members of a run with an end still join, only what is read since counts
-    (:meth:`release_unread`).
- 3. What is lost is not committed any more; its marks stay, for the case that it comes back.
+    is requested. The range starts where the last one ended, whichever member owned the partition
+    in between.
+ 2. A revoke completes only when everything handed out of the partition is acknowledged and, if
+    event rows are enabled, Spark has committed the batch with its ``revoke_requested`` row. That
+    row is awaited only if something was read since the assignment, or before a restart: Spark has
+    kept that state. While the members of a run with an end are still joining, only reads since the
+    assignment matter (:meth:`release_unread`).
+ 3. A lost partition is no longer committed. Its marks stay, in case it comes back.
 
-What the group is told: ``owed_commits``. Where reading begins: ``positioning``.
+What to commit: ``owed_commits``. Where reading starts: ``positioning``.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
 """
@@ -39,7 +40,7 @@ from .unproven_batches import NOTHING, CaughtUp, UnprovenBatches
 class QueryAssignment:
     """The partitions of all members of one query.
 
-    What concerns one of its parts alone is asked of that part; what changes several, of this.
+    Call a part directly for what concerns only that part, and this class for what changes several.
 
     Parameters
     ----------
@@ -51,17 +52,17 @@ class QueryAssignment:
     partitions : OwnedPartitions
         What is owned now.
     marks : Marks
-        How far each partition has come.
+        How far each partition has been read.
     gaps : GapMarks
-        What of each is to be caught up below that.
+        The ranges of each partition still to be caught up below that.
     batches : UnprovenBatches
         What is handed out and not proven.
     events : EventRows
-        What the next batch has to tell.
+        The event rows for the next batch.
     commits : OwedCommits
-        What of all that the group is to be told.
+        What the group still has to be sent.
     positioning : Positioning
-        Told by the brokers where partitions start, and what is gone of their logs.
+        Applies what the brokers say: where partitions start, and what is gone from their logs.
     """
 
     def __init__(self, include_events: bool = False) -> None:
@@ -74,14 +75,14 @@ class QueryAssignment:
         self.positioning = Positioning(
             self.partitions, self.marks, self.gaps, self.batches, self.commits
         )
-        # Read by the process before this one, whose state Spark has kept: not flushed so far.
+        # Read by the previous process and not flushed yet: Spark has kept their state.
         self._unflushed: set[TopicPartition] = set()
 
     # -- what happens to the assignment -----------------------------------------------------------
 
     def assign(self, member: int, generation: int, partitions: Collection[TopicPartition]) -> None:
-        """The group gives partitions to a member; their start is still to be found out."""
-        # In order, in which they are planned and told from then on, with each batch anew.
+        """The group assigned partitions to a member; their start is not known yet."""
+        # Sorted, because every batch plans and reports them in this order.
         for partition in sorted(partitions):
             read = partition in self._unflushed
             self.partitions.add(partition, OwnedPartition(member, generation, read=read))
@@ -89,14 +90,14 @@ class QueryAssignment:
         self.commits.compare(partitions)
 
     def request_revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """No new range from now on."""
+        """Hand out no new range of these from now on."""
         for partition in partitions:
             owned = self.partitions.request_revoke(partition)
             if owned is not None:
                 self.events.add("revoke_requested", partition, owned.generation)
 
     def keep(self, member: int, to_be_revoked: Collection[TopicPartition]) -> None:
-        """The group took back the revoke of what the member owns and need not give up now."""
+        """Cancel the requested revokes of this member that are not in ``to_be_revoked`` now."""
         for partition, owned in self.partitions.keep(member, to_be_revoked):
             owned.read = owned.read or partition in self._unflushed  # see release_unread
             self.events.add("assigned", partition, owned.generation)
@@ -107,13 +108,13 @@ class QueryAssignment:
         partitions: Iterable[TopicPartition],
         ends: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
-        """Released to the group; ``ends``: where logs end, as far as it is known."""
+        """The partitions were released to the group; ``ends``: their end offsets, where known."""
         for partition, owned in self._pop(member, partitions):
             self.positioning.hand_over(partition, owned.generation, ends.get(partition))
             self.events.add("revoked", partition, owned.generation)
 
     def lose(self, member: int, partitions: Iterable[TopicPartition]) -> None:
-        """Gone without a hand-over (invariant 3)."""
+        """The partitions are gone without a hand-over (invariant 3)."""
         for partition, owned in self._pop(member, partitions):
             self.events.add("lost", partition, owned.generation)
 
@@ -127,10 +128,10 @@ class QueryAssignment:
             yield partition, owned
 
     def end(self) -> list[RebalanceEvent]:
-        """The members have left, and the query reads on with others, which have this to tell.
+        """The members have left; returns the events that the query's next members must report.
 
-        Beside what waits for a batch, each partition that was owned is lost: others may have read
-        on since, and no batch with its request came before.
+        These are the events that wait for a batch, plus a loss for each owned partition: others may
+        have read it since, and no batch reported its revoke request first.
         """
         for member in {owned.member for owned in self.partitions.all().values()}:
             owned = [p for p, own in self.partitions.all().items() if own.member == member]
@@ -138,7 +139,7 @@ class QueryAssignment:
         return self.events.untold()
 
     def begin_after(self, events: Iterable[RebalanceEvent]) -> None:
-        """Tell what the members before these had to tell; after :meth:`restore`."""
+        """Take over the unreported events of the previous members; call after :meth:`restore`."""
         for event in events:
             self.events.add(event.event, event.partition, event.generation)
             if event.event == "lost":  # its row says to flush
@@ -152,18 +153,18 @@ class QueryAssignment:
         certain: Callable[[int], bool],
         catch_up: CaughtUp = NOTHING,
     ) -> dict[TopicPartition, OffsetRange]:
-        """Record the ranges that are still allowed now, and return just those (invariant 1).
+        """Record the ranges that are still allowed now, and return only those (invariant 1).
 
-        The last step of planning: whatever changed during its I/O is left out.
+        The last step of planning: it drops whatever changed during the planner's I/O.
 
         Parameters
         ----------
         planned : dict
             Ranges decided from an earlier ``partitions.plannable()``.
         certain : callable
-            Whether the membership of this member is certain right now (its lease).
+            Whether this member's membership is certain right now (its lease).
         catch_up : mapping
-            Parts of gaps, decided likewise; ``batches`` tells which were allowed.
+            Parts of gaps, decided the same way; ``batches`` has those that were allowed.
         """
         owned, revoking = self.partitions.all(), self.partitions.revoking()
         certain = cache(certain)
@@ -191,9 +192,9 @@ class QueryAssignment:
         return ranges
 
     def unproven(self) -> dict[TopicPartition, OffsetRange]:
-        """What was handed out, is not proven, and still owned: one range for each partition.
+        """The ranges that are handed out, unproven and still owned: one for each partition.
 
-        Without what lies below where the live position began: see :meth:`unproven_gaps`.
+        Excludes what lies below where the live position began: see :meth:`unproven_gaps`.
         """
         ranges = self.batches.ranges(of=self.partitions.all())
         for partition in ranges.keys() & self.gaps.all_unproven().keys():
@@ -205,13 +206,13 @@ class QueryAssignment:
         return ranges
 
     def unproven_gaps(self) -> dict[TopicPartition, list[Gap]]:
-        """The same below the live positions: what batches read there that are not proven."""
+        """The same below the live positions: what unproven batches read there."""
         owned = self.partitions.all()
         under_way = {p: self.gaps.under_way(p) for p in self.gaps.all_unproven() if p in owned}
         return {p: found for p, found in under_way.items() if found}
 
     def gaps_left(self) -> dict[TopicPartition, Sequence[Gap]]:
-        """What a restart has to read of gaps: what no batch reads, or of others has proven."""
+        """The gaps that a restart must read: unread ones if owned, else all unproven ones."""
         owned, unread = self.partitions.all(), self.gaps.all_unread()
         left = {
             p: unread.get(p, ()) if p in owned else found
@@ -220,7 +221,7 @@ class QueryAssignment:
         return {p: found for p, found in left.items() if found}
 
     def plannable_gaps(self) -> dict[TopicPartition, Sequence[Gap]]:
-        """What may be read of gaps now, by partition."""
+        """The gaps that may be read now, by partition."""
         owned, revoking = self.partitions.all(), self.partitions.revoking()
         return {
             p: tuple(found)
@@ -239,12 +240,12 @@ class QueryAssignment:
         positions: Mapping[TopicPartition, int],
         gaps: Mapping[TopicPartition, Sequence[Gap]] | None = None,
     ) -> None:
-        """Positions that Spark's checkpoint proves, in a process that handed out none of them.
+        """Take over the positions that Spark's checkpoint proves, before anything is handed out.
 
-        After :meth:`resume` they say nothing new: the end of the batch that it was given, and what
-        is older. Whatever has set a position back since, or deleted it, counts.
+        After :meth:`resume` this does nothing. The positions are then those of the resumed batch's
+        end or older ones, and a position that was set back or deleted since must stay so.
 
-        ``gaps`` are to be read below the live ones.
+        ``gaps`` are still to be read below the live positions.
         """
         if not self.batches.number:
             self._unflushed |= positions.keys()
@@ -259,10 +260,10 @@ class QueryAssignment:
         catch_up: CaughtUp = NOTHING,
         gaps: Mapping[TopicPartition, Sequence[Gap]] | None = None,
     ) -> None:
-        """What a logged batch reads that Spark runs again: handed out, in a process before this.
+        """Spark reruns a logged batch: its ranges were handed out by a previous process.
 
-        A revoke of what the members get of it waits for the batch, and reading goes on behind it.
-        ``gaps`` are what is left of them after it.
+        If a member gets one of its partitions, a revoke of that waits for the batch, and reading
+        continues after it. ``gaps`` are what the batch leaves of them.
         """
         self.batches.add(ranges, catch_up)
         self._unflushed |= {*ranges, *catch_up}
@@ -280,7 +281,7 @@ class QueryAssignment:
         for ranges, caught_up in self.batches.prove(last):
             self.marks.prove((p, handed.end) for p, handed in ranges.items())
             self.gaps.prove(caught_up)
-            if self.gaps.any():  # the live position may have been set further since
+            if self.gaps.any():  # the live position may have moved forward since
                 self.gaps.prove({p: (handed,) for p, handed in ranges.items()})
             self.commits.compare({**ranges, **caught_up})
         self.events.prove(last)
@@ -288,21 +289,21 @@ class QueryAssignment:
     # -- revokes ----------------------------------------------------------------------------------
 
     def undrained(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Of these, the partitions whose revoke must not complete yet (invariant 2)."""
+        """The given partitions whose revoke must not complete yet (invariant 2)."""
         return self.awaiting_batch(partitions) | {p for p in partitions if self.commits.is_open(p)}
 
     def awaiting_batch(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Of these, the partitions whose revoke waits for a batch: what it reads, or its row."""
+        """The given partitions whose revoke waits for a batch: for its ranges, or for its row."""
         owned = self.partitions.all()
-        # Of what was never read there is nothing to flush.
+        # A partition that was never read has nothing to flush.
         flushed_later = {p for p in self.events.requests() if p in owned and owned[p].read}
         return {p for p in partitions if self.batches.have(p) or p in flushed_later}
 
     def release_unread(self) -> None:
-        """Let go, without its row, what this process has read nothing of.
+        """Release partitions that this process has not read, without waiting for their rows.
 
-        Its state stays unflushed: whichever of the members gets the partition, or gets it back, is
-        to flush it. If another query gets it, the restart just has not brought it back.
+        Their state stays unflushed: the member that gets or regets the partition must flush it. If
+        another query gets it, it is simply a partition that did not come back after the restart.
         """
         for partition in self.partitions.revoking() & self._unflushed:
             if not self.batches.have(partition):
@@ -316,6 +317,6 @@ class QueryAssignment:
         )
 
     def waiting_revokes(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Of these, those whose revoke waits for Spark's commit of what was handed out."""
+        """The given partitions whose revoke waits for Spark to commit what was handed out."""
         revoking = self.partitions.revoking()
         return sorted(p for p in partitions if p in revoking and self.batches.have(p))

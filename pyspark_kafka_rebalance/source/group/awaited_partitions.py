@@ -1,7 +1,7 @@
-"""AwaitedPartitions: of what the planner has yet to hear before it may order by timestamps.
+"""AwaitedPartitions: the partitions to wait for before the planner orders by timestamps.
 
-A partition may be on its way from one member of the query to another, most of all when they join:
-what it has would come late if the others were read meanwhile.
+A partition can be on its way from one member of the query to another, above all while they join.
+Its records would come late if the other partitions were read in the meantime.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from kafka.structs import TopicPartition
 from .query_members import QueryMembers
 from .query_state import QueryState
 
-#: So long it is waited for what may as well have gone to another query of the group, whose
-#: members may keep ours from settling.
+#: How long to wait for a missing partition. It may have gone to another query of the group, whose
+#: members can keep ours from settling.
 _IN_TRANSIT_AT_MOST_S = 10.0
 
-#: In the consumer protocol what one member has released another learns of by its next heartbeat,
-#: and meanwhile nothing tells that anything is on its way.
+#: In the consumer protocol a member learns with its next heartbeat what another has released. Until
+#: then nothing shows that the partition is on its way.
 _SETTLED_FOR_S = 1.0
 
 
 class AwaitedPartitions:
-    """For one query; the planner's thread alone asks.
+    """Tracks them for one query; used only by the planner's thread.
 
     Parameters
     ----------
     state : QueryState
-        Tells what is owned.
+        Knows what is owned.
     members : QueryMembers
-        Tell whether they have settled.
+        Know whether they have settled.
     clock : callable
-        Seconds that pass.
+        Seconds, monotonic.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class AwaitedPartitions:
         self._state = state
         self._members = members
         self._clock = clock
-        self._had: Collection[TopicPartition] | None = None  # when the members had settled last
+        self._had: Collection[TopicPartition] | None = None  # when the members last had settled
         self._missing_since: float | None = None
 
     def now(self) -> Collection[TopicPartition]:
-        """Those that cannot be read now, and those that may come back to one of the members.
+        """Partitions that cannot be read now, and those that may come back to a member.
 
-        Not what is revoked. Before the members have first settled, all that the query reads as one
-        of its group.
+        A revoked partition is left out once the members have settled, or at once if there is only
+        one member. Before they first settle, every partition of the query's topics is expected.
         """
         with self._state as state:
             partitions = state.assignment.partitions
@@ -65,7 +65,7 @@ class AwaitedPartitions:
             self._had, self._missing_since = positions.keys(), None
             return starting
         if self._had is not None and len(self._members) == 1:
-            return starting  # what leaves the one member leaves the query
+            return starting  # a partition that leaves the only member leaves the query
         had = self._members.partitions() if self._had is None else self._had
         missing = frozenset(had) - positions.keys()
         if not missing:

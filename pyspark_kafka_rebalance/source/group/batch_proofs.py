@@ -1,10 +1,10 @@
 """BatchProofs: which of the query's batches are proven, by Spark's calls and by its commit log.
 
-``open_batches`` says what each call proves. While something waits for a batch, or at the end, the
-query's own commit log (the option ``checkpointLocation``) is asked: it knows of a batch before
-Spark's next trigger, and after the last batch it alone knows.
+``open_batches`` says what each call proves. While something waits for a batch, and at the end, the
+source also looks into the query's commit log (option ``checkpointLocation``). The log knows of a
+batch before Spark's next trigger, and it is the only proof of the last batch.
 
-The planner's thread tells of Spark's calls, the pump's looks into the log.
+The planner's thread reports Spark's calls; the pump's thread looks into the log.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Nothing new to read, and a batch whose end Spark may not have logged yet (async progress
-#: tracking, which logs once a second by default): how often an empty batch makes Spark go on.
+#: How often an empty batch makes Spark go on, when there is nothing new to read and Spark may not
+#: have logged the end of a batch yet (async progress tracking logs once a second by default).
 _ASK_FOR_COMMIT_S = 1.0
 
 
 class BatchProofs:
-    """For one query.
+    """The proofs of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Has the batches, and is told what is proven.
+        Has the batches, and records what is proven.
     pump : Pump
-        Woken by a proof: it commits what is proven.
+        Woken by a proof, because it commits what is proven.
     """
 
     def __init__(self, options: SourceOptions, state: QueryState, pump: Pump) -> None:
@@ -53,17 +53,17 @@ class BatchProofs:
 
     @property
     def progress_is_asynchronous(self) -> bool:
-        """Whether Spark was seen to track this query's progress asynchronously."""
+        """Whether Spark has been seen to track this query's progress asynchronously."""
         with self._state as state:
             return state.open_batches.progress_is_asynchronous
 
     def progress_is_synchronous(self) -> None:
-        """The trigger is one with which Spark does not track its progress asynchronously."""
+        """Spark does not track progress asynchronously with this query's trigger."""
         with self._state as state:
             state.open_batches.progress_is_synchronous()
 
     def planned(self, offset: dict[str, Any]) -> None:
-        """This offset goes to Spark as the end of the next batch."""
+        """Spark gets this offset as the end of the next batch."""
         with self._state as state:
             batches = state.assignment.batches
             state.open_batches.add(offset, batches.number)
@@ -74,15 +74,15 @@ class BatchProofs:
                 state.pace.planned(batches.number, number, time.monotonic())
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
-        """Spark plans the batch after ``start``: proves the batch before if that is logged.
+        """Spark plans the batch after ``start``: this proves the previous one if it is logged.
 
         Raises
         ------
         KafkaRebalanceError
-            It goes on from somewhere else than where the batch planned last ends.
+            Spark goes on from another offset than the end of the batch planned last.
         """
         with self._state as state:
-            # Done, whether or not that proves it.
+            # It is done, whether or not that proves it.
             self._note_done(state, state.assignment.batches.number)
             known = state.open_batches.progress_is_asynchronous
             self._prove(state, state.open_batches.begin_trigger(start))
@@ -95,15 +95,15 @@ class BatchProofs:
             )
 
     def committed(self, offset: dict[str, Any]) -> None:
-        """Spark's ``commit``: the batch that ends here is proven; the pump commits its positions.
+        """Spark called ``commit``: the batch that ends here is proven, and the pump commits it.
 
-        An offset of no open batch says nothing: it was proven before.
+        An offset that ends no open batch is ignored: it was proven before.
         """
         with self._state as state:
             self._prove(state, state.open_batches.commit(offset))
 
     def done(self, offset: dict[str, Any]) -> None:
-        """By Spark's progress the batch that ends here is done, which proves it if it is logged."""
+        """Spark's progress reports the batch that ends here as done: proven if it is logged."""
         with self._state as state:
             if not state.open_batches.progress_is_asynchronous:
                 self._prove(state, state.open_batches.commit(offset))
@@ -114,7 +114,7 @@ class BatchProofs:
             return state.assignment.batches.oldest() is not None
 
     def want_commit(self) -> bool:
-        """Whether an empty batch is due, since only building one makes Spark call ``commit``."""
+        """Whether an empty batch is due: Spark calls ``commit`` only when it builds a batch."""
         now = time.monotonic()
         with self._state as state:
             batches, events = state.assignment.batches, state.assignment.events
@@ -132,15 +132,15 @@ class BatchProofs:
         return self._commit_log is not None
 
     def begin(self) -> None:
-        """Connect to the store that has the commit log."""
+        """Connect to the store of the commit log."""
         if self._commit_log is not None:
             self._commit_log.begin()
 
     def look_if_awaited(self, awaited: bool) -> None:
-        """Look for the batch while a revoke waits for it, or whatever else is ``awaited``.
+        """Look for the batch while a revoke waits for it, or if it is ``awaited`` otherwise.
 
-        And while it is measured: till Spark's next trigger may be long. Not in a store, which
-        charges for look-ups.
+        Also look while its duration is measured, since Spark's next trigger may be far off, but
+        not in an object store, which charges for look-ups.
         """
         with self._state as state:
             awaited = awaited or state.assignment.waits_for_proof()
@@ -156,7 +156,7 @@ class BatchProofs:
         Parameters
         ----------
         wait_s : float, optional
-            How long to wait for the answer of a store; by default it comes with a later look.
+            How long to wait for a store's answer; by default a later look picks it up.
         """
         with self._state as state:
             offset = state.open_batches.last_end
@@ -173,13 +173,13 @@ class BatchProofs:
         return found
 
     def _prove(self, state: SharedState, batch: int | None) -> None:
-        """Note that this batch is proven, if it is one."""
+        """Record that this batch is proven; does nothing for None."""
         if batch is not None:
             self._note_done(state, batch)
             state.assignment.prove(batch)
             self._pump.wake()
 
     def _note_done(self, state: SharedState, batch: int) -> None:
-        """So long has the batch taken, if its duration matters."""
+        """Record how long the batch took, if its duration is measured."""
         if state.pace.measures:
             state.pace.done(batch, time.monotonic())

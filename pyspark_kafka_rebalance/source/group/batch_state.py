@@ -1,4 +1,4 @@
-"""BatchState: what the group says of one batch, as it goes into the batch's offset and rows."""
+"""BatchState: the group's state for one batch, as written into the batch's offset and rows."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ Gaps = Mapping[TopicPartition, Sequence[Gap]]
 
 @dataclass(frozen=True)
 class BatchState:
-    """What is known of one batch.
+    """The group's state for one batch.
 
     Attributes
     ----------
     generations : tuple of int
         The generation of each member, in the order of the readers.
     member_of : dict
-        The member that owns each partition of the batch; what is missing is not owned any more.
+        The member that owns each partition of the batch; a missing one is not owned any more.
     revoking, lost : frozenset of TopicPartition
-        Being revoked now; lost since the batch before was planned.
+        Partitions being revoked now; partitions lost since the previous batch was planned.
     positions : dict
         Proven positions of all partitions that this batch neither reads nor has pending.
     imported : frozenset of TopicPartition
-        Whose position Spark's own source has left, and which this query has not owned yet.
+        Partitions whose position comes from Spark's own source, and which this query has not owned
+        yet.
     pending : dict
-        What was handed out before this batch and is not proven.
+        The ranges that were handed out before this batch and are not proven.
     catch_up : mapping
         What this batch reads below the live positions.
     pending_catch_up : mapping
-        What the batches before it read there that are not proven.
+        What earlier, unproven batches read there.
     gaps : mapping
         What is left there after it.
     topic_ids : mapping
-        In which topics what it reads was started, as far as that is known.
+        The id of the topic in which each partition it reads was started, where known.
     """
 
     generations: tuple[int, ...]
@@ -66,7 +67,7 @@ class BatchState:
     ) -> StreamOffset:
         """The offset where the batch ends; parameters as the attributes of :class:`StreamOffset`.
 
-        Of a batch without ranges and events it names no members.
+        Without ``ranges``, the offset names no members.
         """
         made = StreamOffset(
             pending=self.pending,
@@ -97,7 +98,7 @@ class BatchState:
 
 
 def state_now(state: SharedState, ranges: Collection[TopicPartition]) -> BatchState:
-    """What the rows of a batch that reads these partitions are marked by."""
+    """The state that marks the rows of a batch that reads these partitions."""
     owned = state.assignment.partitions.all()
     return BatchState(
         generations=state.generations,
@@ -117,22 +118,22 @@ def state_for_offset(
     catch_up: CaughtUp = NOTHING,
     pending_catch_up: Gaps | None = None,
 ) -> BatchState:
-    """What goes into the offset that is being made.
+    """The state to write into the offset that is being made.
 
     Parameters
     ----------
     state : SharedState
-        Under the lock.
+        With the lock held.
     ranges : collection of TopicPartition
-        What the batch reads.
+        The partitions that the batch reads.
     pending : Mapping[TopicPartition, OffsetRange]
-        What was not proven before these ranges were handed out.
+        What was unproven before these ranges were handed out.
     lost : collection of TopicPartition
-        Since the batch before.
+        Lost since the previous batch.
     catch_up : mapping
         What the batch reads below the live positions.
     pending_catch_up : mapping, optional
-        What was not proven there before that was handed out.
+        What was unproven there before ``catch_up`` was handed out.
     """
     known = state.assignment.marks.log_positions()
     state.assignment.gaps.logged()

@@ -1,4 +1,4 @@
-"""How long a batch may take before its partitions are given up, and what to say of one. Pure."""
+"""How long a batch may take before its partitions are given up, and the advice to log. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...errors import names_of
 
 
 class BatchTime:
-    """The time of the oldest batch that is not proven, by a clock of the caller's.
+    """Times the oldest unproven batch, by the caller's clock.
 
     Parameters
     ----------
@@ -24,12 +24,12 @@ class BatchTime:
         self._began_at = 0.0
 
     def is_over(self, batch: int | None, now: float) -> bool:
-        """Whether the batch takes longer than it may.
+        """Whether the batch has exceeded the limit.
 
         Parameters
         ----------
         batch : int or None
-            The number of the oldest batch with ranges that is not proven; None: there is none.
+            The number of the oldest unproven batch with ranges; None if there is none.
         now : float
             Seconds.
         """
@@ -41,12 +41,12 @@ class BatchTime:
 
 
 def advice_on_overdue(overdue: Collection[TopicPartition], has_commit_log: bool) -> str:
-    """What to say of partitions whose revoke has waited too long for its batch.
+    """The advice to log for partitions whose revoke has waited too long for its batch.
 
     Parameters
     ----------
     overdue : collection of TopicPartition
-        Lost, and handed out in a batch of which it is not known whether Spark has committed it.
+        Lost partitions, handed out in a batch that is not known to be committed by Spark.
     has_commit_log : bool
         Whether the source looks into the query's commit log.
     """

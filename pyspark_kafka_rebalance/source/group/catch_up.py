@@ -1,6 +1,6 @@
 """CatchUp: what the next batch reads below the live positions (``parallelRebalance=live``).
 
-The planner's thread asks. What is read lowest first, and how much of it, ``plan/catch_up`` says.
+Used by the planner's thread. ``plan/catch_up`` decides how much is read, lowest offsets first.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class CatchUp:
-    """For one query.
+    """Plans the catch-up of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
         Has the gaps, and the pace.
     log_ends : LogEnds
-        Tells where the logs begin.
+        Knows where the logs begin.
     """
 
     def __init__(self, options: SourceOptions, state: QueryState, log_ends: LogEnds) -> None:
@@ -48,20 +48,20 @@ class CatchUp:
         loss: DataLoss,
         ends: Mapping[TopicPartition, int],
     ) -> CaughtUp:
-        """Decide what the next batch reads of gaps; to be handed out together with live ranges.
+        """Decide what the next batch reads of the gaps; handed out together with the live ranges.
 
         Parameters
         ----------
         limit : ReadLimit
-            Spark's; ``Once`` reads all.
+            Spark's read limit; ``Once`` reads all.
         run : AvailableNowRun or None
             A run with an end reads nothing beyond it.
         loss : DataLoss
-            What retention has deleted is an error, or the gap shrinks with a warning.
+            Raises an error if retention deleted part of a gap, or warns, and the gap shrinks.
         ends : Mapping[TopicPartition, int]
-            Where the logs end, as the live ranges were planned by. A gap may reach beyond a last
-            stable offset, if somebody has set it aside who reads uncommitted records: a batch that
-            read so far would wait for the transaction, with all its live records.
+            The end offsets that the live ranges were planned with. A gap can reach beyond the last
+            stable offset if a ``read_uncommitted`` reader has set it aside: a batch that read that
+            far would wait for the transaction, with all its live records.
         """
         if self._options.catch_up is None:
             return NOTHING
@@ -84,7 +84,7 @@ class CatchUp:
         return plan_catch_up(gaps, at_most)
 
     def unread(self, run: AvailableNowRun | None) -> Collection[TopicPartition]:
-        """The partitions of whose gaps a run with AvailableNow still has to read some."""
+        """The partitions with gaps that an AvailableNow run still has to read."""
         if run is None or self._options.catch_up is None:
             return ()
         return within(run.ends, self._plannable()).keys()

@@ -1,4 +1,4 @@
-"""The clients of one query: ``readers`` members of the group, or one that names its partitions."""
+"""The clients of one query: ``readers`` group members, or a single one for ``assign``."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 
 def build_clients(options: SourceOptions, run: str) -> Iterator[QueryClient]:
-    """Build the clients; none has joined yet.
+    """Build the clients; none of them joins yet.
 
-    The first alone, which finds out whether brokers let us in; then the others, all at once, so
-    that they join in one generation.
+    The first is built on its own, to find out whether the brokers let us in. The others follow all
+    at once, so that they join in one generation.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     run : str
         Prefix of the client ids.
 
     Yields
     ------
     QueryClient
-        ``readers`` of them; one alone with ``assign``.
+        ``readers`` of them; only one with ``assign``.
 
     Raises
     ------
     KafkaRebalanceError
-        No broker can be used, what is to be read does not exist, or, with ``assign``, the group
+        No broker can be used, a topic or partition does not exist, or, with ``assign``, the group
         has members (MembershipError).
     AuthenticationError, AuthorizationError
         The brokers do not let us in, or a permission is missing.
@@ -72,7 +72,7 @@ def _own_config(config: dict[str, Any], run: str, index: int) -> dict[str, Any]:
 def _build_at_once(
     options: SourceOptions, configs: Sequence[dict[str, Any]]
 ) -> list[DeferredRevokeConsumer]:
-    """All of them, or none and the first error."""
+    """Build all of them, or close those that were built and raise the first error."""
     if not configs:
         return []
     with ThreadPoolExecutor(len(configs), "build-clients") as threads:
@@ -87,7 +87,10 @@ def _build_at_once(
 
 
 def partitions_of(options: SourceOptions, client: ClusterQueries) -> set[TopicPartition]:
-    """All that the query reads as one of the group's: by the client's metadata, or by name."""
+    """All partitions that the query can read: from the client's metadata, or those of ``assign``.
+
+    With a subscription, the group decides which of them the query gets.
+    """
     if options.partitions is not None:
         return set(options.partitions)
     return {
@@ -100,7 +103,7 @@ def partitions_of(options: SourceOptions, client: ClusterQueries) -> set[TopicPa
 def _member(
     options: SourceOptions, config: dict[str, Any], is_first: bool
 ) -> DeferredRevokeConsumer:
-    """One member of the group; the first looks for the topics."""
+    """Build one member of the group; the first one also checks that the topics exist."""
     with _naming_brokers(config):
         member = DeferredRevokeConsumer(
             group_id=options.group_id, revoke_timeout_ms=options.revoke_timeout_ms, **config
@@ -118,7 +121,7 @@ def _member(
 def _refuse_missing_topics(
     options: SourceOptions, member: DeferredRevokeConsumer, timeout_ms: float
 ) -> None:
-    existing = member.existing_topics(timeout_ms)  # also lets a pattern find its topics
+    existing = member.existing_topics(timeout_ms)  # also resolves a pattern to its topics
     missing = sorted(set(options.topics or ()) - existing)
     if hidden := sorted(member.hidden_topics(missing, timeout_ms)):
         raise AuthorizationError(
@@ -132,10 +135,10 @@ def _refuse_missing_topics(
 def _fixed(
     options: SourceOptions, partitions: tuple[TopicPartition, ...], config: dict[str, Any]
 ) -> QueryClient:
-    """The client of ``assign``, once the group is seen to be without members.
+    """Build the client of ``assign``, after checking that the group has no members.
 
-    A member that comes later is noticed by the next commit, which the coordinator refuses; what a
-    batch read until then, the group's members may deliver as well.
+    If a member joins later, the coordinator refuses the next commit. The group's members may then
+    deliver again what batches read until that commit.
     """
     with _naming_brokers(config):
         client = DeferredRevokeConsumer(group_id=options.group_id, **config)
@@ -157,7 +160,7 @@ def _fixed(
 
 @contextmanager
 def _naming_brokers(config: dict[str, Any]) -> Iterator[None]:
-    """Have a failure of the connections name where they go."""
+    """Name the bootstrap servers in connection errors."""
     servers = f"kafka.bootstrap.servers={','.join(config['bootstrap_servers'])}"
     try:
         yield

@@ -1,7 +1,8 @@
 """Coverage: whether a run with an end (AvailableNow, Once) would leave records that nobody reads.
 
-A partition is covered if it is ours, or if a live other member has it, or if the group has read all
-there is. A run ends only when every partition is; ``live_owners`` says who counts as alive.
+A partition is covered if it is ours, if another live member owns it, or if the group has read all
+of it. A run ends only when every partition is covered. ``live_owners`` decides which members are
+alive.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often such a run looks again at what others own, and how often at its own members.
+#: How often such a run rechecks what others own, its own members, and its partitions' starts.
 COVERAGE_TICK_S = 0.1
 _OWN_TICK_S = 0.02
 _STARTS_TICK_S = 0.005
 
-#: How long brokers may take to tell where our partitions start: as long as one that restarts.
+#: How long to wait until the starts of our partitions are known: enough for a broker restart.
 _STARTS_WITHIN_S = 60.0
 
 
 class Coverage:
-    """For one query; asked by the planner's thread.
+    """Checks the coverage of one query; used by the planner's thread.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Tells what is ours.
+        Knows what is ours.
     members : QueryMembers
-        Whose client is asked.
+        Their client makes the look-ups.
     log_ends : LogEnds
-        Tells up to where there are records.
+        Knows where the logs end.
     pump : Pump
-        What ends it ends a wait.
+        Waits end when it ends.
     """
 
     def __init__(
@@ -70,15 +71,15 @@ class Coverage:
 
     @property
     def read_by_group(self) -> frozenset[TopicPartition]:
-        """What others own or have owned, and had read to the given ends when that was asked."""
+        """Partitions of others that the group had read to the given ends in some check so far."""
         return self._read_by_group
 
     @property
     def within_s(self) -> float:
         """How long the group may take to give every partition to a live member, in seconds.
 
-        Others may use the rebalance timeout to rejoin or to release; one that died is in the group
-        until its session has ended.
+        Other members may use the whole rebalance timeout to rejoin or to release. A dead member
+        stays in the group until its session expires.
         """
         rebalance_ms: float = self._options.consumer_config["max_poll_interval_ms"]
         return (rebalance_ms + self._members.session_timeout_ms()) / 1000
@@ -91,18 +92,18 @@ class Coverage:
     ) -> None:
         """Wait until the members have joined and nothing is :meth:`uncovered`.
 
-        The members do not join at once, so the first must give up to the others most of what it
-        got. That does not wait for its row in the next batch, which comes only after this: the
-        batch of Once would be without the records. A revoke that waits for a batch under way ends
-        the wait.
+        The members do not all join at the same moment, so the first must give most of what it got
+        to the others. Those revokes do not wait for their rows in the next batch, because that is
+        planned only after this wait: the batch of Once would miss the records. A revoke that waits
+        for a batch under way ends the wait.
 
-        It lasts at most :attr:`within_s`, at whose end it is an error; then, for the starts of our
-        partitions, as long as a broker may take to restart, and goes on without them.
+        The wait lasts at most :attr:`within_s`, then raises. After that it waits for the starts of
+        our partitions, for as long as a broker may take to restart, and goes on without them.
 
         Parameters
         ----------
         ends : Mapping[TopicPartition, int] or None
-            As :meth:`uncovered`.
+            As in :meth:`uncovered`.
         until : callable
             Ends the wait early.
         patience_s : callable
@@ -112,8 +113,8 @@ class Coverage:
         Raises
         ------
         KafkaRebalanceError
-            Some partitions are neither ours nor a live member's, longer than the group may take;
-            names them.
+            Some partitions were neither ours nor a live member's for longer than the group may
+            take; names them.
         """
         deadline = time.monotonic() + self.within_s
         joined_at: float | None = None
@@ -152,21 +153,21 @@ class Coverage:
         )
 
     def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
-        """Partitions with records that nobody has read, neither ours nor a live other member's.
+        """Partitions with unread records that neither we nor another live member own.
 
         Parameters
         ----------
         ends : Mapping[TopicPartition, int] or None
-            Up to where there are records, exclusive; by default up to the present end.
+            End offsets to read to, exclusive; by default the current ones.
 
         Raises
         ------
         KafkaRebalanceError
-            The brokers do not tell what other members own; or what ended the membership.
+            The brokers do not say what other members own, or the membership has failed.
         """
         client = self._members.client()
         if self._options.partitions is not None:
-            return []  # there is nobody else
+            return []  # there are no other members
         there = self._members.partitions() if ends is None else ends.keys()
         with self._state as state:
             ours = state.assignment.partitions.all().keys() - state.assignment.partitions.revoking()

@@ -1,14 +1,15 @@
-"""DeletedPartitions: which partitions of a query were deleted under it.
+"""DeletedPartitions: which partitions were deleted while the query ran.
 
-A client's metadata may lack a topic that is there: they are old, or those of a broker that has
-just started. So what seems to be missing is asked for anew, and is deleted only if two answers in
-a row, a second apart, say so.
+A client's metadata can lack an existing topic: it may be stale, or come from a broker that has just
+started. So a partition that seems to be missing is requested again. It is deleted only if two
+answers in a row, a second apart, lack it.
 
-What others own is not looked at: when it is assigned to this query, ``StartLookup`` sees by the
-topic's id whether it is the one of before.
+Partitions that others own are not checked. When one is assigned to this query, ``StartLookup`` sees
+from the topic id whether it is still the same topic.
 
-What is looked at: all that is owned; what the coordinator does not know when it is committed; and,
-for a while, what went away in a rebalance. The group takes back a deleted partition as any other.
+The checks cover all owned partitions, those the coordinator did not know when they were committed,
+and, for a while, those that left in a rebalance: the group revokes a deleted partition like any
+other.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ from kafka.structs import TopicPartition
 from ...consumer.cluster_queries import ClusterQueries
 from ...errors import AuthorizationError
 
-#: How often the client's metadata is looked through.
+#: How often the client's metadata is checked.
 _LOOK_EVERY_S = 1.0
 
-#: How often it is asked whether the topics are still the same, where no group tells because it
-#: assigns them by name: if anything was read since, and if not.
+#: How often to ask whether the topics are still the same, if the group assigns them by name and so
+#: does not say: if anything was read since the last time, and if not.
 _TOPIC_IDS_EVERY_S = 5.0
 _IDLE_TOPIC_IDS_EVERY_S = 60.0
 
-#: How long one such question may take, during which the members wait. It can be asked again.
+#: Timeout of one such request. The members wait for it, and it can be repeated.
 TOPIC_IDS_TIMEOUT_MS = 1_000
 
-#: How many looks a partition gets that went away in a rebalance: its members may learn of a
-#: deletion before the metadata that are requested then tell of it.
+#: How many checks a partition gets after it left in a rebalance. Its members may learn of a
+#: deletion before freshly requested metadata shows it.
 _LOOKS_AFTER_LEAVING = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A partition that went away in a rebalance.
+    """A partition that left in a rebalance.
 
     Attributes
     ----------
     position : int or None
         How far it was handed out.
     topic_id : UUID or None
-        Of the topic in which it was started; None where that is not known.
+        The id of the topic in which it was started; None if unknown.
     looks : int
-        How many it still gets.
+        How many checks it still gets.
     """
 
     position: int | None
@@ -59,7 +60,7 @@ class Left:
 
 
 class DeletedPartitions:
-    """The decision, for the members of one query; asks for nothing itself.
+    """Decides for the members of one query; does no I/O.
 
     Parameters
     ----------
@@ -73,22 +74,22 @@ class DeletedPartitions:
         self._topic_ids_at = clock()
         self._left: dict[TopicPartition, Left] = {}
         self._in_doubt: set[TopicPartition] = set()
-        self._missed: frozenset[TopicPartition] = frozenset()  # by the answer before
-        self._in_another_topic: frozenset[TopicPartition] = frozenset()  # likewise
+        self._missed: frozenset[TopicPartition] = frozenset()  # in the previous answer
+        self._in_another_topic: frozenset[TopicPartition] = frozenset()  # in the previous answer
 
     def left(self, partitions: Mapping[TopicPartition, Left]) -> None:
-        """These went away in a rebalance."""
+        """These left in a rebalance."""
         self._left.update(partitions)
 
     def left_lately(self) -> Collection[TopicPartition]:
-        """What went away in a rebalance, and still gets looks."""
+        """Partitions that left in a rebalance and are still checked."""
         return self._left.keys()
 
     def replaced(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
-        """Of what went away, that whose topic is another one by now; each is told once.
+        """Partitions that left and whose topic has another id now; each is returned once.
 
-        The group takes a deleted partition back as any other, and where there is a new one by its
-        name at once, no answer ever lacks it.
+        The group revokes a deleted partition like any other. If a topic of the same name is created
+        at once, no answer ever lacks the partition.
         """
         found = {
             p: left
@@ -100,16 +101,16 @@ class DeletedPartitions:
         return found
 
     def doubt(self, partitions: Collection[TopicPartition]) -> None:
-        """The coordinator does not know these: to commit them waits for the next answer."""
+        """The coordinator does not know these: their commits wait for the next answer."""
         self._in_doubt.update(partitions)
 
     @property
     def in_doubt(self) -> frozenset[TopicPartition]:
-        """Those in doubt now."""
+        """The partitions in doubt now."""
         return frozenset(self._in_doubt)
 
     def is_due(self) -> bool:
-        """Whether it is time for a look; each True begins one."""
+        """Whether the next check is due; each True starts one."""
         now = self._clock()
         if now < self._look_at:
             return False
@@ -117,19 +118,19 @@ class DeletedPartitions:
         return True
 
     def watched(self, owned: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """What to look for, beside what is owned."""
+        """The partitions to check: the owned ones, those that left lately, those in doubt."""
         return frozenset(owned) | self._left.keys() | self._in_doubt
 
     def suspects(
         self, watched: frozenset[TopicPartition], known: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """What to ask for anew: what the metadata do not know, or the coordinator."""
+        """The partitions to request again: unknown to the metadata or to the coordinator."""
         return (watched - frozenset(known)) | self._in_doubt | (self._missed & watched)
 
     def wants_topic_ids(self, has_read: bool) -> bool:
-        """Whether it is time to ask for the topics' ids; each True begins one.
+        """Whether a request for the topics' ids is due; each True starts one.
 
-        ``has_read`` is whether anything was read since the last time.
+        ``has_read`` says whether anything was read since the last request.
         """
         now = self._clock()
         wait_s = _TOPIC_IDS_EVERY_S if has_read else _IDLE_TOPIC_IDS_EVERY_S
@@ -139,15 +140,15 @@ class DeletedPartitions:
         return True
 
     def in_another_topic(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Note that these have another topic by now; those of which the answer before said so.
+        """Note that these have another topic now; returns those the previous answer also had.
 
-        One broker may be behind the one by whose answer they were started.
+        One answer is not enough: its broker may be behind the one by whose answer they started.
         """
         before, self._in_another_topic = self._in_another_topic, partitions
         return partitions & before
 
     def answered(self, missing: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Note that these are missing, of the suspects; those that are deleted."""
+        """Note which suspects are missing; returns those that are thereby deleted."""
         deleted = self._missed & frozenset(missing)
         self._missed = frozenset(missing) - deleted
         self._in_doubt &= self._missed
@@ -165,23 +166,23 @@ def ask_for_missing(
     option: str,
     timeout_ms: float,
 ) -> frozenset[TopicPartition]:
-    """Those of the partitions that do not exist, by metadata that are fetched now.
+    """The partitions that do not exist, according to freshly fetched metadata.
 
     Parameters
     ----------
     client : ClusterQueries
-        Whose metadata are renewed.
+        Its metadata is refreshed.
     partitions : collection of TopicPartition
-        What is asked for.
+        The partitions to check.
     option : str
-        By which the user named them, for the error.
+        The option by which the user named them, for the error.
     timeout_ms : float
         For each of two requests.
 
     Raises
     ------
     AuthorizationError
-        Some of the topics may not be described.
+        DESCRIBE is not granted on some of the topics.
     kafka.errors.KafkaError
         No broker answers.
     """

@@ -1,8 +1,8 @@
-"""DeletionWatch: looks for partitions of a query that were deleted, or are there again.
+"""DeletionWatch: finds partitions of a query that were deleted or created anew.
 
-``deleted_partitions`` decides what counts as deleted; this asks, and tells the state. The pump
-calls :meth:`find_absent`, :meth:`find`, :meth:`forget` and :meth:`left`, the planner :meth:`ask`
-and :meth:`take`.
+``deleted_partitions`` makes the decision; this class does the I/O and updates the state. The pump
+calls :meth:`find_absent`, :meth:`find`, :meth:`forget` and :meth:`left`; the planner calls
+:meth:`ask` and :meth:`take`.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked whether topics are gone whose positions the offsets still carry.
+#: How often to check whether topics are gone whose positions the offsets still carry.
 _FORGET_EVERY_S = 60.0
 
-#: When it is tried again to find out which topics these are.
+#: How soon a failed request for the topics' ids is repeated.
 _IDENTIFY_AGAIN_S = 1.0
 
 
 class DeletionWatch:
-    """For one query.
+    """Watches the partitions of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Told of what is deleted.
+        Updated with what is deleted.
     members : QueryMembers
-        Whose client is asked.
+        Their client makes the look-ups.
     """
 
     def __init__(self, options: SourceOptions, state: QueryState, members: QueryMembers) -> None:
@@ -52,43 +52,43 @@ class DeletionWatch:
         self._state = state
         self._members = members
         self._decision = DeletedPartitions()
-        # And not seen again since; replaced, because the planner reads it.
+        # And not seen again since. Replaced, never changed, because the planner reads it too.
         self._deleted: frozenset[TopicPartition] = frozenset()
         self._forgot_at = time.monotonic()
         self._identify_at = 0.0
-        self._asked_after = 0  # which batch, for the ids of topics
-        # What is assigned by hand is there, or there is no query.
+        self._asked_after = 0  # the batch after which topic ids were last requested
+        # With assign, missing partitions have already failed the query.
         self._has_looked = options.partitions is not None
 
     @property
     def deleted(self) -> frozenset[TopicPartition]:
-        """Deleted, and not there again."""
+        """Partitions that were deleted and do not exist again."""
         return self._deleted
 
     @property
     def in_doubt(self) -> Collection[TopicPartition]:
-        """What the coordinator does not know: to commit it waits for the next answer."""
+        """Partitions unknown to the coordinator: their commits wait for the next answer."""
         return self._decision.in_doubt
 
     def left(self, partitions: Mapping[TopicPartition, Left]) -> None:
-        """These went away in a rebalance, as those do whose topic was deleted."""
+        """These left in a rebalance, as they also do if their topic was deleted."""
         self._decision.left(partitions)
         self._members.cluster_of(0).request_metadata()
 
     def left_lately(self) -> Collection[TopicPartition]:
-        """What went away in a rebalance, and is still looked for."""
+        """Partitions that left in a rebalance and are still checked."""
         return self._decision.left_lately()
 
     def left_of_others(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
-        """As ``DeletedPartitions.replaced``: what this query had until its topic was deleted."""
+        """As ``DeletedPartitions.replaced``: partitions this query had until their topic went."""
         return self._decision.replaced(topic_ids)
 
     def find_absent(self) -> bool:
-        """Find out, once, what the checkpoint knows and is not there; whether that is known.
+        """Find, once, partitions of the checkpoint that no longer exist; returns whether done.
 
-        What gets its name while this run goes on is another partition, of which no position is
-        known. The run has missed it in the metadata that it began with; those may be old, so they
-        are asked for once more.
+        If one of that name appears during this run, it is another partition, without a known
+        position. The metadata that the run started with lacked these partitions. It may have been
+        stale, so it is fetched once more.
         """
         if self._has_looked:
             return True
@@ -104,7 +104,7 @@ class DeletionWatch:
                 self._has_looked = not error.retriable
                 log.info("not known whether %s still exist: %r", names_of(unseen), error)
                 return self._has_looked
-            # The metadata may lack by now what exists and is not subscribed.
+            # The refreshed metadata may lack an existing topic that is not subscribed.
             firsts = [TopicPartition(topic, 0) for topic in topics]
             there = client.known_partitions([*firsts, *unseen])
             counted = {p.topic for p in there}
@@ -118,7 +118,7 @@ class DeletionWatch:
         return True
 
     def find(self) -> None:
-        """Look for partitions that were deleted, or are there again; see DeletedPartitions."""
+        """Look for partitions that were deleted or exist again; see DeletedPartitions."""
         client = self._members.cluster_of(0)
         self._identify(client)
         for member in self._members:
@@ -131,7 +131,7 @@ class DeletionWatch:
             watched = self._decision.watched(state.assignment.partitions.all())
         known = client.known_partitions(watched)
         missing: frozenset[TopicPartition] = frozenset()
-        # By metadata that may be those of before.
+        # From metadata that may be stale.
         replaced = self._in_another_topic(watched, client.topic_ids({p.topic for p in watched}))
         replaced |= self._in_another_topic(watched, self._topic_ids_by_name(client))
         if suspects := self._decision.suspects(watched - self._deleted, known) | replaced:
@@ -151,7 +151,8 @@ class DeletionWatch:
         deleted |= replaced
         with self._state as state:
             state.starts.created_anew(deleted)
-            # What never had a start was assigned when it was gone: it is another's to miss.
+            # One without a start was assigned when it was already gone: its loss is its previous
+            # owner's to report.
             owned = state.assignment.partitions.all()
             unread = {p for p in deleted - left.keys() if p in owned and owned[p].position is None}
             read = state.assignment.positioning.delete(deleted)
@@ -169,16 +170,19 @@ class DeletionWatch:
             member.forget_commits(deleted)
             self._members.cluster_of(
                 index
-            ).request_metadata()  # one of them may have to assign what is left
+            ).request_metadata()  # one of them may be the leader, and has to assign the rest
 
     def _is_by_name(self, member: int, partition: TopicPartition) -> bool:
-        """Whether the new one of its name is assigned with it; else the group takes it back."""
+        """Whether the group assigns it by name, so that the new topic's partition comes with it.
+
+        A group that assigns by topic id takes the old one back.
+        """
         return self._members[member].assigned_topic_id(partition) is None
 
     def _identify(self, client: ClusterQueries) -> None:
-        """Find out in which topics partitions were started that are assigned by name.
+        """Find out the topic ids of started partitions that are assigned by name.
 
-        At once, because whatever is created anew until then is taken for the topic of before.
+        This is done at once: a topic created anew before that would be taken for the old one.
         """
         with self._state as state:
             if not state.starts.unidentified or time.monotonic() < self._identify_at:
@@ -194,7 +198,7 @@ class DeletionWatch:
             state.starts.identify(state.assignment.partitions.all().keys(), topic_ids)
 
     def _topic_ids_by_name(self, client: ClusterQueries) -> Mapping[str, UUID]:
-        """Of topics that are assigned by name, asked now and then; most of the time none."""
+        """The ids of topics assigned by name, requested now and then; usually empty."""
         with self._state as state:
             batch = state.assignment.batches.number
             if not self._decision.wants_topic_ids(batch != self._asked_after):
@@ -211,10 +215,10 @@ class DeletionWatch:
     def _in_another_topic(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> frozenset[TopicPartition]:
-        """Those of these that have another topic by now than the one in which they were started.
+        """The given partitions whose topic is no longer the one in which they were started.
 
-        Without those that the group has assigned in that one since: ``ReplacedTopics`` looks at
-        them before they are started, and nobody would take them back.
+        Excludes those that the group has since assigned in the new topic: ``ReplacedTopics`` checks
+        them before they are started, and the group would not take them back.
         """
         with self._state as state:
             found = state.starts.started_in_another(partitions, topic_ids)
@@ -228,9 +232,10 @@ class DeletionWatch:
         )
 
     def _replaced(self, refused: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Of what the coordinator does not know: what is the old topic's, there being a new one.
+        """Partitions unknown to the coordinator that belong to the old one of two topics.
 
-        It never will know them, and wants them back, which their commits would hold up.
+        The coordinator will never know them. It wants to revoke them, and their commits would hold
+        that up.
         """
         if not refused:
             return frozenset()
@@ -238,7 +243,7 @@ class DeletionWatch:
         with self._state as state:
             owned = state.assignment.partitions.all()
             member_of = {p: owned[p].member for p in refused if p in owned}
-        # A member that has the old one still may have been refused when another has the new one.
+        # A member that still has the old one may be refused while another already has the new one.
         return frozenset(
             p
             for p, member in member_of.items()
@@ -247,7 +252,7 @@ class DeletionWatch:
         )
 
     def forget(self) -> None:
-        """Drop the positions of topics that exist no more, or the offsets would grow for ever."""
+        """Drop the positions of topics that no longer exist, or the offsets would grow forever."""
         now = time.monotonic()
         if now - self._forgot_at < _FORGET_EVERY_S:
             return
@@ -270,12 +275,12 @@ class DeletionWatch:
             state.assignment.positioning.forget([p for p in elsewhere if p.topic in gone])
 
     def ask(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those that do not exist any more, by metadata that is fetched now.
+        """The given partitions that no longer exist, according to freshly fetched metadata.
 
         Raises
         ------
         AuthorizationError
-            Some of the topics may not be described.
+            DESCRIBE is not granted on some of the topics.
         kafka.errors.KafkaTimeoutError
             No broker answers.
         """
@@ -283,13 +288,13 @@ class DeletionWatch:
             return sorted(ask_for_missing(client, partitions, "subscribe", LOOKUP_TIMEOUT_MS))
 
     def take(self) -> dict[TopicPartition, int | None]:
-        """Partitions found deleted since the last call, and how far each was read, if it was."""
+        """Partitions found deleted since the last call, and how far each was read, if at all."""
         with self._state as state:
             deleted, state.deleted = state.deleted, {}
         return deleted
 
     def take_gone_elsewhere(self) -> set[TopicPartition]:
-        """Partitions found since the last call to be deleted when this query did not own them.
+        """Partitions found since the last call that were deleted while the query lacked them.
 
         Their topic may have been created anew since.
         """
@@ -299,6 +304,6 @@ class DeletionWatch:
 
 
 def _gone(client: ClusterQueries, topics: set[str]) -> set[str]:
-    """Those of the topics that exist no more, asked now; one that is hidden may exist."""
+    """The topics that no longer exist, requested now; a hidden topic may exist."""
     missing = topics - client.existing_topics(LOOKUP_TIMEOUT_MS)
     return missing - client.hidden_topics(missing, LOOKUP_TIMEOUT_MS)

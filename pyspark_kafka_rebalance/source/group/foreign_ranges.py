@@ -1,10 +1,10 @@
-"""ForeignRanges: waits for the owners of what a batch reads and this query does not own.
+"""ForeignRanges: waits for the owners of partitions that a batch reads but the query does not own.
 
-Mostly a replay's: another member may have got what the process before this one had planned.
-``marking`` decides which rows are marked ``lost``, and how long it is waited for.
+This happens mostly in a replay: another member may have got what the previous process had planned.
+``marking`` decides which rows are marked ``lost``, and how long to wait.
 
-The planner's thread waits (:meth:`ForeignRanges.lost_below`), the pump's asks for what the group
-has committed meanwhile (:meth:`ForeignRanges.look`).
+The planner's thread waits (:meth:`ForeignRanges.lost_below`). Meanwhile the pump's thread asks what
+the group has committed (:meth:`ForeignRanges.look`).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often the group's committed offsets are asked for of what a batch waits for.
+#: How often to fetch the committed offsets of the partitions that a batch waits for.
 _CHECK_EVERY_S = 0.2
 
-#: How often it is looked whether they, or what is owned, have changed.
+#: How often to check whether those offsets, or the ownership, have changed.
 _TICK_S = 0.02
 
 
 class ForeignRanges:
-    """For one query.
+    """Waits on behalf of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Tells what is owned, and what the group is known to have.
+        Knows what is owned, and what the group is known to have.
     members : QueryMembers
-        Whose client is asked.
+        Their client makes the look-ups.
     pump : Pump
-        What ends it ends a wait.
+        Waits end when it ends.
     """
 
     def __init__(
@@ -59,25 +59,26 @@ class ForeignRanges:
         self._members = members
         self._pump = pump
         self._looked_at = 0.0
-        # What another has, and a batch waits for; replaced, because two threads use it.
+        # Partitions of others that a batch waits for. Replaced, never changed: two threads use it.
         self._awaited: frozenset[TopicPartition] = frozenset()
 
     @property
     def are_awaited(self) -> bool:
-        """Whether a batch waits for the owners of its ranges: it is not read yet."""
+        """Whether a batch waits for the owners of its ranges, and so is not being read yet."""
         return bool(self._awaited)
 
     def lost_below(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, int]:
-        """Below which offsets another has delivered rows of a batch; waits until that is known.
+        """The offsets below which others have delivered rows of a batch; waits until known.
 
         Raises what ended the membership.
         """
         return marked_below(ranges, self._decided({p: (one,) for p, one in ranges.items()}))
 
     def owed(self, reads: Reads) -> dict[TopicPartition, Remaining]:
-        """What the group is owed, where others may have delivered rows of a batch; as before.
+        """What the group is owed of the partitions where others may have delivered rows.
 
-        Of a partition the batch may read several ranges, some of them below the live position.
+        As :meth:`lost_below`, but the batch may read several ranges of a partition, some of them
+        below the live position.
         """
         return {
             p: standing.owed
@@ -93,7 +94,7 @@ class ForeignRanges:
             with self._state as state:
                 looked = self._standings(state, reads)
                 open_ = undecided(reads, looked.standings)
-            if open_:  # of what it does not subscribe to, or what is deleted, it gets nothing
+            if open_:  # not subscribed, or deleted: this query will never own such a partition
                 there = self._members.partitions() if there is None else there
                 standings = {p: at for p, at in looked.standings.items() if p not in open_ - there}
                 looked = Look(looked.joined, standings)
@@ -113,7 +114,7 @@ class ForeignRanges:
             self._awaited = frozenset()
 
     def look(self) -> None:
-        """Ask how far others are with what a batch waits for, if one does and it is time."""
+        """Ask how far others are with what a batch waits for, if one waits and it is time."""
         now, awaited = time.monotonic(), self._awaited
         if not awaited or now - self._looked_at < _CHECK_EVERY_S:
             return
@@ -127,9 +128,10 @@ class ForeignRanges:
             state.assignment.commits.acknowledge_remaining(committed)
 
     def _standings(self, state: SharedState, reads: Reads) -> Look:
-        """What the group is known to say of the partitions of a batch.
+        """The standings of a batch's partitions, as far as they are known.
 
-        Without those that are the query's own and of which nothing is committed, mostly all.
+        Leaves out partitions that the query owns and of which the group has nothing of the batch:
+        usually all of them.
         """
         owned = state.assignment.partitions.all()
         sure = [member.may_hand_out() for member in self._members]
@@ -140,7 +142,7 @@ class ForeignRanges:
             found = owned.get(partition)
             is_own = found is not None and found.position is not None and sure[found.member]
             committed = heard.get(partition)
-            # Nearly all are their own, and of thousands each is looked at for each batch.
+            # Nearly all are the query's own, and this runs for thousands of them in each batch.
             known = marks.group_has(partition) if has_gaps else None
             if is_own and known is None and (committed or 0) <= pieces[0].start:
                 continue

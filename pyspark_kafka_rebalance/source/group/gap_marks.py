@@ -1,10 +1,10 @@
-"""GapMarks: what is to be caught up of each partition below its live position (KIP-333). Pure.
+"""GapMarks: what each partition still has to catch up below its live position (KIP-333). Pure.
 
     unread    no batch reads it
     unproven  Spark has not committed a batch that reads it
 
-The first is a part of the second. What is unproven is what the group is still owed: the committed
-offset is its lowest one. Most partitions have none, and cost nothing here.
+Unread gaps are a part of the unproven ones. The unproven gaps are what the group is still owed: the
+committed offset is their lowest one. Most partitions have none, and cost nothing here.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ...fetch.offset_range import OffsetRange
 
 
 class GapMarks:
-    """Those of all partitions that one query has owned, or knows from its checkpoint."""
+    """The gaps of all partitions that one query has owned, or knows from its checkpoint."""
 
     def __init__(self) -> None:
         self._unread: dict[TopicPartition, list[Gap]] = {}
         self._unproven: dict[TopicPartition, list[Gap]] = {}
-        self._unlogged = False  # without a batch they have changed since the last offset
+        self._unlogged = False  # they have changed since the last offset, other than by a batch
 
     def begin(
         self, partition: TopicPartition, unread: Sequence[Gap], unproven: Sequence[Gap]
     ) -> None:
-        """This is what lies below the live position, whatever was there before; each in order."""
+        """Set what lies below the live position, replacing what was there; each in order."""
         before = self.unread(partition), self.unproven(partition)
         self.restore(partition, unread, unproven)
         self._unlogged |= before != (self.unread(partition), self.unproven(partition))
@@ -36,7 +36,7 @@ class GapMarks:
     def restore(
         self, partition: TopicPartition, unread: Sequence[Gap], unproven: Sequence[Gap]
     ) -> None:
-        """As :meth:`begin`, by an offset of Spark's log."""
+        """As :meth:`begin`, from an offset of Spark's log."""
         for marks, pieces in ((self._unread, unread), (self._unproven, unproven)):
             if pieces:
                 marks[partition] = list(joined(pieces))
@@ -52,57 +52,57 @@ class GapMarks:
         _take(self._unproven, ranges)
 
     def lose(self, partition: TopicPartition, end: int) -> None:
-        """The records below this offset are gone from Kafka: of them, nothing is left to read."""
+        """The records below this offset are gone from Kafka, so drop the gaps there."""
         gone = without(self.unread(partition), end)
         self._unlogged |= bool(gone)
         for marks in (self._unread, self._unproven):
             _take(marks, {partition: gone})
 
     def forget(self, partition: TopicPartition) -> None:
-        """Of a log that is no more, or is read anew; or none is left."""
+        """Drop all gaps: the log is gone or is read anew, or nothing is left of them."""
         self._unlogged |= partition in self._unread or partition in self._unproven
         for marks in (self._unread, self._unproven):
             marks.pop(partition, None)
 
     def logged(self) -> None:
-        """The offset that is being made has them."""
+        """The offset that is being made contains the current gaps."""
         self._unlogged = False
 
     def are_unlogged(self) -> bool:
-        """Whether the last offset has other ones, though no batch has read any since."""
+        """Whether the gaps differ from the last offset's for another reason than a batch."""
         return self._unlogged
 
     def any(self) -> bool:
-        """Whether the group is owed any of any partition."""
+        """Whether any partition has an unproven gap."""
         return bool(self._unproven)
 
     def all_unread(self) -> Mapping[TopicPartition, Sequence[Gap]]:
-        """What is to be read of each partition that has any, in order; not to be changed."""
+        """The unread gaps of each partition that has any, in order; not to be changed."""
         return self._unread
 
     def all_unproven(self) -> Mapping[TopicPartition, Sequence[Gap]]:
-        """What the group is owed of each partition of which it is owed any; not to be changed."""
+        """The unproven gaps of each partition that has any, in order; not to be changed."""
         return self._unproven
 
     def under_way(self, partition: TopicPartition) -> list[Gap]:
-        """What batches read that are not proven."""
+        """The gaps that unproven batches read."""
         return less(self.unproven(partition), self.unread(partition))
 
     def unread(self, partition: TopicPartition) -> Sequence[Gap]:
-        """What is to be read, in order."""
+        """The partition's unread gaps, in order."""
         return self._unread.get(partition, ())
 
     def are_unread(self, partition: TopicPartition, pieces: Iterable[OffsetRange]) -> bool:
-        """Whether each of these lies in what is to be read."""
+        """Whether each of these pieces lies in an unread gap."""
         found = ((holding(self.unread(partition), piece.start), piece) for piece in pieces)
         return all(gap is not None and piece.end <= gap.end for gap, piece in found)
 
     def unproven(self, partition: TopicPartition) -> Sequence[Gap]:
-        """What the group is still owed, in order."""
+        """The partition's unproven gaps, in order."""
         return self._unproven.get(partition, ())
 
     def committed(self, partition: TopicPartition, live: int) -> int:
-        """The offset to commit, exclusive, where the live part is proven up to there."""
+        """The offset to commit, exclusive, if the live part is proven up to ``live``."""
         gaps = self._unproven.get(partition)
         return min(gaps[0].start, live) if gaps else live
 

@@ -1,8 +1,8 @@
-"""GroupCommits: what is proven reaches the group, and the group's answers reach the state.
+"""GroupCommits: commits what is proven to the group, and records what the group acknowledges.
 
-A member commits in the background (``commit_processed``); this says what, notes what the
-coordinator has acknowledged, and at the end waits for the rest. All on the pump's thread, except
-what says otherwise.
+A member commits in the background (``commit_processed``). This class decides what to commit, notes
+what the coordinator has acknowledged, and at the end waits for the rest. Everything runs on the
+pump's thread unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Spark does not wait for stop(); what it leaves undone is left to the session timeout. Who asks by
-#: ``stop_gracefully`` waits, and may grant more.
+#: Spark does not wait for stop(); the session timeout settles whatever stop() leaves undone. The
+#: caller of ``stop_gracefully`` does wait, and can grant more time.
 STOP_TIMEOUT_S = 3.0
 
-#: An acknowledgement takes 3 to 8 ms; who waits for one looks this often.
+#: How often to look for an acknowledgement, which takes 3 to 8 ms.
 _LOOK_EVERY_S = 0.005
 
 
 class GroupCommits:
-    """For one query.
+    """The commits of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Tells what is proven, and is told what is acknowledged.
+        Knows what is proven, and records what is acknowledged.
     members : QueryMembers
         Each commits what it owns.
     pump : Pump
-        Its deadline is that of :meth:`finish`; its failure ends a wait.
+        :meth:`finish` keeps its deadline; its failure ends a wait.
     proofs : BatchProofs
         May prove the last batch at the end.
     deletions : DeletionWatch
-        What is in doubt is not committed.
+        Partitions that it doubts are not committed.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class GroupCommits:
     # -- the planner's thread ---------------------------------------------------------------------
 
     def are_open(self) -> bool:
-        """Whether the group lacks something that is proven; on any thread."""
+        """Whether the group lacks something that is proven; callable on any thread."""
         with self._state as state:
             return bool(state.assignment.commits.by_member())
 
     def uncommitted(self) -> list[TopicPartition]:
-        """As ``OwedCommits``'s; after the pump's end the last word. On any thread."""
+        """See ``OwedCommits.uncommitted``; final once the pump has ended. On any thread."""
         with self._state as state:
             return sorted(state.assignment.commits.uncommitted())
 
     def wait_until_acknowledged(self) -> None:
         """Wait until the group has what is proven, or the time is up; for a run that ends now.
 
-        Raises what ended the membership: a commit that is refused later would be in the log alone.
+        Raises what ended the membership: a commit refused after this would only be logged.
         """
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -96,9 +96,9 @@ class GroupCommits:
             time.sleep(_LOOK_EVERY_S)
 
     def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on elsewhere after records were lost in Kafka (``failOnDataLoss=false``).
+        """Continue from these positions after records were lost (``failOnDataLoss=false``).
 
-        Done by the pump, so that it cannot cross a commit of the old position.
+        The pump makes the move, so that it cannot cross a commit of the old position.
         """
         with self._state as state:
             state.moves.update(positions)
@@ -107,7 +107,7 @@ class GroupCommits:
     # -- the pump's thread ------------------------------------------------------------------------
 
     def move(self) -> None:
-        """Put positions elsewhere, and forget the commits that were based on the old ones."""
+        """Move the positions, and forget the commits that were based on the old ones."""
         with self._state as state:
             topics = {p.topic for p in state.moves}
         if not topics:
@@ -131,7 +131,7 @@ class GroupCommits:
             )
 
     def _topic_ids_now(self, topics: Collection[str]) -> dict[str, UUID]:
-        """By metadata that are fetched now; none if no broker answers, or none is needed."""
+        """Topic ids from freshly fetched metadata; empty if no broker answers, or not needed."""
         if self._options.catch_up is None:
             return {}
         client = self._members.cluster_of(0)
@@ -143,11 +143,11 @@ class GroupCommits:
         return client.topic_ids(topics)
 
     def commit(self) -> bool:
-        """Note what is acknowledged, and commit what else is proven; whether anything was open."""
+        """Note what is acknowledged, commit the rest; returns whether anything was open before."""
         doubtful = self._deletions.in_doubt
         with self._state as state:
             open_before = state.assignment.commits.by_member()
-        # First, or all that was answered since the last look would be committed once more.
+        # First, or everything acknowledged since the last look would be committed again.
         for index, behind in open_before.items():
             self._note_acknowledged(index, behind.keys() - doubtful)
         with self._state as state:
@@ -166,13 +166,13 @@ class GroupCommits:
                 else:
                     member.commit_processed(offsets)
             except PartitionsLostError as error:
-                log.info("not committed: %s", error)  # the next poll_membership tells of the loss
+                log.info("not committed: %s", error)  # the next poll_membership reports the loss
         return bool(open_before)
 
     def finish(self) -> None:
-        """What stop() can still do: the last batch if the commit log has it, then drain."""
+        """The commits of stop(): those of the last batch if the commit log has it, then drain."""
         self.commit()
-        # Half of it, so that the commit and leaving the group still have their turn.
+        # Half of the time, so that the commit and leaving the group still have their turn.
         if self._proofs.look(wait_s=self._left_to_leave_s()):
             self.commit()
         for index, member in enumerate(self._members):
@@ -185,7 +185,7 @@ class GroupCommits:
         self._ask_for_the_rest()
 
     def _note_acknowledged(self, index: int, partitions: Collection[TopicPartition]) -> None:
-        """What the coordinator has acknowledged to this member so far."""
+        """Record what the coordinator has acknowledged to this member so far."""
         member = self._members[index]
         with self._state as state:
             if self._options.catch_up is not None:
@@ -200,13 +200,13 @@ class GroupCommits:
             )
 
     def _left_to_leave_s(self) -> float:
-        """What is kept back of the time to stop, so that leaving the group still has its turn."""
+        """The part of the stop time that is reserved for leaving the group."""
         return min(self._pump.left_s(), STOP_TIMEOUT_S) / 2
 
     def _ask_for_the_rest(self) -> None:
-        """The group may have what it did not acknowledge to us.
+        """Ask for the committed offsets: the group may have what it did not acknowledge to us.
 
-        The answer was lost, or the partition, and its next owner has committed as much.
+        Either the answer was lost, or the partition was, and its next owner has committed as much.
         """
         missing = self.uncommitted()
         if not missing:

@@ -1,6 +1,6 @@
-"""Joining: how the members of a query come into their group, as its planner sees it.
+"""Joining: how a query's members join their group, as seen by its planner.
 
-Whether others are there already, and when the query's own members have what they get.
+It tells whether the group has other members already, and when the query's own members are ready.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked whether the members are ready.
+#: How often to check whether the members are ready.
 _LOOK_EVERY_S = 0.005
 
 
 class Joining:
-    """For one query; asked by the planner's thread.
+    """Waits for the members of one query; used by the planner's thread.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Tells what is assigned, and what has a start.
+        Knows what is assigned, and what has a start.
     members : QueryMembers
-        Who join.
+        The members that join.
     pump : Pump
-        What ends it ends a wait.
+        Waits end when it ends.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Joining:
         self._pump = pump
 
     def has_others(self) -> bool:
-        """Whether others are in the group, asked before our members join; True if nobody tells.
+        """Whether others are in the group, before our members join; True if that is unknown.
 
         Raises what ended the membership.
         """
@@ -65,7 +65,7 @@ class Joining:
                 lambda admin: describe_group(admin, group_id),
             )
         except KafkaRebalanceError as error:
-            self._members.client()  # it says better what is wrong
+            self._members.client()  # raises a better error if the membership has failed
             log.info("group %s: %s", group_id, error)
             return True
         self._members.client()
@@ -83,9 +83,9 @@ class Joining:
         until : callable
             Ends the wait early as well.
         timeout_s : float
-            After which it is not waited for any more.
+            The longest wait.
         unchanged_s : float
-            For how long nothing must have changed, unless nobody else can change anything.
+            How long nothing must have changed; ignored with ``assign``, which has no other members.
         """
         deadline = time.monotonic() + timeout_s
         unchanged_s = unchanged_s if self._options.partitions is None else 0.0

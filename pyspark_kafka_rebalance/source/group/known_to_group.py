@@ -1,7 +1,7 @@
 """KnownToGroup: what the group knows of partitions before this query owns any.
 
-Which of them are new to it, and how far it is with what the checkpoint knows. Each is asked once,
-and again if a broker fails for a moment. On the pump's thread.
+It asks which partitions are new to the group, and which offsets the group has for the checkpoint's
+partitions. Each is asked once, and again after a retriable error. Runs on the pump's thread.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How soon a failed look-up that members wait for before they join is repeated.
+#: How soon to repeat a failed look-up that the members need before they join.
 _ASK_AGAIN_S = 0.02
 
 
 class KnownToGroup:
-    """For one query.
+    """Asks on behalf of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Tells what to ask for, and is told the answers.
+        Says what to ask for, and records the answers.
     members : QueryMembers
-        Who ask.
+        They make the look-ups.
     pump : Pump
-        Ends a wait when it is to stop.
+        Ends a wait when it is stopping.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class KnownToGroup:
         self._state = state
         self._members = members
         self._pump = pump
-        # How far the group is with what the checkpoint knows; what is assigned by hand is the
-        # query's own from the beginning.
+        # Whether find_committed is done. With assign, the partitions are the query's own from the
+        # beginning, so there is nothing to ask.
         self._has_asked = options.partitions is not None
 
     def find_new(self) -> None:
         """Find out, before the members join, which partitions are new to the group."""
-        # With ``assign`` a group's offsets say nothing of the partitions it does not name.
+        # With ``assign`` the group's offsets say nothing about partitions that are not named.
         if self._options.partitions is not None:
             return
         with self._state as state:
@@ -63,7 +63,7 @@ class KnownToGroup:
                 committed = self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
-                    return  # joining the group says better what is refused
+                    return  # joining the group raises a better error
                 log.warning("group %s: offsets not known yet: %r", self._options.group_id, error)
                 self._pump.wait(_ASK_AGAIN_S)
                 continue
@@ -72,10 +72,10 @@ class KnownToGroup:
             return
 
     def find_committed(self) -> None:
-        """Find out, once, how far the group is with what the checkpoint knows.
+        """Find out, once, the group's committed offsets of the checkpoint's partitions.
 
-        If its offset is a lower one when a partition is assigned, another query has found the log
-        shorter since (``Positioning.start_at``).
+        If an offset is lower by the time the partition is assigned, another query has found the log
+        shorter in between (``Positioning.start_at``).
         """
         if self._has_asked:
             return
@@ -84,7 +84,7 @@ class KnownToGroup:
         try:
             committed = self._members.committed(asked, LOOKUP_TIMEOUT_MS) if asked else {}
         except kafka_errors.KafkaError as error:
-            self._has_asked = not error.retriable  # a start says better what is refused
+            self._has_asked = not error.retriable  # the start look-up raises a better error
             log.info("group %s: offsets not known yet: %r", self._options.group_id, error)
             return
         self._has_asked = True

@@ -1,4 +1,4 @@
-"""LeftBehind: what a run that was abandoned knew, for the one that reads on. Pure."""
+"""LeftBehind: what an abandoned run knew, for the run that continues the query. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .batch_state import Gaps
 
 
 class LeftBehind(NamedTuple):
-    """As its members have left it.
+    """The state in which the members left.
 
     Attributes
     ----------
     untold : list of RebalanceEvent
-        The rows that it had yet to tell.
+        The event rows that it had not reported yet.
     known : dict
-        Where each partition was to go on.
+        The position at which each partition was to go on.
     heard : dict
-        What the group had committed: if it has less by now, a log has become shorter.
+        The group's committed offsets: if one is lower now, that log has become shorter.
     gaps : dict
-        What is still to be read below where partitions go on.
+        What is still to be read below those positions.
     """
 
     untold: list[RebalanceEvent]

@@ -1,4 +1,4 @@
-"""LiveOwnerWatch: asks now and then what the other, live members of the group own."""
+"""LiveOwnerWatch: asks periodically what the group's other live members own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .live_owners import owned_by_live_others
 if TYPE_CHECKING:
     from ..options import SourceOptions
 
-#: What other members own is asked for again when the answer is this old.
+#: How old an answer may be before other members' ownership is requested again.
 _LOOK_EVERY_S = 0.25
 
 
 class LiveOwnerWatch:
-    """For one run of a query; first asked when its members have joined.
+    """Watches for one run of a query; first called when its members have joined.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream that has members.
+        The options of a stream that has group members.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -39,7 +39,7 @@ class LiveOwnerWatch:
     def owned(
         self, own_ids: Collection[str], session_timeout_ms: float
     ) -> frozenset[TopicPartition]:
-        """Ask what other members own that were alive after ours joined.
+        """Ask what those other members own that were alive after ours joined.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class LiveOwnerWatch:
         Raises
         ------
         KafkaRebalanceError
-            The brokers do not tell.
+            The brokers do not answer, or refuse to.
         """
         now = time.monotonic()
         if self._joined_at is None:

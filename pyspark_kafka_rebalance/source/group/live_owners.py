@@ -1,15 +1,16 @@
-"""What the other, live members of a group own, for a run that ends. Pure.
+"""What the other live members of a group own, for a run with an end. Pure.
 
-A run with an end may leave to another member what that one owns, if it is alive: a member that was
-killed goes on owning its partitions until its session ends. A member is alive after the run began
+A run with an end can leave a partition to the member that owns it, but only if that member is
+alive: a killed member goes on owning its partitions until its session expires. A member was alive
+after the run began
 
-* in the classic protocol, if the group has completed a join of ours: that takes a join of every
-  member, or the end of its session;
-* in the consumer protocol, if its epoch is one that began with our join or later;
-* in either, if it is still there when a session has passed since our join.
+* in the classic protocol, if the group has completed a join of ours: for that, every other member
+  must rejoin, or its session must expire;
+* in the consumer protocol, if its member epoch is that of our join or later;
+* in either protocol, if it is still in the group one session timeout after our join.
 
-The first two do not hold of static members of ours: a restarted one takes its place again without a
-rebalance.
+The first two do not apply if our members are static: a restarted static member takes its place
+again without a rebalance.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def owned_by_live_others(
     joined_epoch: int | None,
     session_passed: bool,
 ) -> frozenset[TopicPartition]:
-    """Find what other members own that were alive after ours joined.
+    """Find what those other members own that were alive after ours joined.
 
     Parameters
     ----------
@@ -37,14 +38,14 @@ def owned_by_live_others(
         The member ids of our own members.
     joined_epoch : int or None
         A group epoch no older than our join, which rebalanced the group; 0 in the classic protocol.
-        None if our join rebalanced nothing.
+        None if our join caused no rebalance.
     session_passed : bool
-        Whether a session has passed since.
+        Whether a session timeout has passed since our join.
 
     Returns
     -------
     frozenset of TopicPartition
-        Without what is on its way from one member to another.
+        Without partitions on their way from one member to another.
     """
     return frozenset(
         partition

@@ -1,6 +1,6 @@
-"""LogEnds: where the partitions' logs end and what their offsets take, with what was told last.
+"""LogEnds: the ends, starts and sizes of the partitions' logs, with the last answers cached.
 
-The planner's thread alone asks. A failed look-up names why the pump ended, if it has.
+Used only by the planner's thread. If the pump has ended, a failed look-up raises the reason.
 """
 
 from __future__ import annotations
@@ -26,60 +26,63 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Idle triggers come every 10 ms; end offsets older than this are asked for again.
+#: Idle triggers come every 10 ms; end offsets older than this are requested again.
 END_OFFSETS_MAX_AGE_S = 0.03
 
-#: Asked again that late whether a position is within its log, while its transaction is open.
+#: How long a high watermark is reused to check that a position is within its log, while an open
+#: transaction holds the end offset below the position.
 _HIGH_WATERMARKS_MAX_AGE_S = 1.0
 
-#: The average size of an offset changes slowly, so it is cached for a minute. That of a short log
-#: does not: one that has grown by more than a quarter since is measured again.
+#: The average size of an offset changes slowly, so it is cached for a minute. In a short log it can
+#: change fast, so a log that has grown by more than a quarter is measured again.
 _BYTES_PER_OFFSET_MAX_AGE_S = 60.0
 _MEASURED_AGAIN_AT = 1.25
 
-#: Retention deletes whole segments, now and then.
+#: Log starts are cached this long: retention only deletes whole segments, now and then.
 _LOG_STARTS_MAX_AGE_S = 5.0
 
-#: A log's latest timestamp falls with a truncation, or where retention goes by size.
+#: Latest records are cached this long: a log's latest timestamp can fall, by truncation or by
+#: retention by size.
 _LATEST_MAX_AGE_S = 5.0
 
-#: Where some leader did not tell: an idle trigger must not connect anew every 10 ms.
+#: How soon to ask again for sizes that some leader did not give: an idle trigger must not reconnect
+#: every 10 ms.
 _SIZES_AGAIN_S = 0.2
 
-#: A run whose end is fixed when it begins waits this long for brokers to tell where its partitions
-#: end, and asks this often.
+#: How long a run whose end is fixed when it begins waits for the end offsets of its partitions, and
+#: how often it asks.
 _ALL_ENDS_WITHIN_S = 60.0
 _ASK_AGAIN_S = 0.02
 
 
 class _Measured(NamedTuple):
-    """A log, as it was when its size was told."""
+    """A log, as it was when its size was measured."""
 
     size: int
     begin: int
-    end: int  # with what is in open transactions
-    told_end: int  # by the caller; without, under read_committed
+    end: int  # high watermark: includes open transactions
+    told_end: int  # the caller's end offset: excludes them under read_committed
 
     def bytes_per_offset(self) -> float:
         return self.size / max(1, self.end - self.begin)
 
     def holds_at(self, end: int) -> bool:
-        """Whether the log that ends there now is this one, and not much longer."""
+        """Whether a log with this end is still this one, and not much longer."""
         longest = self.begin + _MEASURED_AGAIN_AT * (self.end - self.begin)
         return self.told_end <= end <= max(longest, self.told_end)
 
 
 class LogEnds:
-    """For one query.
+    """The log ends of one query's partitions.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     members : QueryMembers
-        Whose client is asked.
+        Their client makes the look-ups.
     pump : Pump
-        What ends it ends a wait.
+        Waits end when it ends.
     """
 
     def __init__(self, options: SourceOptions, members: QueryMembers, pump: Pump) -> None:
@@ -104,34 +107,34 @@ class LogEnds:
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """End offsets, exclusive: high watermark, or last stable offset under read_committed.
 
-        One request for each broker; a few milliseconds old at most. Partitions without a known
-        leader are left out, and those whose leader does not answer.
+        One request per broker; an answer is reused for at most ``END_OFFSETS_MAX_AGE_S``.
+        Partitions without a known leader, or whose leader does not answer, are left out.
         """
         now = time.monotonic()
         fresh = now - self._ends_at <= END_OFFSETS_MAX_AGE_S
         if not fresh or not self._ends.keys() >= set(partitions):
             with self._members.asking() as client:
                 if self._wants_latest and not self._know_latest(now, partitions):
-                    # Before the ends, so that these records lie before them.
+                    # Requested before the ends, so that these records lie before them.
                     self._latest = self._ask_latest(client, partitions)
                     self._latest_at = now
-                # A leader is moving, or a topic is gone: the next trigger asks again.
+                # If a leader is moving or a topic is gone, the next trigger asks again.
                 self._ends = client.end_offsets_now(partitions, LOOKUP_TIMEOUT_MS)
             self._ends_at = now
             return self._ends
         return {p: self._ends[p] for p in partitions if p in self._ends}
 
     def latest_records(self) -> Mapping[TopicPartition, RecordTime | None]:
-        """With ``maxTaskIdleMs``: those with the highest timestamps, from before the ends.
+        """With ``maxTaskIdleMs``: each log's record with the highest timestamp, before its end.
 
-        Some seconds old at most, and asked for with the next ends after :meth:`renew_latest`.
-        None of an empty log, or if it lies in an open transaction and these are not read; without
-        what was not told, and empty where brokers are older than 3.0.
+        At most some seconds old. After :meth:`renew_latest`, requested with the next ends. None for
+        an empty log, or under read_committed if the record is in an open transaction. Partitions
+        without an answer are left out; empty if brokers are older than 3.0.
         """
         return self._latest
 
     def renew_latest(self) -> None:
-        """Ask for the latest records with the next ends."""
+        """Request the latest records together with the next ends."""
         self._latest_at = -math.inf
 
     def _know_latest(self, now: float, partitions: Collection[TopicPartition]) -> bool:
@@ -148,14 +151,14 @@ class LogEnds:
             return {}
 
     def told(self) -> Mapping[TopicPartition, int]:
-        """The end offsets as last answered, of what was asked for lately; on any thread."""
+        """The last answered end offsets of recently requested partitions; on any thread."""
         return {**self._known, **self._ends}  # both are replaced, never changed
 
     def known_end_offsets(self, owned: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end offset of each of these as last answered, without asking again.
+        """The last answered end offset of each of these, without a request.
 
-        With those that are being revoked or have no leader now, which nobody asks for. What is
-        not owned any more is forgotten.
+        Includes partitions that are being revoked or have no leader now, which are no longer
+        requested. Forgets partitions that are not owned any more.
         """
         ends, known = self._ends, self._known
         told = ((p, ends.get(p, known.get(p))) for p in owned)
@@ -163,16 +166,16 @@ class LogEnds:
         return self._known
 
     def high_watermarks(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where the logs end of partitions whose end offset lies before their position, exclusive.
+        """High watermarks, exclusive, of partitions whose end offset is below their position.
 
-        Asks only under read_committed, where an open transaction makes these two different. A high
-        watermark that is not below its position may be a second old. Partitions whose leader does
-        not answer are left out.
+        Makes a request only under read_committed: there, an open transaction holds the end offset
+        below the high watermark. A high watermark at or above the position may be a second old.
+        Partitions whose leader does not answer are left out.
 
         Parameters
         ----------
         positions : Mapping[TopicPartition, int]
-            Their positions, with an end offset by :meth:`end_offsets` just now.
+            Their positions. :meth:`end_offsets` must just have returned their end offsets.
         """
         if self._options.isolation_level == "read_uncommitted":
             return {p: self._ends[p] for p in positions}
@@ -185,12 +188,12 @@ class LogEnds:
         return {p: known[p] for p in positions if p in known}
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
-        """End offsets of every partition of the subscribed topics, whoever owns it.
+        """End offsets of every partition of the subscribed topics, whichever member owns it.
 
         Raises
         ------
         KafkaRebalanceError
-            Some partition's leader does not answer for a minute; names them.
+            The leaders of some partitions do not answer within a minute; names the partitions.
         """
         partitions = self._members.partitions()
         deadline = time.monotonic() + _ALL_ENDS_WITHIN_S
@@ -208,7 +211,7 @@ class LogEnds:
         return ends
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs begin, some seconds old at most; without those not told now."""
+        """Log start offsets, at most some seconds old; leaves out those without an answer."""
         now = time.monotonic()
         fresh = now - self._log_starts_at <= _LOG_STARTS_MAX_AGE_S
         if not fresh or not self._log_starts.keys() >= set(partitions):
@@ -221,10 +224,10 @@ class LogEnds:
         return {p: self._log_starts[p] for p in partitions if p in self._log_starts}
 
     def bytes_per_offset(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """What an offset of each partition takes on its leader's disk, on average, in bytes.
+        """The average size of an offset on the partition leader's disk, in bytes.
 
-        Without those whose leader does not tell now, which is asked again a little later; a minute
-        old at most otherwise, and of a log that is at most a quarter longer by now.
+        Partitions whose leader does not answer are left out, and requested again a little later.
+        The answers are at most a minute old, and their logs at most a quarter longer by now.
 
         Parameters
         ----------
@@ -234,7 +237,7 @@ class LogEnds:
         Raises
         ------
         KafkaRebalanceError
-            The brokers refuse to tell.
+            The brokers refuse to answer.
         """
         now = time.monotonic()
         aged = now - self._measured_at > _BYTES_PER_OFFSET_MAX_AGE_S

@@ -1,17 +1,17 @@
-"""Which rows of a batch are marked ``lost``: those that somebody else has delivered. Pure.
+"""Which rows of a batch are marked ``lost``: those that another member has delivered. Pure.
 
-A batch reads the ranges that its offset spells out, whoever owns the partitions by then: it may be
-replayed by a restarted query, or a partition may be lost right after it was planned.
+A batch reads the ranges that its offset names, whoever owns the partitions by then: a restarted
+query may replay it, or a partition may be lost right after the batch was planned.
 
 Invariants:
- 1. A row is marked only if the group's committed offset is past it. Nothing is committed before it
-    was delivered without the mark, so a row that is marked came without it before: it may be
-    dropped, and reading goes on behind the batch.
- 2. A row is left without the mark only if the partition is the query's own, in which case the batch
-    defers its revoke, or if waiting for the owner came to its end.
+ 1. A row is marked only if the group's committed offset is past it. A row is committed only after
+    it was delivered without the mark, so a marked row was delivered before and may be dropped, and
+    reading goes on after the batch.
+ 2. A row stays unmarked only if the query owns the partition, in which case the batch defers its
+    revoke, or if the wait for the owner has ended.
 
-So a partition that is somebody else's is waited for: until its owner has committed all of the
-range, or gives it up.
+So a batch waits for each partition that another member owns, until that owner has committed all of
+the range or gives the partition up.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from ...fetch.offset_range import OffsetRange
 
 log = logging.getLogger(__name__)
 
-#: How long nothing may move, once the members have joined and dead members are out of the group:
-#: neither an owner nor a commit of what is waited for. In that time the coordinator gives away what
-#: the dead had, and the new owner commits a batch; two queries that replay each other's partitions
-#: do nothing but wait.
+#: The wait ends if nothing changes for this long, neither an owner nor a commit of the awaited
+#: partitions, once the members have joined and dead members are out of the group. It is enough for
+#: the coordinator to reassign the partitions of dead members, and for the new owner to commit a
+#: batch. Two queries that replay each other's partitions only wait for each other.
 STILL_S = 30.0
 
-#: An owner that catches up is watched for so long, and so many commits, before it is judged whether
-#: it comes to what is waited for in time.
+#: An owner that catches up is watched for this long, and for this many commits, before it is judged
+#: too slow or not.
 _WATCHED_S = 5.0
 _WATCHED_COMMITS = 3
 
-#: It may become faster: its first batches are small.
+#: The owner may become this much faster: its first batches are small.
 _FASTER = 2
 
-#: How long an owner may take that commits a little now and then.
+#: How long to wait for an owner that commits only a little now and then.
 AT_MOST_S = 300.0
 
-#: How long joining may take beyond the session, after which dead members are out of the group.
+#: How long joining may take after the session timeout, when dead members are out of the group.
 JOIN_S = 60.0
 
 
-#: What a batch reads of each partition: one range, or beside it others below its live position.
+#: What a batch reads of each partition: one range, and maybe others below its live position.
 Reads: TypeAlias = Mapping[TopicPartition, Sequence[OffsetRange]]
 
 
@@ -63,9 +63,9 @@ class Standing(NamedTuple):
     is_own : bool
         Whether the query owns it.
     committed : int or None
-        The group's offset.
+        The group's committed offset.
     known : Remaining or None
-        What the group is owed, if it is known by more than that.
+        What the group is owed, if more than the committed offset is known.
     """
 
     is_own: bool
@@ -80,22 +80,22 @@ class Standing(NamedTuple):
         return Remaining(max(0, self.committed))
 
     def has_any_of(self, reads: Sequence[OffsetRange]) -> bool:
-        """Whether the group has some of this."""
+        """Whether the group has some of these ranges."""
         if self.known is None:
             return (self.committed or 0) > reads[0].start
         return any(self.known.between(r.start, r.end) != (Gap(r.start, r.end),) for r in reads)
 
     def has_all_of(self, reads: Sequence[OffsetRange]) -> bool:
-        """Whether the group has all of this."""
+        """Whether the group has all of these ranges."""
         if self.known is None:
             return (self.committed or 0) >= reads[-1].end
         return not any(self.known.between(r.start, r.end) for r in reads)
 
     def nears(self, reads: Sequence[OffsetRange]) -> tuple[object, ...]:
-        """What changes as soon as its owner comes nearer to having all of this.
+        """A value that changes whenever the owner gets closer to having all of these ranges.
 
-        An owner that catches up reads its lowest gap, and live records (KIP-333). Of what lies in
-        another gap it commits nothing until that is its lowest.
+        An owner that catches up reads its lowest gap and live records (KIP-333). It commits nothing
+        of another gap until that is its lowest.
         """
         known = self.known
         if known is None or not known.gaps:
@@ -106,9 +106,9 @@ class Standing(NamedTuple):
         return self.is_own, left, lowest and self.committed, live and known.live
 
     def before_it_nears(self, reads: Sequence[OffsetRange]) -> int | None:
-        """How many offsets its owner reads before it comes nearer to having all of this.
+        """How many offsets the owner reads before it gets closer to having all of these ranges.
 
-        None: it may come nearer with its next commit. See ``nears``.
+        None: it may get closer with its next commit. See ``nears``.
         """
         known = self.known
         if known is None or not known.gaps:
@@ -123,20 +123,20 @@ class Standing(NamedTuple):
 
 
 class Pace:
-    """How fast the owner of a partition reads the gaps before the one that is waited for.
+    """How fast a partition's owner reads the gaps before the one that the batch waits for.
 
-    That takes seconds or hours. Meanwhile the query that waits reads no live records either, so it
-    gives up as soon as the owner's commits show that it will not be there in time.
+    That takes seconds or hours. The waiting query reads no live records either, so it gives up as
+    soon as the owner's commits show that it will be late.
     """
 
     def __init__(self) -> None:
         self._commits = 0
-        self._since = 0.0  # when the first of them was seen, and how many were left then
-        self._left_then = 0
+        self._since = 0.0  # when the first commit was seen
+        self._left_then = 0  # how many offsets were left then
         self._left: int | None = None
 
     def is_too_slow(self, left: int | None, now: float, until: float) -> bool:
-        """Whether the owner, which has so many offsets left before it, will be late.
+        """Whether the owner will be late, with this many offsets left to read first.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class Pace:
 
 
 class Look(NamedTuple):
-    """One look at the group: whether all members have joined, and what the partitions are at."""
+    """One look at the group: whether our members have joined, and the partitions' standings."""
 
     joined: bool
     standings: Mapping[TopicPartition, Standing]
@@ -168,7 +168,7 @@ class Look(NamedTuple):
 def undecided(
     reads: Reads, standings: Mapping[TopicPartition, Standing]
 ) -> frozenset[TopicPartition]:
-    """The partitions of which somebody else may still deliver rows, or already has."""
+    """The partitions whose rows another member may still deliver, or already has."""
     return frozenset(
         partition
         for partition, standing in standings.items()
@@ -179,9 +179,9 @@ def undecided(
 def marked_below(
     ranges: Mapping[TopicPartition, OffsetRange], standings: Mapping[TopicPartition, Standing]
 ) -> dict[TopicPartition, int]:
-    """The offset below which a partition's rows are marked, where any are (invariant 1).
+    """The offset below which each partition's rows are marked, if any are (invariant 1).
 
-    Of batches that read one range of each.
+    For batches that read one range of each partition.
     """
     return {
         partition: min(standing.committed, ranges[partition].end)
@@ -199,36 +199,36 @@ def wait_for_owners(
 ) -> Mapping[TopicPartition, Standing]:
     """Wait until it is decided which rows are marked (invariant 2).
 
-    Until when: ``JOIN_S`` after the session's end for the members to join; then ``STILL_S``
-    without any change, at the earliest as long after the session's end, at the latest
-    ``AT_MOST_S`` after it. Ended early when nothing is undecided, or when the owners of all that is
-    read other gaps first and will be late (``Pace``). The rest goes out without the mark: it may
-    come twice, and is not skipped.
+    Deadlines: the members may take until ``JOIN_S`` after the session's end to join. Then the wait
+    ends after ``STILL_S`` without any change, but no earlier than ``STILL_S`` and no later than
+    ``AT_MOST_S`` after the session's end. It ends early when nothing is undecided, or when the
+    owners of everything undecided read other gaps first and will be late (``Pace``). Undecided rows
+    then go out without the mark: they may come twice, but none is skipped.
 
-    The session is counted from the beginning of the wait, since what died before it sends no
-    heartbeat after it. A JoinGroup of the classic protocol is held until the dead are out, so the
-    session is over by the time that it is answered. Joining does not wait for them in the
-    consumer protocol (KIP-848), in a group that both protocols share, or where a static member
-    comes back: a dead member then owns its partitions until its session ends, and all is still.
+    The session is timed from the beginning of the wait, since a member that died before sends no
+    heartbeat after it. In the classic protocol the coordinator answers a JoinGroup only when dead
+    members are out, so the session is over by then. Joining does not wait for them in the consumer
+    protocol (KIP-848), in a group that both protocols share, or if a static member comes back. A
+    dead member then owns its partitions until its session expires, and nothing changes until then.
 
     Parameters
     ----------
     reads : mapping
         What the batch reads.
     look : callable
-        Looks at the group; a partition that is not to be waited for is left out.
+        Looks at the group; leaves out partitions that need no wait.
     wait : callable
         Waits a moment; raises what ended the membership.
     session_s : callable
-        After which the group gives up dead members, in seconds; asked each time, because the
-        broker's is known only when a member joins.
+        The session timeout, in seconds, after which the group removes dead members. Called each
+        time, because the broker's value is known only when a member joins.
     clock : callable
         Seconds.
 
     Returns
     -------
     mapping
-        What was known last, from which the marks follow.
+        The last known standings, from which the marks follow.
     """
     began_at = changed_at = clock()
     before: tuple[object, ...] | None = None

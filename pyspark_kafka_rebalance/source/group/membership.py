@@ -5,9 +5,9 @@
                                       poll_membership, commits  ◄────►  join, heartbeat, commit
       end offsets  ─────────────────────────────────────────────────►  (partition leaders)
 
-The pump drives coordinator and revocation lists only: the members never fetch and keep no
-positions. What it learns is applied under the lock; what the planner hands out is decided under
-the same lock, after all I/O, so that a release and a new range can never cross.
+The pump drives only the coordinator and the revocation lists: the members never fetch and keep no
+positions. It applies what it learns under the lock. The planner decides what to hand out under the
+same lock, after all I/O, so that a release and a new range can never cross.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: The pump looks at every member this often (1 % of a core). While something waits for an
-#: acknowledgement, which takes 3 to 8 ms, it looks as often as that.
+#: acknowledgement, which takes 3 to 8 ms, it uses the eager tick.
 _TICK_S = 0.02
 _EAGER_TICK_S = 0.005
 
-#: After a change in the group the pump looks as often for the next one, for so long.
+#: How long after a change in the group the pump may use the eager tick to see the next one.
 _SETTLING_S = 5.0
 
-#: Positions that no offset has are worth a batch of their own when nothing else has happened for
-#: so long. Sooner, the batch might be in the way of records that are about to come.
+#: Positions that no offset has yet get a batch of their own when nothing else has happened for this
+#: long. Any sooner, the batch could delay records that are about to come.
 _LOG_POSITIONS_AFTER_S = 1.0
 
 
@@ -75,27 +75,27 @@ class QueryMembership:
     joining : Joining
         Waits for the members.
     proofs : BatchProofs
-        Told of Spark's calls, it says which batches are proven.
+        Decides from Spark's calls which batches are proven.
     commits : GroupCommits
-        What the group has of what is proven.
+        Commits what is proven to the group.
     log_ends : LogEnds
-        Up to where there are records.
+        Knows where the logs end.
     record_times : RecordTimes
-        Of which time records are.
+        Looks up the records' timestamps.
     deletions : DeletionWatch
-        What of the partitions was deleted.
+        Finds deleted partitions.
     coverage : Coverage
-        What a run with an end would leave unread.
+        Finds what a run with an end would leave unread.
     foreign_ranges : ForeignRanges
-        What of a batch another delivers.
+        Finds what others deliver of a batch.
     catch_up : CatchUp
-        What lies below the live positions, with ``parallelRebalance=live``.
+        Plans what to read below the live positions, with ``parallelRebalance=live``.
     """
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self._options = options
         self._may_join = False
-        self._is_restored = False  # what the checkpoint knows
+        self._is_restored = False  # whether the checkpoint's state is taken over
         self._pump = Pump(
             self._tick,
             name=f"membership-{options.group_id}",
@@ -126,29 +126,29 @@ class QueryMembership:
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Build the members in the pump; idempotent. They join when :meth:`join` allows it."""
+        """Build the members in the pump; idempotent. They join once :meth:`join` is called."""
         self._pump.start()
 
     def join(self) -> None:
-        """Let the members join the group; every trigger calls it, so it wakes nobody twice."""
+        """Let the members join the group; every trigger calls it, so only the first call acts."""
         if not self._may_join:
             self._may_join = True
             self._pump.wake()
 
     def leave(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """As :meth:`stop`, without waiting for it; idempotent."""
+        """As :meth:`stop`, but without waiting; idempotent."""
         self._pump.leave(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``.
 
-        ``commits.uncommitted()`` tells what it could not commit.
+        ``commits.uncommitted()`` then returns what it could not commit.
         """
         if not self._pump.stop(timeout_s):
             log.warning("group %s: stopped without leaving in time", self._options.group_id)
 
     def left_behind(self) -> LeftBehind:
-        """After :meth:`stop`, what a query that reads on with others goes on with."""
+        """After :meth:`stop`: the state that the query's next members continue with."""
         with self._state as state:
             assignment = state.assignment
             return LeftBehind(
@@ -159,13 +159,13 @@ class QueryMembership:
             )
 
     def go_on(self, before: LeftBehind) -> None:
-        """Go on with what the members before have known; after :meth:`restore`."""
+        """Take over what the previous members knew; call after :meth:`restore`."""
         with self._state as state:
             state.assignment.begin_after(before.untold)
             state.assignment.commits.acknowledge(before.heard)
 
     def raise_failure(self) -> None:
-        """Raise what ended the pump: background errors surface in the next planner call."""
+        """Raise the error that ended the pump: the next planner call reports background errors."""
         self._pump.raise_failure()
 
     # -- the planner's calls ----------------------------------------------------------------------
@@ -177,7 +177,7 @@ class QueryMembership:
         imported: Collection[TopicPartition] = (),
         gaps: Gaps | None = None,
     ) -> None:
-        """Of the offset that Spark starts with: positions, ``initial``, ``imported``, ``gaps``."""
+        """Take over positions, ``initial``, ``imported`` and ``gaps`` of Spark's start offset."""
         with self._state as state:
             state.starts.restore(positions, initial, imported)
             state.assignment.restore(positions, gaps)
@@ -192,18 +192,18 @@ class QueryMembership:
         catch_up: CaughtUp = NOTHING,
         gaps: Gaps | None = None,
     ) -> None:
-        """Spark runs a batch of its log again, before the members join.
+        """Spark reruns a batch of its log, before the members join.
 
         Parameters
         ----------
         proven : Mapping[TopicPartition, int]
-            Positions of the batches before it.
+            Positions after the batches before it.
         ranges : Mapping[TopicPartition, OffsetRange]
             What it reads.
         end : dict
             The offset where it ends.
         imported : collection of TopicPartition
-            Of that offset.
+            The ``imported`` field of that offset.
         catch_up, gaps : mapping
             What it reads below the live positions, and what is left there after it.
         """
@@ -216,10 +216,10 @@ class QueryMembership:
 
     def _look_for_absent(self) -> None:
         self._is_restored = True
-        self._pump.wake()  # what is created from now on is to be told from what was deleted
+        self._pump.wake()  # look before anything is created anew under a deleted one's name
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
-        """``StreamOffset.initial`` of a batch without ranges; waits for the members to be built."""
+        """``StreamOffset.initial`` for a batch without ranges; may wait for the members."""
         with self._state as state:
             knows = state.starts.has_read or state.starts.knows_initial
         if not knows:
@@ -228,10 +228,11 @@ class QueryMembership:
             return state.starts.log_initial()
 
     def wants_log(self, at_once: bool) -> bool:
-        """Whether a batch without records is due that logs where partitions start.
+        """Whether a batch without records is due, to log where partitions start.
 
-        Spark's log must know it before the first record does: the group may forget it. So where
-        gaps have changed, of which records are gone, or another query has read some.
+        Spark's log must have the start before the first record is read, because the group can
+        forget it. The same holds for gaps that changed because records are gone from Kafka, or
+        because another query has read some.
 
         Parameters
         ----------
@@ -250,17 +251,17 @@ class QueryMembership:
             return state.assignment.partitions.plannable()
 
     def unpositioned(self) -> list[TopicPartition]:
-        """Partitions that were assigned just now, and whose start is still to be found out."""
+        """Newly assigned partitions whose start is not known yet."""
         return self._state.unpositioned()
 
     def wait_for_change(self, seconds: float = _TICK_S) -> None:
-        """Give the group or new metadata a moment; raises what ended the membership."""
+        """Wait a moment for the group or for new metadata; raises what ended the membership."""
         self._members.client().request_metadata()
         self._pump.wait(seconds)
         self.raise_failure()
 
     def known_end_offsets(self) -> dict[TopicPartition, int]:
-        """The end offset of every owned partition as last answered, without asking again."""
+        """The last answered end offset of every owned partition, without a request."""
         with self._state as state:
             owned = state.assignment.partitions.all().keys() - self.deletions.deleted
         return self.log_ends.known_end_offsets(owned)
@@ -268,13 +269,13 @@ class QueryMembership:
     def hand_out(
         self, planned: Mapping[TopicPartition, OffsetRange], catch_up: CaughtUp = NOTHING
     ) -> tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState] | None:
-        """The last step of planning, under the lock: what is still certain, recorded.
+        """The last step of planning, under the lock: record the ranges that are still certain.
 
         Returns
         -------
         tuple or None
-            The ranges, the rows of events, and the state to write into the offset, which has what
-            is read of gaps; None when there is nothing worth a batch.
+            The ranges, the event rows, and the state to write into the offset, which includes what
+            is read of gaps; None if nothing is worth a batch.
         """
         with self._state as state:
             assignment = state.assignment
@@ -292,7 +293,7 @@ class QueryMembership:
             return ranges, assignment.take_events(), batch
 
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
-        """The state right now, for these partitions of a batch."""
+        """The current state, for these partitions of a batch."""
         with self._state as state:
             return state_now(state, ranges)
 
@@ -316,13 +317,13 @@ class QueryMembership:
         self._known_to_group.find_new()
 
     def _is_settling(self) -> bool:
-        """Whether members join, or partitions move, and may go on any moment."""
+        """Whether members are joining or partitions moving, so that more changes are likely."""
         if self._state.unchanged_s() >= _SETTLING_S:
             return False
         return bool(self._state.unpositioned()) or not self._members.have_settled()
 
     def _tick(self) -> float | None:
-        """One round, once the members may join; as ``Pump`` has it."""
+        """One round of the pump (see ``Pump``); polls the members once they may join."""
         looked = not self._is_restored or self.deletions.find_absent()
         if not self._may_join:
             return None if looked else _TICK_S
@@ -352,7 +353,8 @@ class QueryMembership:
             owned = assignment.partitions.all()
             gone = {p for p in result.revoked | result.lost if p in owned}
             gone = {p for p in gone if owned[p].member == index}
-            # One that another of ours has still: in a new topic by the name, which is another one.
+            # One assigned here while another of our members still has it: it is in a new topic of
+            # that name, so it is another partition.
             gone |= {p for p in result.assigned if p in owned and owned[p].member != index}
             topic_ids = state.starts.started_in(gone)
             left = {
@@ -361,14 +363,14 @@ class QueryMembership:
                 if owned[p].position is not None
             }
             assignment.lose(index, result.lost)
-            if self._options.partitions is not None:  # those are deleted, and told herewith
+            if self._options.partitions is not None:  # with assign, a lost one was deleted
                 left = {}
                 state.deleted |= assignment.positioning.delete(result.lost)
                 state.starts.created_anew(result.lost)
             ends = self.log_ends.told() if result.revoked else {}
             assignment.complete_revoke(index, result.revoked, ends)
             assignment.assign(index, member.generation, result.assigned)
-            if self._options.partitions is not None:  # nobody else has committed of them
+            if self._options.partitions is not None:  # nobody else has committed any of them
                 anew = state.starts.are_created_anew(result.assigned)
                 assignment.partitions.created_while_owned(anew)
             state.starts.assigned(result.assigned)
@@ -382,5 +384,5 @@ class QueryMembership:
         member.delay_revoke(undrained)
         if left:
             self.deletions.left(left)
-        if overdue and member.is_stable:  # fenced, it is out of the group
+        if overdue and member.is_stable:  # not if it was fenced, which puts it out of the group
             self._overdue_batch.advise(overdue)

@@ -1,17 +1,17 @@
 """OpenBatches: the batches that Spark was given, and what proves them. Pure.
 
-A batch is proven when it is done and Spark has logged where it ends: then no kill makes Spark run
-what it read again as part of another batch. Spark's calls say so in two ways:
+A batch is proven when it is done and Spark has logged where it ends. After that, no kill can make
+Spark reread its ranges as part of another batch. Two of Spark's calls say so:
 
 * ``latestOffset(start)`` comes when the batch ending at ``start`` is done.
 * ``commit(end)`` proves the batch that ends there. Spark calls it for the batch before the one that
-  it builds, right after it has logged the end of the latter; with async progress tracking, for a
-  batch in the log when a later one has come into the log
-  (``AsyncProgressTrackingMicroBatchExecution``). In both cases a call with the start of the batch
-  planned last says that the end of this very batch is in the log.
+  it is building, right after logging the end of the latter. With async progress tracking, it calls
+  it for a logged batch when a later one is logged (``AsyncProgressTrackingMicroBatchExecution``).
+  In both cases, a call with the start of the batch planned last shows that this batch's own end is
+  in the log.
 
-So ``latestOffset(start)`` proves a batch if that call came. Otherwise Spark tracks its progress
-asynchronously, and only ``commit`` proves. (Its first batch has none before it to commit.)
+So ``latestOffset(start)`` proves a batch if that ``commit`` came before. Otherwise Spark tracks its
+progress asynchronously, and only ``commit`` proves. (The first batch has no earlier one to commit.)
 
 Not thread-safe: the owner holds one lock around every call.
 """
@@ -36,11 +36,11 @@ class OpenBatch:
     Attributes
     ----------
     start : dict or None
-        Where it starts; not known of a warm-up.
+        Where it starts; None if unknown, as for a warm-up.
     end : dict
         The offset that Spark was given.
     number : int
-        As QueryAssignment counts.
+        The batch number in QueryAssignment.
     logged : bool
         Whether its end is known to be in Spark's log.
     """
@@ -52,22 +52,22 @@ class OpenBatch:
 
 
 class OpenBatches:
-    """In order; more than one only with async progress tracking."""
+    """The open batches in order; more than one only with async progress tracking."""
 
     def __init__(self) -> None:
         self._open: list[OpenBatch] = []
         self._start: dict[str, Any] | None = None  # of this trigger
-        # How Spark tracks its progress, once that is known.
+        # How Spark tracks its progress, once known.
         self._synchronous = False
         self._asynchronous = False
 
     def progress_is_synchronous(self) -> None:
-        """The trigger is one with which Spark does not track its progress asynchronously."""
+        """Spark does not track progress asynchronously with this query's trigger."""
         self._synchronous = True
 
     @property
     def progress_is_asynchronous(self) -> bool:
-        """Whether a batch was done of whose end Spark had not said that it is logged."""
+        """Whether some batch was done before Spark had said that its end is logged."""
         return self._asynchronous
 
     @property
@@ -76,21 +76,20 @@ class OpenBatches:
         return self._open[-1].end if self._open else None
 
     def add(self, end: dict[str, Any], number: int) -> None:
-        """Spark is given the end of the next batch."""
+        """Spark gets the end of the next batch."""
         self._open.append(OpenBatch(self._start, end, number, logged=self._synchronous))
 
     def resume(self, end: dict[str, Any], number: int) -> None:
-        """Spark runs a batch of its log again; this process has planned none so far."""
+        """Spark reruns a batch of its log; this process has not planned any yet."""
         self._open.append(OpenBatch(None, end, number, logged=True))
 
     def prove(self, end: dict[str, Any]) -> int | None:
-        """The batch that ends here is proven, and all before it.
+        """The batch that ends here and all before it are proven.
 
         Returns
         -------
         int or None
-            Its number; None for an offset of no open batch, which says nothing: it was proven
-            before.
+            Its number; None if no open batch ends here, because it was proven before.
         """
         for index, batch in enumerate(self._open):
             if batch.end == end:
@@ -102,7 +101,7 @@ class OpenBatches:
         """Spark's ``commit``; returns as :meth:`prove`."""
         number = self.prove(end)
         if self._open and self._open[-1].start == end:
-            # Once async, always async: with several sources the same commit may come twice.
+            # Once async, always async: with several sources the same commit can come twice.
             self._open[-1].logged = not self._asynchronous
         return number
 
@@ -112,8 +111,8 @@ class OpenBatches:
         Raises
         ------
         KafkaRebalanceError
-            It goes on from somewhere else than where the batch planned last ends. Spark logs
-            every batch that it plans, so this does not happen; a restart would put it right.
+            Spark goes on from another offset than the end of the batch planned last. This does not
+            happen, since Spark logs every batch that it plans; a restart would fix it.
         """
         self._start = start
         last = self._open[-1] if self._open else None

@@ -1,10 +1,10 @@
-"""OverdueBatch: what is done, and said, of a batch that takes too long.
+"""OverdueBatch: what to do and what to log when a batch takes too long.
 
-Longer than ``maxBatchDurationMs``: the query leaves the group until the batch is done, so that
-others may have its partitions. Longer than ``revokeTimeoutMs`` while a revoke waits for it: the
-member has given those partitions up; once, the log says what would help.
+If it takes longer than ``maxBatchDurationMs``, the query leaves the group until the batch is done,
+so that others can have its partitions. If a revoke waits for it longer than ``revokeTimeoutMs``,
+the member has given those partitions up, and the log says once what would help.
 
-On the pump's thread.
+Runs on the pump's thread.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long the commit log may take to say that a batch which seems to take too long is done.
+#: How long to wait for the commit log to say that a seemingly overdue batch is done.
 _PROBE_S = 1.0
 
 
 class OverdueBatch:
-    """For one query.
+    """Watches the batches of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Tells which batch is under way, and is told what is given up.
+        Knows which batch is under way, and records what is given up.
     members : QueryMembers
-        Who leave.
+        The members that leave.
     proofs : BatchProofs
         May know that the batch is done.
     foreign_ranges : ForeignRanges
-        While it waits for others, the batch is not read yet, and its time stands still.
+        While it waits for others, the batch is not being read yet, and its clock does not run.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class OverdueBatch:
     def look(self) -> None:
         """Leave the group while a batch takes longer than ``maxBatchDurationMs``.
 
-        Until it is done: the members join again with their next poll. What they had is lost, so it
-        is not committed; what of it comes back later was delivered by the batch.
+        Once the batch is done, the members rejoin with their next poll. Their partitions are lost,
+        so they are not committed; the batch has delivered those that come back later.
         """
         limit_ms = self._options.max_batch_duration_ms
         if limit_ms is None:
@@ -91,7 +91,7 @@ class OverdueBatch:
             log.info("group %s: the batch is done; joining again", self._options.group_id)
 
     def advise(self, overdue: Collection[TopicPartition]) -> None:
-        """Say what would help, once: these were lost while their revoke waited for the batch."""
+        """Log once what would help: these were lost while their revoke waited for the batch."""
         if not self._advised:
             self._advised = True
             advice = advice_on_overdue(overdue, self._proofs.have_commit_log)
@@ -105,7 +105,7 @@ class OverdueBatch:
         if over and not self._stands_aside:
             self._proofs.look(
                 wait_s=_PROBE_S
-            )  # it may be done, and Spark wait for its next trigger
+            )  # the batch may be done while Spark waits for its next trigger
             with self._state as state:
                 over = state.assignment.batches.oldest() == batch
         return over

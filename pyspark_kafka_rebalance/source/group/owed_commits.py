@@ -1,9 +1,10 @@
-"""OwedCommits: what is proven of a query's partitions, and the group has not acknowledged. Pure.
+"""OwedCommits: what a query has proven and the group has not acknowledged. Pure.
 
 Invariants:
  1. Only what is proven is committed, only while owned, and only forward.
- 2. Of a partition with gaps below its live position the group is told as a whole what it is owed,
-    which may change while the offset stays: a revoke waits for that as for an offset.
+ 2. For a partition with gaps below its live position, each commit carries everything that the group
+    is owed. That can change while the offset stays the same, and a revoke waits for it as it waits
+    for an offset.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from .unproven_batches import UnprovenBatches
 
 
 class OwedCommits:
-    """Of one query; tells what follows from the parts of its :class:`QueryAssignment`.
+    """The owed commits of one query, derived from the parts of its :class:`QueryAssignment`.
 
-    It keeps which partitions are behind: of thousands, few are.
+    It keeps the set of partitions that are behind: few out of thousands.
     """
 
     def __init__(
@@ -37,12 +38,12 @@ class OwedCommits:
         self._marks = marks
         self._gaps = gaps
         self._batches = batches
-        self._behind: dict[TopicPartition, None] = {}  # owned, proven, and not acknowledged
+        self._behind: dict[TopicPartition, None] = {}  # owned, with proven parts unacknowledged
 
     # -- what changes it --------------------------------------------------------------------------
 
     def compare(self, partitions: Collection[TopicPartition]) -> None:
-        """After a change of what is owned, proven or acknowledged."""
+        """After a change of what is owned, proven or acknowledged: update which are behind."""
         owned, has_gaps = self._partitions.all(), self._gaps.any()
         behind = self._marks.behind(partitions, self._gaps.committed if has_gaps else None)
         if has_gaps or self._marks.with_gaps():
@@ -55,7 +56,7 @@ class OwedCommits:
                 self._behind.pop(partition, None)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Not owned any more."""
+        """The partition is not owned any more."""
         self._behind.pop(partition, None)
 
     def acknowledge(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -64,18 +65,18 @@ class OwedCommits:
         self.compare(offsets)
 
     def acknowledge_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """As :meth:`acknowledge`, with what the group knows that it is owed."""
+        """As :meth:`acknowledge`, with everything that the group is owed as it knows it."""
         self._marks.acknowledge_remaining(remaining)
         self.compare(remaining)
 
     # -- what there is to see ---------------------------------------------------------------------
 
     def is_open(self, partition: TopicPartition) -> bool:
-        """Whether the group lacks something that is proven of an owned partition."""
+        """Whether the partition is owned and the group lacks something proven of it."""
         return partition in self._behind
 
     def by_member(self) -> dict[int, dict[TopicPartition, int]]:
-        """By member, the offsets to commit: proven, not acknowledged, owned."""
+        """The offsets to commit by member: proven, not acknowledged, owned."""
         by_member: dict[int, dict[TopicPartition, int]] = {}
         owned, proven = self._partitions.all(), self._marks.positions()
         for partition in self._behind:
@@ -86,25 +87,25 @@ class OwedCommits:
         return by_member
 
     def remaining(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Remaining]:
-        """What the group is owed of each of these: what neither it nor this query has proven."""
+        """What the group is owed of each of these: the parts that neither side has proven."""
         return {p: self._left(p) for p in partitions}
 
     def uncommitted(self) -> set[TopicPartition]:
-        """Of which partitions the group is not known to have what this query has read.
+        """The partitions of which the group may lack something that this query has read.
 
-        Counted are the last batch with ranges, the batches that are not proven, and what is owned.
-        What an earlier batch read of a partition that was lost since is not: its next owner has
+        This covers the last batch with ranges, the unproven batches, and the owned partitions. It
+        leaves out what an earlier batch read of a partition that was lost since: the next owner has
         repeated that by now, and no later stop changes it.
         """
         owned = self._partitions.all()
         missing = set(self._marks.unacknowledged(self._batches.read_to()))
         caught_up = self._batches.with_caught_up()
         if caught_up or self._gaps.any():
-            # There, an offset tells less than what was read.
+            # With gaps, a committed offset does not show everything that was read.
             beside_gaps = caught_up | (missing & self._gaps.all_unproven().keys())
             missing -= beside_gaps
             missing |= {p for p in beside_gaps if self._batches.have(p) or self._owes_more(p)}
-        # Of what was never read, only the start is to be committed.
+        # A partition that was never read only has its start to commit.
         return missing | {p for p in self._behind if owned[p].read}
 
     def _left(self, partition: TopicPartition) -> Remaining:
@@ -114,7 +115,7 @@ class OwedCommits:
         return left if known is None else left.merge(known)
 
     def _owes_more(self, partition: TopicPartition) -> bool:
-        """Whether the group believes that it is owed something that is proven."""
+        """Whether the group still takes something proven as owed."""
         if partition not in self._marks.positions():
             return False
         known, left = self._marks.group_has(partition), self._left(partition)

@@ -1,7 +1,7 @@
 """OwnedPartitions: which partitions the members of a query own, and may hand out. Pure.
 
-Newly assigned ones whose start is still to be found out, and those whose revoke is requested, are
-kept apart: the pump asks for them all the time, and with thousands of partitions nearly all are in
+Newly assigned partitions without a known start, and those whose revoke is requested, are kept
+separately: the pump asks for them all the time, and of thousands of partitions nearly all are
 neither.
 """
 
@@ -20,23 +20,23 @@ class OwnedPartition:
     member: int
     generation: int
     position: int | None = None  # next offset to hand out; None until its start is known
-    read: bool = False  # there may be something to flush: handed out since it was assigned
-    is_new: bool = False  # created when it was owned here, so whatever the group has is older
+    read: bool = False  # handed out since it was assigned, so there may be something to flush
+    is_new: bool = False  # created while owned here: the group's offset is of the old partition
 
 
 class OwnedPartitions:
-    """Those of all members of one query."""
+    """The owned partitions of all members of one query."""
 
     def __init__(self) -> None:
         self._owned: dict[TopicPartition, OwnedPartition] = {}
-        # In the order in which they came to be.
+        # In insertion order.
         self._unpositioned: dict[TopicPartition, None] = {}
         self._revoking: dict[TopicPartition, None] = {}
 
     # -- what happens to them ---------------------------------------------------------------------
 
     def add(self, partition: TopicPartition, owned: OwnedPartition) -> None:
-        """Assigned to a member, without a position."""
+        """Add a partition that was assigned to a member; it has no position yet."""
         self._owned[partition] = owned
         self._unpositioned[partition] = None
         self._revoking.pop(partition, None)
@@ -48,32 +48,32 @@ class OwnedPartitions:
                 owned.generation = generation
 
     def start_at(self, partition: TopicPartition, position: int) -> None:
-        """The start of an owned partition is found."""
+        """The start of an owned partition is known."""
         self._owned[partition].position = position
         self._owned[partition].is_new = False
         self._unpositioned.pop(partition, None)
 
     def delete(self, partition: TopicPartition) -> None:
-        """It exists no more, and has no position until it does; owned until the group takes it."""
+        """The partition is gone: no position until it exists again; owned until revoked."""
         if partition in self._owned:
             self._owned[partition].position = None
         self._unpositioned.pop(partition, None)
 
     def start_anew(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deleted partitions are there again; their start is to be found out."""
+        """Deleted partitions exist again; their start must be looked up."""
         for partition in partitions:
             if partition in self._owned and self._owned[partition].position is None:
                 self._unpositioned[partition] = None
 
     def created_while_owned(self, partitions: Collection[TopicPartition]) -> None:
-        """As :meth:`start_anew`; what the group has of them was committed by this very query."""
+        """As :meth:`start_anew`; this query itself committed the offsets the group has of them."""
         for partition in partitions:
             if partition in self._owned:
                 self._owned[partition].is_new = True
         self.start_anew(partitions)
 
     def request_revoke(self, partition: TopicPartition) -> OwnedPartition | None:
-        """No new range from now on; None if it is so already, or it is not owned."""
+        """Hand out no new range from now on; returns None if requested before, or not owned."""
         owned = self._owned.get(partition)
         if owned is None or partition in self._revoking:
             return None
@@ -83,7 +83,7 @@ class OwnedPartitions:
     def keep(
         self, member: int, to_be_revoked: Collection[TopicPartition]
     ) -> Iterator[tuple[TopicPartition, OwnedPartition]]:
-        """Take back the revoke of what this member has, except of these."""
+        """Cancel the requested revokes of this member, except for ``to_be_revoked``."""
         for partition in list(self._revoking):
             owned = self._owned[partition]
             if owned.member == member and partition not in to_be_revoked:
@@ -93,7 +93,7 @@ class OwnedPartitions:
     def pop(
         self, member: int, partitions: Iterable[TopicPartition]
     ) -> Iterator[tuple[TopicPartition, OwnedPartition]]:
-        """Take away what this member owns; another of our members may have it by now."""
+        """Remove those that this member owns; another of our members may own some by now."""
         for partition in partitions:
             owned = self._owned.get(partition)
             if owned is not None and owned.member == member:
@@ -123,7 +123,7 @@ class OwnedPartitions:
         return plannable
 
     def unpositioned(self) -> dict[int, list[TopicPartition]]:
-        """Newly assigned partitions whose start is still to be found out, by member."""
+        """Newly assigned partitions whose start is not known yet, by member."""
         by_member: dict[int, list[TopicPartition]] = {}
         for partition in self._unpositioned:
             by_member.setdefault(self._owned[partition].member, []).append(partition)

@@ -1,7 +1,7 @@
-"""Positioning: where partitions are read from, by what the brokers say of their logs. Pure.
+"""Positioning: where partitions are read from, given what the brokers say of their logs. Pure.
 
-Where they start; that what was to be read is gone; that a log is no more. What a partition that is
-far behind starts with is set aside below its live position (KIP-333).
+It handles starts, records that are gone before they were read, and logs that are gone. If a
+partition starts far behind, its backlog is set aside below its live position (KIP-333).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .unproven_batches import UnprovenBatches
 
 
 class _HandedOver(NamedTuple):
-    """When a partition was released: in which generation, and where its log ended, if known."""
+    """The release of a partition: its generation, and where the log ended then, if known."""
 
     generation: int
     end: int | None
 
 
 class Positioning:
-    """Of one query; works on the parts of its :class:`QueryAssignment`."""
+    """The positioning of one query; works on the parts of its :class:`QueryAssignment`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Positioning:
         self._batches = batches
         self._commits = commits
         self._handed_over: dict[TopicPartition, _HandedOver] = {}  # by completed revokes
-        # Where those started live that the checkpoint alone knew.
+        # The live starts of partitions that only the checkpoint knew, not the group.
         self._by_checkpoint: dict[TopicPartition, int] = {}
 
     # -- starts -----------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ class Positioning:
         -------
         int
             The start: the group's committed offset or the highest end that this query ever handed
-            out, whichever is further; only its proven part is ever committed. The group's alone if
-            that has gone back since this query last heard of it: then another has found the log
-            shorter, and what this query knows is of the log before.
+            out, whichever is higher; only the proven part is ever committed. If the group's offset
+            has gone back since this query last saw it, only that offset is used: another query has
+            found the log shorter, and what this query knows is about the old log.
         """
         heard = self._marks.acknowledged(partition)
         if committed is not None and heard is not None and committed < heard:
@@ -89,13 +89,13 @@ class Positioning:
 
         If it is far behind, it goes on at the end of its log.
 
-        What lies in between is set aside, beside what is known to lie below: by the group's last
-        commit and by what this query knows, of which each says truly what was processed.
+        The offsets in between are set aside as a gap, merged with the gaps that are known below: by
+        the group's last commit and by this query. Both are right about what was processed.
 
-        A partition that comes back from another member of the same query is not behind because of
-        any failure: what it was read to is where the group stands still. So it does where another
-        query had it and committed nothing. That takes another generation in between; and it matters
-        if the log has grown by a backlog meanwhile.
+        A partition that comes back from another member of the same query is not behind because of a
+        failure: the group's offset is still where the partition was released. The same is true if
+        another query had it and committed nothing; but that takes another generation in between,
+        and matters only if the log has grown by a backlog meanwhile.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Positioning:
         end : int
             Where the log ends.
         is_behind : callable
-            Whether a position is far enough behind this end.
+            Whether a position is far behind this end.
         """
         offset = None if committed is None else committed.committed()
         heard = self._marks.acknowledged(partition)
@@ -137,7 +137,7 @@ class Positioning:
     def _owed_beside(
         self, partition: TopicPartition, committed: Remaining | None
     ) -> tuple[Remaining, Remaining]:
-        """What neither a batch nor the group has read, and what neither has proven."""
+        """The offsets that neither a batch nor the group has read, and those neither has proven."""
         position = self._marks.handed_out(partition)
         if position is None:
             assert committed is not None
@@ -150,7 +150,7 @@ class Positioning:
         return unread.merge(committed), unproven.merge(committed)
 
     def hand_over(self, partition: TopicPartition, generation: int, end: int | None) -> None:
-        """Released to the group in this generation, and read to where the group stands."""
+        """The partition was released in this generation, and read up to the group's offset."""
         self._handed_over[partition] = _HandedOver(generation, end)
 
     # -- changes of a log -------------------------------------------------------------------------
@@ -158,16 +158,16 @@ class Positioning:
     def move_to(
         self, partition: TopicPartition, position: int, is_another_topic: bool = False
     ) -> bool:
-        """Go on at another position, because what lay between is gone from Kafka.
+        """Continue at another position, because the records in between are gone from Kafka.
 
-        What was set aside below it is still to be read, as far as it is there, of a log that was
-        truncated. Of one that was created anew it is forgotten: where the topic is known to be
-        another, or the group had dropped its offset, and nothing was read since that is known.
+        If the log was truncated, the gaps below the position that still exist stay to be read. If
+        it was created anew, they are forgotten: that is so if the topic is known to be another one,
+        or if the group had no offset at the start and nothing was read since.
 
         Returns
         -------
         bool
-            Whether anything that was set aside is forgotten.
+            Whether any gaps were forgotten.
         """
         owned = self._partitions.all().get(partition)
         if owned is not None and owned.position is not None:
@@ -184,19 +184,19 @@ class Positioning:
         return False
 
     def lose_gaps(self, partition: TopicPartition, end: int) -> None:
-        """What of its gaps lies below this offset is gone from Kafka."""
+        """The part of its gaps below this offset is gone from Kafka."""
         self._gaps.lose(partition, end)
         self._commits.compare([partition])
 
     def delete(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Deleted: nothing of them is read or committed any more, and a revoke waits for nothing.
+        """Mark these deleted: they are not read or committed any more, and revokes do not wait.
 
-        Owned are they until the group takes them back.
+        They stay owned until the group revokes them.
 
         Returns
         -------
         dict
-            How far each was handed out; None where its start was not known.
+            How far each was handed out; None if its start was not known.
         """
         read = {p: self._marks.handed_out(p) for p in partitions}
         for partition in partitions:
@@ -206,13 +206,13 @@ class Positioning:
         return read
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions are gone from Kafka for good; what is owned, or not proven, stays."""
+        """Forget partitions that are gone from Kafka for good, unless owned or unproven."""
         for partition in partitions:
             if partition not in self._partitions.all() and not self._batches.have(partition):
                 self._forget_marks(partition)
 
     def _forget_marks(self, partition: TopicPartition) -> None:
-        """Of a log that is no more, or is read anew."""
+        """Forget the marks, gaps and batches of a log that is gone, or is read anew."""
         self._marks.forget(partition)
         self._gaps.forget(partition)
         self._batches.forget(partition)

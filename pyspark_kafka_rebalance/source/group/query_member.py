@@ -1,8 +1,8 @@
-"""QueryMember: what a query needs of whoever owns partitions for it.
+"""QueryMember: the interface of a client that owns partitions for a query.
 
-``DeferredRevokeConsumer`` is one, a member of the group; ``AssignClient`` is the other, which
-names its partitions itself. Questions to the brokers that have nothing to do with owning go to the
-``ClusterQueries`` beside it (:class:`QueryClient`).
+There are two: ``DeferredRevokeConsumer``, a member of the group, and ``AssignClient``, which names
+its partitions itself. Broker look-ups unrelated to ownership go to the ``ClusterQueries`` next to
+it (:class:`QueryClient`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ...consumer.remaining import Remaining
 class QueryMember(Protocol):
     """Owns partitions and commits for them.
 
-    Polled, told and closed by the pump's thread alone. The properties and :meth:`may_hand_out` are
-    for any thread, and for those that hold the lock of the query's state: they end at once.
+    Only the pump's thread polls, updates and closes it. The properties and :meth:`may_hand_out` can
+    be used on any thread, also with the lock of the query's state held: they never block.
     """
 
     # -- how it stands ----------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
-        """Of the assignment in force; -1 of one that is in no group."""
+        """The generation of the assignment in force; -1 for a client in no group."""
         ...
 
     @property
@@ -39,12 +39,12 @@ class QueryMember(Protocol):
 
     @property
     def member_id(self) -> str:
-        """By which the coordinator knows it; empty before it has joined."""
+        """The id by which the coordinator knows it; empty before it has joined."""
         ...
 
     @property
     def session_timeout_ms(self) -> float:
-        """After which the group gives it up when it is dead."""
+        """How long after its last heartbeat the group removes it."""
         ...
 
     def may_hand_out(self) -> bool:
@@ -54,18 +54,18 @@ class QueryMember(Protocol):
     # -- partitions -------------------------------------------------------------------------------
 
     def poll_membership(self) -> PollResult:
-        """Take part in the rebalance and say what has changed; neither waits nor fetches.
+        """Take part in the rebalance and report what has changed; neither waits nor fetches.
 
         Raises what ends the membership.
         """
         ...
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Keep these, whose revoke is requested, for one more poll; False if one is lost."""
+        """Keep these for one more poll although their revoke is requested; False if one is lost."""
         ...
 
     def leave_until_polled(self, reason: str) -> None:
-        """Leave the group, and join again with the next poll, which tells what is lost."""
+        """Leave the group, and rejoin with the next poll, which reports the lost partitions."""
         ...
 
     def close(self, *, timeout_ms: float | None) -> None:
@@ -79,51 +79,51 @@ class QueryMember(Protocol):
         ...
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """As :meth:`commit_processed`, with what is left of partitions as a whole."""
+        """As :meth:`commit_processed`, with everything that is left of each partition."""
         ...
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
-        """What :meth:`commit_remaining` was given last, once the broker has accepted it."""
+        """The last value of :meth:`commit_remaining` that the broker has accepted."""
         ...
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
-        """The next offset of an owned partition that the broker has acknowledged last."""
+        """The owned partition's next offset, as last acknowledged by the broker."""
         ...
 
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """The group's committed offsets, asked now; without those that have none.
+        """Request the group's committed offsets now; leaves out partitions without one.
 
-        Raises KafkaTimeoutError, and what the broker refuses.
+        Raises KafkaTimeoutError, or the broker's error if it refuses.
         """
         ...
 
     def committed_remaining(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, Remaining]:
-        """As :meth:`committed_offsets`, with what the group is owed beyond them."""
+        """As :meth:`committed_offsets`, with everything that the group is owed."""
         ...
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of what waits, and let a lower offset be committed next."""
+        """Drop the waiting commits of these, and allow a lower offset to be committed next."""
         ...
 
     def take_unknown(self) -> frozenset[TopicPartition]:
-        """Those whose commit was given up since the last call, since the broker has no such."""
+        """Take the partitions unknown to the broker whose commits were given up since last call."""
         ...
 
     def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
-        """Of the topic that the group has assigned; None where that is done by name."""
+        """The id of the topic that the group has assigned; None if it assigns by name."""
         ...
 
     def drain(self, timeout_ms: float) -> bool:
-        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
+        """Wait until all commits are acknowledged; False if they are not within ``timeout_ms``."""
         ...
 
 
 class QueryClient(NamedTuple):
-    """One client of a query: who owns, and who is asked; of a member of the group they are one."""
+    """One client of a query: its owner and look-up roles; a group member fills both."""
 
     member: QueryMember
     cluster: ClusterQueries

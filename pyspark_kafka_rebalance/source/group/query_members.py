@@ -1,4 +1,4 @@
-"""QueryMembers: the clients of one query, built by its pump and asked by whoever needs one."""
+"""QueryMembers: the clients of one query, built by its pump and shared by its other parts."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long one look-up of committed or end offsets may take before the next tick tries again.
+#: Timeout of one look-up of committed or end offsets; the next tick tries again.
 LOOKUP_TIMEOUT_MS = 5_000
 
-#: How long closing may take of one of them, which leaves its group. More is not worth waiting for:
-#: without a coordinator the session timeout does the same.
+#: How long one client may take to leave its group and close. More is not worth waiting for: without
+#: a coordinator the session timeout does the same.
 _CLOSE_AT_MOST_S = 3.0
 
 
 class QueryMembers:
-    """In the order of the readers; iterated by the pump's thread, or when they are built.
+    """The members in reader order; iterate on the pump's thread, or once they are built.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     run : str
         Prefix of the client ids.
     state : QueryState
-        Tells whether they have a generation.
+        Knows whether they have a generation.
     pump : Pump
-        Builds and closes them; its failure is raised by :meth:`client`.
+        Builds and closes them; :meth:`client` raises its failure.
     """
 
     def __init__(self, options: SourceOptions, run: str, state: QueryState, pump: Pump) -> None:
@@ -65,16 +65,16 @@ class QueryMembers:
         return self._clients[index].member
 
     def cluster_of(self, index: int) -> ClusterQueries:
-        """Whom to ask of the brokers what concerns a member's partitions."""
+        """The client for broker look-ups about this member's partitions."""
         return self._clients[index].cluster
 
     def committed(
         self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
     ) -> dict[TopicPartition, Remaining]:
-        """What the group is owed, asked of one of them now; without what it has no offset of.
+        """Request now what the group is owed; leaves out partitions without a committed offset.
 
-        What is processed beyond its offset counts with ``parallelRebalance=live`` alone: who reads
-        in order cannot leave it out. Raises as ``QueryMember.committed_offsets``.
+        What is processed beyond the committed offset is used only with ``parallelRebalance=live``:
+        a reader that goes in order cannot skip it. Raises as ``QueryMember.committed_offsets``.
         """
         if self._options.catch_up is not None:
             return self[index].committed_remaining(partitions, timeout_ms)
@@ -82,7 +82,7 @@ class QueryMembers:
         return {p: Remaining(offset) for p, offset in committed.items()}
 
     def build_first(self) -> None:
-        """Build the one that finds out whether brokers let us in.
+        """Build the first client, which finds out whether the brokers let us in.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class QueryMembers:
         self._clients.append(next(self._to_build))
 
     def build_others(self) -> None:
-        """Build the others, unless the pump is to stop by now; raises as :meth:`build_first`."""
+        """Build the others, unless the pump is already stopping; raises as :meth:`build_first`."""
         if not self._pump.is_stopping:
             self._clients.extend(self._to_build)
             log.info(
@@ -105,8 +105,8 @@ class QueryMembers:
         self._built.set()
 
     def close(self) -> None:
-        """Close them within what is left of the pump's time; one that fails keeps no other."""
-        self._built.set()  # whoever waits for a member learns why there is none
+        """Close them in the pump's remaining time; a failing one does not keep others open."""
+        self._built.set()  # a thread waiting for a member learns why there is none
         for member in self:
             left_s = min(self._pump.left_s(), _CLOSE_AT_MOST_S)
             try:
@@ -115,12 +115,12 @@ class QueryMembers:
                 log.exception("group %s: a member did not close cleanly", self._options.group_id)
 
     def client(self) -> ClusterQueries:
-        """Wait until they are built; any of them, for what has nothing to do with membership.
+        """Wait until the clients are built; returns one for look-ups unrelated to membership.
 
         Raises
         ------
         KafkaRebalanceError
-            The query was stopped before it had one; or whatever ended the pump.
+            The query was stopped before it had a client, or the pump has failed.
         """
         self._built.wait()
         self._pump.raise_failure()
@@ -130,7 +130,7 @@ class QueryMembers:
 
     @contextmanager
     def asking(self) -> Iterator[ClusterQueries]:
-        """The client for a look-up. If the pump ends meanwhile, why, not what that did to it."""
+        """The client for a look-up; if the pump fails meanwhile, raises the pump's error."""
         client = self.client()
         try:
             yield client
@@ -139,29 +139,29 @@ class QueryMembers:
             raise
 
     def partitions(self) -> set[TopicPartition]:
-        """All that the query reads, by the first member's metadata or by name; waits for it."""
+        """All partitions the query can read (see ``partitions_of``); waits for the clients."""
         return partitions_of(self._options, self.client())
 
     def has_joined(self) -> bool:
-        """Whether all of them have, and no join is under way."""
+        """Whether all members have joined, and no join is under way."""
         with self._state as state:
             polled = bool(state.generations)
         return polled and self.are_stable()
 
     def are_stable(self) -> bool:
-        """Whether no join of any is under way."""
+        """Whether no member has a join under way."""
         return all(member.is_stable for member in self)
 
     def have_settled(self) -> bool:
-        """Whether all have joined, and none of their partitions is on its way."""
+        """Whether all members have joined, and none of their partitions is being revoked."""
         with self._state as state:
             moving = bool(state.assignment.partitions.revoking())
         return not moving and self.has_joined()
 
     def session_timeout_ms(self) -> float:
-        """The longest of theirs; before there is one, the option.
+        """The longest session timeout of the members; the configured one before they are built.
 
-        In the consumer protocol the broker's, once a member has joined.
+        In the consumer protocol, the broker's value once a member has joined.
         """
         given: float = self._options.consumer_config["session_timeout_ms"]
         return max((member.session_timeout_ms for member in self), default=given)

@@ -1,17 +1,18 @@
-"""QueryState: what the planner's calls and the pump share, and the one lock around it.
+"""QueryState: the state that the planner's calls and the pump share, and the one lock around it.
 
-Which lock protects what in a planner process, from the outermost to the innermost. A thread that
-holds one takes only those below it, and holds none of them over I/O::
+The locks of a planner process, from the outermost to the innermost. A thread that holds one takes
+only those below it, and holds none of them over I/O::
 
     QueryState             all of SharedState: what is owned, planned, proven; where to start
       a member's hand-outs   what of it may be committed (consumer/hand_outs.py)
         its membership         its generation and its losses (consumer/group_membership.py)
           its commits            what waits for the broker's answer (consumer/commit_loop.py)
 
-Members are asked under the lock of the state whether they may hand out (the lease), what of their
-commits is acknowledged, and told to forget commits; all three end at once. They never call back:
-the pump polls them without the lock, and applies under it what they say. Whatever else two threads
-use is replaced as a whole (what is deleted, what is awaited of others), or is an event of the pump.
+Three calls to members are made under the lock of the state: whether they may hand out (the lease),
+which commits are acknowledged, and forgetting commits. None of them blocks. Members never call
+back: the pump polls them without the lock, and applies the results under it. Anything else that two
+threads use is replaced as a whole (deleted partitions, partitions awaited from others), or is an
+event of the pump.
 """
 
 from __future__ import annotations
@@ -34,28 +35,29 @@ if TYPE_CHECKING:
 
 
 class SharedState:
-    """What is under the lock: a function that is given it is called with the lock held.
+    """The state under the lock: a function that takes it is called with the lock held.
 
     Attributes
     ----------
     assignment : QueryAssignment
-        What is owned, and how far each partition has come.
+        What is owned, and how far each partition has been read.
     open_batches : OpenBatches
-        What Spark was given and has not proven.
+        The batches that Spark was given and has not proven.
     starts : Starts
         What is known of where partitions start.
     generations : tuple of int
-        Of each member, in the order of the readers; empty before the first has joined.
+        Each member's generation, in reader order; empty before the first has joined.
     moves : dict
-        Where partitions are to go on after data loss, until the pump has moved them.
+        Positions to continue from after data loss, until the pump has moved the partitions.
     deleted : dict
         Partitions found deleted, and how far each was read, until the planner has taken them.
     pace : CatchUpPace
-        How much of gaps a batch reads.
+        How much of the gaps a batch reads.
     gone_elsewhere : set
-        Partitions that were deleted when this query did not own them, likewise.
+        Partitions that were deleted while this query did not own them, until the planner has taken
+        them.
     changed_at : float
-        When something has changed last in the group, or in what is known of the partitions.
+        When the group, or what is known of the partitions, last changed.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -70,20 +72,20 @@ class SharedState:
         self.changed_at = time.monotonic()
 
     def note_change(self) -> None:
-        """Something has changed in the group, or in what is known of the partitions."""
+        """The group, or what is known of the partitions, has changed."""
         self.changed_at = time.monotonic()
 
 
 class QueryState:
-    """Entered to be used: ``with state as shared: shared.assignment.partitions.plannable()``.
+    """Use it as a context: ``with state as shared: shared.assignment.partitions.plannable()``.
 
-    Held for decisions only, never over I/O. What a planner hands out is decided and recorded in
-    one such block, so that a release and a new range cannot cross.
+    The lock is held only for decisions, never over I/O. The planner decides and records what it
+    hands out in one such block, so that a release and a new range cannot cross.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -103,25 +105,25 @@ class QueryState:
         self._lock.release()
 
     def unchanged_s(self) -> float:
-        """For how many seconds nothing has changed."""
+        """Seconds since the last change."""
         with self as state:
             return time.monotonic() - state.changed_at
 
     def unpositioned(self) -> list[TopicPartition]:
-        """Partitions that were assigned just now, and whose start is still to be found out."""
+        """Newly assigned partitions whose start is not known yet."""
         with self as state:
             return [
                 p for found in state.assignment.partitions.unpositioned().values() for p in found
             ]
 
     def a_revoke_waits_for_a_batch(self, release_unread: bool = False) -> bool:
-        """Whether nothing settles before the next batch: a revoke waits for its row in that.
+        """Whether nothing can settle before the next batch, because a revoke waits for a batch.
 
         Parameters
         ----------
         release_unread : bool
-            Whether to let go first what this process has read nothing of. Not in a block of its
-            own: a revoke that came between the two would seem to wait.
+            Whether to release first the partitions that this process has not read. This happens
+            under the same lock: a revoke requested in between would seem to wait.
         """
         with self as state:
             if release_unread:

@@ -1,7 +1,7 @@
-"""RecordTimes: what brokers tell of the records' timestamps, for ``maxTaskIdleMs``.
+"""RecordTimes: looks up the records' timestamps on the brokers, for ``maxTaskIdleMs``.
 
-The planner's thread alone asks. Where look-ups do not help, records are read as executors read
-them, on connections of their own that are opened by then.
+Used only by the planner's thread. If look-ups are not enough, it reads records as executors do, on
+connections of its own that are opened only then.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A read that made no progress for so long is tried again with the next trigger.
+#: A read without progress for this long is given up; the next trigger tries again.
 _PATIENCE_MS = 5_000
 
-#: What is read ahead of one partition ends after about so many bytes.
+#: About how many bytes are read ahead of one partition.
 _AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class RecordTimes:
-    """For one query.
+    """The record times of one query's partitions.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     members : QueryMembers
-        Whose client is asked.
+        Their client makes the look-ups.
     state : QueryState
-        Tells what is owned.
+        Knows what is owned.
     log_ends : LogEnds
-        Has asked for the latest records, before the ends of the logs.
+        Requests the latest records, before the ends of the logs.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class RecordTimes:
         self._log_ends = log_ends
         self._leaderships: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
         self._leaderships_ms = -1.0
-        self._prepared: dict[TopicPartition, int] = {}  # timestamps that are asked for already
+        self._prepared: dict[TopicPartition, int] = {}  # timestamps already requested
         self._answer: Callable[[], dict[TopicPartition, RecordTime | None]] = dict
 
     def awaited(self) -> Collection[TopicPartition]:
-        """Partitions that the query has, or is about to have, and cannot read yet."""
+        """Partitions that the query has or is about to get, and cannot read yet."""
         return self._awaited.now()
 
     def anew(self) -> Collection[TopicPartition]:
-        """Partitions whose topic or leader is another one than when this was asked last.
+        """Partitions whose topic or leader has changed since the last call.
 
-        Looks only where metadata were renewed: before, nobody else answers.
+        Looks only if the metadata was refreshed: until then, the same leaders answer.
         """
         with self._members.asking() as client:
             if (renewed_ms := client.metadata_renewed_ms()) == self._leaderships_ms:
@@ -84,16 +84,16 @@ class RecordTimes:
         if found:
             self._prepared = {p: at for p, at in self._prepared.items() if p not in found}
             self._log_ends.renew_latest()
-        # What has no leader for a while is compared with what it had before.
+        # A partition without a leader for a while is later compared with its previous one.
         self._leaderships = {**before, **now}
         return found
 
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, RecordTime | None]:
-        """The first record in each log that is as late or later; None if there is none.
+        """Each log's first record at or after its timestamp; None if there is none.
 
-        One request for each broker; without those whose leader does not tell now.
+        One request per broker. Partitions whose leader does not answer are left out.
         """
         with self._members.asking() as client:
             found = self._of_prepared(timestamps)
@@ -104,7 +104,7 @@ class RecordTimes:
             return found
 
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
-        """Ask this while Spark works, for :meth:`first_at` and :meth:`newest` of the next batch."""
+        """Send requests for the next batch's :meth:`first_at` and :meth:`newest` in advance."""
         if newest:
             self._log_ends.renew_latest()
         self._prepared = dict(first_at)
@@ -115,9 +115,9 @@ class RecordTimes:
     def _of_prepared(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, RecordTime | None]:
-        """Of what was asked for already, the records: they stay the first that are so late.
+        """The records already requested by :meth:`prepare`: they remain the first so late.
 
-        That there was none may have changed since.
+        An answer without a record is not used, since one may have been appended in between.
         """
         prepared, self._prepared = self._prepared, {}
         if not any(prepared.get(p) == at for p, at in timestamps.items()):
@@ -129,19 +129,19 @@ class RecordTimes:
         }
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
-        """The latest record of each log, from before the ends; as :meth:`prepare` wanted them."""
+        """Each log's latest record, from before its end; renewed if :meth:`prepare` asked."""
         return self._log_ends.latest_records()
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
-        """Read these, and of a long range maybe the first part.
+        """Read these ranges; of a long range maybe only the first part.
 
-        What is gone is passed over, and what is damaged told as no rows, since whoever reads the
-        batch says so. Without those whose leader does not answer.
+        Skips records that are gone, and returns no rows for a damaged range, since the read of the
+        batch reports both. Partitions whose leader does not answer are left out.
 
         Raises
         ------
         AuthorizationError
-            To read is not allowed.
+            READ is not granted on a topic.
         """
         try:
             return self._read(ranges)
@@ -160,7 +160,7 @@ class RecordTimes:
         return found
 
     def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
-        from ...fetch.fetcher import RangeFetcher  # a planner reads nothing as a rule
+        from ...fetch.fetcher import RangeFetcher  # here, because a planner normally reads nothing
         from ...fetch.record_batch import has_transactions
 
         fetch = dict(self._options.fetch_config)
@@ -168,7 +168,7 @@ class RecordTimes:
         fetcher = RangeFetcher(
             self._options.client_config,
             isolation_level=self._options.isolation_level,
-            # What is left tells its times; whoever reads the batch says what is gone.
+            # The records that are left give the times; the read of the batch reports lost ones.
             fail_on_data_loss=False,
             **fetch,
         )
@@ -209,7 +209,7 @@ def _first_part(fetcher: RangeFetcher, wanted: OffsetRange) -> Rows:
 def _by_range(
     reading: Iterable[tuple[OffsetRange, pa.RecordBatch]],
 ) -> dict[OffsetRange, tuple[list[int], list[int]]]:
-    """Offsets and timestamps; without ranges that have no records."""
+    """Offsets and timestamps by range; leaves out ranges without records."""
     batches = list(reading)
     offsets, timestamps = _columns([records for _, records in batches])
     found: dict[OffsetRange, tuple[list[int], list[int]]] = {}
@@ -231,7 +231,7 @@ def _rows(batches: Sequence[pa.RecordBatch], end: int) -> Rows:
 
 
 def _columns(batches: Sequence[pa.RecordBatch]) -> tuple[list[int], list[int]]:
-    """Offsets, and timestamps in ms, of all of them at once: there may be a thousand of one row."""
+    """Offsets, and timestamps in ms, of all batches at once: there can be a thousand of one row."""
     import pyarrow as pa
 
     if not batches:

@@ -1,9 +1,9 @@
 """ReplacedTopics: whether the topic of a newly assigned partition was deleted, or created anew.
 
-While another member had the partition, or nobody, nothing told of it; and Kafka has dropped the
-group's offsets with the old topic. So the metadata are asked only where there is none. A group that
-assigns by the topics' ids takes the partition back from whoever has it, which may be this query: it
-is told so by the id, and then has lost records. On the pump's thread.
+Nothing shows that while another member, or nobody, has the partition. But Kafka drops the group's
+offsets together with the old topic, so the metadata is fetched only for partitions without an
+offset. A group that assigns by topic id revokes the partition from its owner. If that is this
+query, it sees the new id, and it has lost records. Runs on the pump's thread.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ log = logging.getLogger(__name__)
 
 
 class ReplacedTopics:
-    """For one query.
+    """Checks the topics of one query.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Knows the topics by their ids, and forgets what was before.
+        Knows the topics' ids, and forgets the old partitions.
     members : QueryMembers
         They forget their commits.
     deletions : DeletionWatch
-        Knows what this query had until lately.
+        Knows which partitions left this query lately.
     """
 
     def __init__(
@@ -52,25 +52,26 @@ class ReplacedTopics:
         self._state = state
         self._members = members
         self._deletions = deletions
-        # Of what is assigned without a start, that whose topic was looked at.
+        # Assigned partitions without a start whose topic was checked.
         self._looked_at: set[TopicPartition] = set()
-        # Assigned, by metadata of before, when they had been deleted.
+        # Assigned from stale metadata after they had been deleted.
         self._absent: set[TopicPartition] = set()
 
     def keep(self, starting: Collection[TopicPartition]) -> None:
-        """These are assigned without a start; what is known of others is forgotten."""
+        """These are assigned without a start; forget the others."""
         self._looked_at &= set(starting)
         self._absent &= set(starting)
 
     def without_absent(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those of these that were there when it was looked.
+        """The given partitions without those that were found absent.
 
-        What was not, its owner until then is to miss; to start it would make it this query's.
+        The loss of an absent one is its previous owner's to report. If it were started here, it
+        would become this query's.
         """
         return [p for p in partitions if p not in self._absent]
 
     def look_again(self, cluster: ClusterQueries) -> None:
-        """What was absent may be there by now; ``DeletionWatch`` looks whether it stays so."""
+        """Drop absent partitions that exist now; ``DeletionWatch`` checks whether that lasts."""
         if self._absent:
             self._absent -= cluster.known_partitions(self._absent)
 
@@ -81,24 +82,24 @@ class ReplacedTopics:
         partitions: Collection[TopicPartition],
         committed: Collection[TopicPartition],
     ) -> set[TopicPartition]:
-        """Forget what is known of partitions whose topic was deleted and is there again.
+        """Forget what is known of partitions whose topic was deleted and created anew.
 
         Parameters
         ----------
         member : QueryMember
-            Was assigned these.
+            The member that was assigned these.
         cluster : ClusterQueries
-            Its client.
+            Its client for look-ups.
         partitions : collection of TopicPartition
-            Without a start.
+            The partitions without a start.
         committed : collection of TopicPartition
             Those of which the group has an offset.
 
         Returns
         -------
         set
-            What this query had until just now. An offset that the group has of it may be its own,
-            committed by the topic's name.
+            Partitions that this query had until just now. The group's offset of such a partition
+            may be the query's own, committed by topic name.
         """
         assigned = {p: member.assigned_topic_id(p) for p in partitions}
         topic_ids = {p.topic: found for p, found in assigned.items() if found is not None}
@@ -107,10 +108,10 @@ class ReplacedTopics:
             ids_now = cluster.topic_ids_now({p.topic for p in back}, LOOKUP_TIMEOUT_MS)
             topic_ids = {**ids_now, **topic_ids}
         if asked := set(partitions) - set(committed) - self._looked_at:
-            cluster.existing_topics(LOOKUP_TIMEOUT_MS)  # the metadata may be those of before
+            cluster.existing_topics(LOOKUP_TIMEOUT_MS)  # the metadata may be stale
             self._absent |= asked - cluster.known_partitions(asked)
             asked -= self._absent
-            # What the group has assigned may be newer than what a broker tells.
+            # The ids that the group has assigned may be newer than those of a broker.
             topic_ids = {**cluster.topic_ids({p.topic for p in asked}), **topic_ids}
         with self._state as state:
             replaced = state.starts.replaced(asked, topic_ids)

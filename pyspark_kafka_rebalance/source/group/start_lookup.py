@@ -1,6 +1,6 @@
 """StartLookup: asks the brokers where newly assigned partitions start, by the rules of Starts.
 
-On the pump's thread. A look-up that fails for a moment is repeated with the next tick.
+Runs on the pump's thread. After a retriable error the next tick repeats the look-up.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ log = logging.getLogger(__name__)
 
 
 class _Log(NamedTuple):
-    """Where a log ends, and the first of its records that is young enough, if any is."""
+    """A log's end, and the offset of its first record that is young enough, if any."""
 
     end: int
     first_young: int | None
 
 
 class StartLookup:
-    """For one query.
+    """Looks up the starts of one query's partitions.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     state : QueryState
-        Has the rules, and gets the starts.
+        Has the rules, and records the starts.
     members : QueryMembers
-        Each is asked for what it owns.
+        Each makes the look-ups for what it owns.
     deletions : DeletionWatch
-        Knows what this query had until lately.
+        Knows which partitions left this query lately.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StartLookup:
         self._options = options
         self._state = state
         self._members = members
-        self._told_of: set[TopicPartition] = set()  # in the log, of those set back
+        self._told_of: set[TopicPartition] = set()  # set back, and logged
         self._topics = ReplacedTopics(options, state, members, deletions)
 
     def find(self) -> None:
@@ -72,7 +72,7 @@ class StartLookup:
         KafkaRebalanceError
             There is no record at the timestamp or later, and the strategy is ``error``.
         kafka.errors.KafkaError
-            A broker refuses to tell.
+            A broker refuses to answer.
         """
         with self._state as state:
             wanted = state.assignment.partitions.unpositioned()
@@ -89,7 +89,7 @@ class StartLookup:
                 owed = {p: left for p, left in told.items() if p not in is_new}
                 committed = {p: left.committed() for p, left in owed.items()}
                 if ahead := self._set_back(member, owed):
-                    # Their starts are asked for again when the group has them.
+                    # Their starts are looked up again once the group has the new offsets.
                     partitions = [p for p in partitions if p not in ahead]
                 for partition in self._topics.look(member, cluster, partitions, committed):
                     committed.pop(partition, None)
@@ -125,7 +125,7 @@ class StartLookup:
                     elif partition in logs:
                         self._start_live(state, partition, owed.get(partition), logs[partition])
                     else:
-                        continue  # its leader is away: nothing could be read of it now
+                        continue  # it has no leader, so it could not be read now anyway
                     state.starts.started(partition, member.assigned_topic_id(partition))
                 state.starts.saw(cluster.topic_ids({p.topic for p in partitions}))
                 state.note_change()
@@ -137,7 +137,7 @@ class StartLookup:
         owed: Remaining | None,
         found: _Log,
     ) -> None:
-        """Set aside what lies before the end of the log, if that is too much."""
+        """Start the partition live, with its backlog set aside if that is too large."""
         assert self._options.catch_up is not None
         threshold = self._options.catch_up.threshold
 
@@ -155,7 +155,7 @@ class StartLookup:
     def _logs_of(
         self, cluster: ClusterQueries, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, _Log]:
-        """How far these go now, and from where on their records are young; of those that tell."""
+        """Where these logs end, and where their young records begin; only those that answer."""
         assert self._options.catch_up is not None
         led = cluster.partitions_with_leader(partitions)
         ends = cluster.end_offsets_now(led, LOOKUP_TIMEOUT_MS) if led else {}
@@ -172,7 +172,7 @@ class StartLookup:
     def _set_back(
         self, member: QueryMember, owed: Mapping[TopicPartition, Remaining]
     ) -> set[TopicPartition]:
-        """Have the group begin where Spark's own source has ended, if it is ahead of that."""
+        """Set the group back to where Spark's own source ended, where the group is ahead of it."""
         with self._state as state:
             back = state.starts.set_back(owed, state.assignment.marks.positions())
         for partition in back.keys() - self._told_of:
@@ -185,13 +185,13 @@ class StartLookup:
         try:
             member.commit_processed(back)
         except PartitionsLostError as error:
-            log.info("not committed: %s", error)  # the next poll_membership tells of the loss
+            log.info("not committed: %s", error)  # the next poll_membership reports the loss
         return set(back)
 
     def _configured(
         self, cluster: ClusterQueries, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Where partitions start that have no position; without those that have no leader now."""
+        """Where partitions without a position start; leaves out those that have no leader now."""
         with self._state as state:
             rules = {p: state.starts.rule_of(p) for p in partitions}
         starts = {p: rule for p, rule in rules.items() if isinstance(rule, int)}

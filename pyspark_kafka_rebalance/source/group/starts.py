@@ -2,20 +2,21 @@
 
 In this order:
 
- 1. The group's committed offset, or what this query has come to, whichever is further
-    (``Positioning.start_at``). Where Spark's own source has left a position and the group has
-    processed anything beyond it, the group is set to that position first: that source shares its
-    work with nobody, so it has delivered nothing beyond.
+ 1. The group's committed offset or this query's own position, whichever is higher
+    (``Positioning.start_at``). If Spark's own source has left a position and the group has
+    processed anything beyond it, the group is first set back to that position: that source shares
+    its work with nobody, so it has not delivered anything beyond.
  2. The first record, for a partition that was created while the query ran, between two runs, or in
-    the place of a deleted one: nobody else has read it, and what the options name is older. So for
-    one that is first assigned when the query has read something: who had it until then never
-    committed, and "latest" would be another offset by now than when the query began.
+    place of a deleted one: nobody else has read it, and what the options name is older. The same
+    holds for a partition that is first assigned after the query has read something: its previous
+    owner never committed, and "latest" is another offset now than when the query began.
  3. What the options name for this very partition.
  4. The first record, for a partition that was created after the group began to read its topic.
  5. What the options say for every partition.
 
-Rule 2 goes by the assignment, not by the look-up: a start that cannot be looked up before others
-are read (its leader is away) is still that of the beginning, whichever member gets it then.
+Rule 2 goes by the time of assignment, not of the look-up. If a start cannot be looked up before
+other partitions are read, because it has no leader, it is still the start of the query's beginning,
+whichever member then gets it.
 
 Not thread-safe: a part of :class:`SharedState`.
 """
@@ -41,50 +42,50 @@ class Starts:
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The stream's options.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._initial: frozenset[TopicPartition] | None = None  # as the checkpoint says
+        self._initial: frozenset[TopicPartition] | None = None  # from the checkpoint
         self._first_seen: frozenset[TopicPartition] = frozenset()
         self._new_to_group: frozenset[TopicPartition] = frozenset()
         self._created_anew: set[TopicPartition] = set()
         self._assigned_unread: set[TopicPartition] = set()  # before anything was read
         self._imported: set[TopicPartition] = set()
-        self._resumed = False  # by a batch of Spark's log
+        self._resumed = False  # with a batch of Spark's log
         self._has_read = False
         self._topic_ids: dict[str, UUID] = {}
-        # The topic in which each was started, by its id, and those of which it is to be found out.
+        # The id of the topic in which each was started, and the partitions whose id is not known.
         self._started_in: dict[TopicPartition, UUID] = {}
         self._unidentified: set[TopicPartition] = set()
-        self._unlogged = False  # `initial` has lost some that the checkpoint may name
+        self._unlogged = False  # `initial` lacks some partitions that the checkpoint may name
 
     # -- what is learned --------------------------------------------------------------------------
 
     def found(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID] | None = None
     ) -> None:
-        """These are there when the query begins, in these topics."""
+        """These partitions exist when the query begins, in these topics."""
         self._first_seen = frozenset(partitions)
         self._topic_ids = dict(topic_ids or {})
 
     def found_new_to_group(self, partitions: Collection[TopicPartition]) -> None:
-        """Nobody of the group has had these (``new_to_group``)."""
+        """No member of the group has had these (``new_to_group``)."""
         self._new_to_group = frozenset(partitions)
 
     def saw(self, topic_ids: Mapping[str, UUID]) -> None:
-        """Starts were found in these topics, of which some may have been created since."""
+        """Starts were found in these topics; some of them may have been created since."""
         for topic, topic_id in topic_ids.items():
             self._topic_ids.setdefault(topic, topic_id)
 
     def replaced(
         self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[str]:
-        """The topics of these partitions that are others than those first seen by these names.
+        """The topics of these partitions whose id differs from the one first seen for that name.
 
-        Also where there was none, and the checkpoint names the partition as one that was there.
-        Each is told once. Of brokers that have no ids for topics, none is.
+        A topic that was not seen is included too, if the checkpoint's ``initial`` has the
+        partition. Each is returned once; none if the brokers have no topic ids.
         """
         known = self._topic_ids
         anew = {
@@ -100,10 +101,9 @@ class Starts:
     def of_another_topic(
         self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
-        """Those of these whose topic is another than the one that this query knows by its name.
+        """The given partitions whose topic is not the one that this query knows by that name.
 
-        That is the one in which the partition was started, or if that is not known, the one first
-        seen.
+        The known one is that in which the partition was started or, if unknown, the one first seen.
         """
         return {
             p
@@ -115,16 +115,16 @@ class Starts:
     def started_in_another(
         self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
-        """As :meth:`of_another_topic`, of those alone that are known to be started in a topic."""
+        """As :meth:`of_another_topic`, but only partitions whose starting topic id is known."""
         return self.of_another_topic([p for p in partitions if p in self._started_in], topic_ids)
 
     def started_in(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UUID]:
-        """In which topics these were started; without those of which it is not known."""
+        """The ids of the topics in which these were started, where known."""
         known = self._started_in
         return {p: known[p] for p in partitions if p in known} if known else {}
 
     def created_anew(self, partitions: Collection[TopicPartition]) -> None:
-        """These were deleted: what gets their name is another partition."""
+        """These were deleted: a new one of the same name is another partition."""
         self._unlogged |= not self._found.isdisjoint(partitions)
         self._created_anew.update(partitions)
         self._unidentified.difference_update(partitions)
@@ -137,13 +137,13 @@ class Starts:
         initial: frozenset[TopicPartition] | None,
         imported: Collection[TopicPartition],
     ) -> None:
-        """Of the offset that Spark starts this run with; parameters as in :class:`StreamOffset`."""
-        if not self._resumed:  # else members have had some of them since
+        """Take over the offset that Spark starts this run with; see :class:`StreamOffset`."""
+        if not self._resumed:  # else members have owned some of them since
             self._imported = set(imported)
         self._initial = frozenset() if initial is None and positions else initial
 
     def resume(self, imported: Collection[TopicPartition]) -> None:
-        """Spark runs a batch of its log again, so something was read."""
+        """Spark reruns a batch of its log, so something was read."""
         self._imported, self._resumed = set(imported), True
         self._initial = frozenset()
         self._has_read = True
@@ -154,14 +154,14 @@ class Starts:
             self._assigned_unread.update(partitions)
 
     def read(self) -> None:
-        """Something is read from now on."""
+        """The query has started to read."""
         self._has_read = True
 
     def started(self, partition: TopicPartition, topic_id: UUID | None = None) -> None:
-        """Its start is found; from now on it is like any other, imported or not.
+        """The partition's start is known; an imported one is like any other from now on.
 
-        ``topic_id`` is that by which the group has assigned it, if it does that; else
-        :meth:`identify` is to tell.
+        ``topic_id`` is the id by which the group has assigned it. If the group assigns by name,
+        :meth:`identify` supplies the id later.
         """
         self._imported.discard(partition)
         self._started_in.pop(partition, None)
@@ -171,16 +171,16 @@ class Starts:
             self._unidentified.add(partition)
 
     def are_created_anew(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of these that were deleted, and are there again, since this run began."""
+        """The given partitions that were deleted and created anew since this run began."""
         return self._created_anew & set(partitions)
 
     @property
     def unidentified(self) -> frozenset[TopicPartition]:
-        """Which were started in a topic that is known by its name alone."""
+        """Partitions that were started in a topic known only by name."""
         return frozenset(self._unidentified)
 
     def identify(self, owned: Collection[TopicPartition], topic_ids: Mapping[str, UUID]) -> None:
-        """These are owned since they were started, and the topics were fetched since."""
+        """Record the topic ids, fetched after the starts, of partitions owned ever since."""
         for partition in self._unidentified & set(owned):
             if partition.topic in topic_ids:
                 self._started_in[partition] = topic_ids[partition.topic]
@@ -195,25 +195,25 @@ class Starts:
 
     @property
     def imported(self) -> frozenset[TopicPartition]:
-        """Whose position Spark's own source has left, and which this query has not owned yet."""
+        """Partitions with a position from Spark's own source that this query never owned."""
         return frozenset(self._imported)
 
     @property
     def initial(self) -> frozenset[TopicPartition]:
-        """The partitions that were there when the query first began, unless it has read since.
+        """The partitions that existed when the query first began, without those deleted since.
 
-        Without those that were deleted since.
+        Empty if an earlier run has read something.
         """
         return self._found - self._created_anew
 
     def log_initial(self) -> frozenset[TopicPartition]:
-        """As :attr:`initial`, none once something is read; goes into the offset that is made."""
+        """As :attr:`initial`, for writing into an offset; empty once something is read."""
         self._unlogged = False
         return frozenset() if self._has_read else self.initial
 
     @property
     def is_unlogged(self) -> bool:
-        """Whether a restart would take one that is gone for one that was there at first."""
+        """Whether a restart would take a deleted partition for one of the initial ones."""
         return self._unlogged and not self._has_read
 
     @property
@@ -222,7 +222,7 @@ class Starts:
 
     @property
     def knows_initial(self) -> bool:
-        """Whether the checkpoint says so, so that no client is needed for it."""
+        """Whether the checkpoint has :attr:`initial`, so that no client is needed for it."""
         return self._initial is not None
 
     def rule_of(self, partition: TopicPartition) -> Start:
@@ -237,7 +237,7 @@ class Starts:
         return self._options.start_of(partition)
 
     def maybe_new_to_group(self) -> list[TopicPartition]:
-        """The partitions found first for whose start it matters whether they are."""
+        """The first seen partitions whose start depends on whether they are new to the group."""
         options = self._options
         topics = {
             p.topic
@@ -247,27 +247,27 @@ class Starts:
         return [p for p in self._first_seen if p.topic in topics]
 
     def may_go_back(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Of what the checkpoint knows, that whose position is the group's own, and which is there.
+        """The checkpoint's partitions that exist and whose position is the group's, not imported.
 
-        What is not there, the query may not be allowed to ask for.
+        The query may lack the permission to ask for those that do not exist.
         """
         return [p for p in known if p in self._first_seen and p not in self._imported]
 
     def unseen(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Of what the checkpoint knows, that which was not there when the query began."""
+        """The checkpoint's partitions that did not exist when the query began."""
         return [p for p in known if p not in self._first_seen]
 
     def set_back(
         self, owed: Mapping[TopicPartition, Remaining], known: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Where the group is ahead of Spark's own source, and to where it must go back (rule 1).
+        """Where the group is ahead of Spark's own source, and the offsets to set it to (rule 1).
 
         Parameters
         ----------
         owed : Mapping[TopicPartition, Remaining]
-            What the group is owed. Its offset may be a lower one than what it has processed.
+            What the group is owed. It may have processed records beyond its committed offset.
         known : Mapping[TopicPartition, int]
-            What is proven; has every partition of :attr:`imported`.
+            The proven positions; has every partition of :attr:`imported`.
         """
         return {
             p: known[p] for p, left in owed.items() if p in self._imported and left.live > known[p]
