@@ -201,7 +201,7 @@ class Completion:
         Returns
         -------
         int or None
-            The partition's position to commit if it advanced; or if it moved back, once, with the
+            The partition's position to commit if it advanced; or, if it moved back, once, with the
             first of the records that were handed out again.
 
         Raises
