@@ -282,7 +282,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                 consumer._polls.told_in_passing(True)  # the next poll reports what it learned
 
     def without_sought(self, records: Iterable[Any], seeks: int) -> list[Any]:
-        """Drop the records that a later seek than the first ``seeks`` has made obsolete."""
+        """Drop the records that any seek after the first ``seeks`` ones has made obsolete."""
         kept = []
         for record in records:
             partition = _partition_of(record)

@@ -20,7 +20,7 @@ from ..errors import OptionError
 from .gaps import Gap
 from .remaining import Remaining
 
-#: A backlog of no more offsets is read as usual: that takes a few hundredths of a second.
+#: A backlog of at most this many offsets is read as usual, in a few hundredths of a second.
 DEFAULT_THRESHOLD = 10_000
 
 #: How many bytes fetched for the gaps may wait to be handed out, whatever the number of partitions:
@@ -28,7 +28,7 @@ DEFAULT_THRESHOLD = 10_000
 #: bytes again are kept of the live records behind the gaps.
 BUFFERED_BYTES = 32 * 2**20
 
-#: A processed stretch of no more offsets is read through: a new fetch would take longer.
+#: A processed stretch of at most this many offsets is read through: a new fetch takes longer.
 _READ_THROUGH = 10_000
 
 _MODES = ("ordered", "live")

@@ -132,7 +132,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def first_records_now(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, RecordTime | None]:
-        """The first record that is read of each log from a timestamp on; None if there is none.
+        """The first readable record of each log from its timestamp on; None if there is none.
 
         Asks only once; without partitions that get no answer.
         """

@@ -66,7 +66,7 @@ class Completion:
         return self._partitions.get(partition)
 
     def begun(self, partition: TopicPartition) -> PartitionCompletion:
-        """What is processed of the partition; begun if nothing was handed out or set aside yet."""
+        """What is processed of the partition; begins one if nothing was handed out or set aside."""
         found = self._partitions.get(partition)
         if found is None:
             found = self._partitions[partition] = PartitionCompletion(self.epochs[partition])
@@ -287,7 +287,7 @@ class Completion:
         return without(found.aside.unread, self.sought[partition] or 0)
 
     def catching_up(self, partition: TopicPartition) -> PartitionCompletion | None:
-        """What is processed of the partition, while not everything below its live part is."""
+        """What is processed of the partition; None once everything below its live part is."""
         found = self._partitions.get(partition)
         return found if found is not None and found.catches_up else None
 
