@@ -1,5 +1,5 @@
-"""Group membership. Knows Kafka; no Spark, no Arrow."""
+"""Group membership. Knows Kafka, not Spark; imports Arrow only when it is first needed."""
 
 from ..transport.kafka_python_version import require_supported_version
 
-require_supported_version()  # before a module of this room imports what another version lacks
+require_supported_version()  # before this package's modules import what other versions lack

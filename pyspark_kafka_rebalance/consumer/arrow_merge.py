@@ -1,13 +1,13 @@
-"""ArrowGroup: record batches of several partitions, merged by their timestamps without a loop.
+"""ArrowGroup: merges record batches of several partitions by timestamp, without a loop over rows.
 
-The order is that of ``timestamp_merge.py``. A record whose timestamp goes back comes right behind
-the one before it, so that its place is that of the highest timestamp before it in the buffer:
-sorted by those, stably, whole columns are merged at once.
+The order is that of ``timestamp_merge.py``. A record whose timestamp goes back comes right after
+the record before it. Its sort key is therefore the highest timestamp up to it in the buffer, and
+one stable sort by these keys merges whole columns.
 
-How far is decided first: up to the last buffered row of the first partition without which the group
-does not go on. Then every partition gives the rows before that, and they are one table.
+How far to merge is decided first: up to the last buffered row of the first partition that the group
+waits for. Every partition then gives its rows up to that point, and they form one table.
 
-Pure. The other module of this room that knows Arrow.
+Pure. Imports Arrow, so it is itself imported only by the first ordered ``poll_arrow``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..fetch.columns import record_schema
 from .idling import Idling
 from .timestamp_merge import UNKNOWN, Group
 
-#: The columns that say where a row is from, and where they stand; as in Spark's source.
+#: The columns that say where a row is from, and their index; as in Spark's source.
 _PLACES = (
     pa.field("topic", pa.dictionary(pa.int32(), pa.string())),
     pa.field("partition", pa.int32()),
@@ -41,11 +41,11 @@ class Rows:
     Attributes
     ----------
     partition : TopicPartition
-        Whose.
+        The partition that the rows are from.
     batches : list of pyarrow.RecordBatch
         As ``poll_arrow`` hands them out.
     time : int
-        The highest timestamp that was taken of the partition before, in microseconds.
+        The highest timestamp taken from the partition before, in microseconds.
     """
 
     partition: TopicPartition
@@ -56,7 +56,7 @@ class Rows:
         return sum(batch.num_rows for batch in self.batches)
 
     def times(self) -> pa.Array:
-        """By what the rows are merged: ascending."""
+        """The sort key of each row, ascending."""
         stamps = _timestamps(self.batches)
         if pc.min(stamps).as_py() < 0:
             before = pa.concat_arrays([pa.array([self.time], pa.int64()), stamps])
@@ -66,7 +66,7 @@ class Rows:
 
 
 class _Queue:
-    """The buffered rows of one partition, and the highest timestamp that was taken of it."""
+    """The buffered rows of one partition, and the highest timestamp taken from it."""
 
     def __init__(self) -> None:
         self.batches: deque[pa.RecordBatch] = deque()
@@ -78,7 +78,7 @@ class _Queue:
         self.rows += batch.num_rows
 
     def take(self, partition: TopicPartition, number: int) -> Rows:
-        """The first rows."""
+        """Remove and return the first ``number`` rows."""
         taken = []
         self.rows -= number
         while number:
@@ -102,7 +102,7 @@ class _Queue:
 
 
 class ArrowGroup(Group):
-    """Of Arrow record batches."""
+    """A `Group` that buffers Arrow record batches."""
 
     def __init__(self, idling: Idling) -> None:
         super().__init__(idling)
@@ -111,16 +111,16 @@ class ArrowGroup(Group):
 
     @property
     def any_buffered(self) -> bool:
-        """Whether there is a row, maybe not to be taken now."""
+        """Whether a row is buffered, even if it may not be taken now."""
         return any(q.rows for p, q in self._queues.items() if p not in self._aside)
 
     def buffered(self, partition: TopicPartition) -> int:
-        """How many rows of it."""
+        """How many rows of the partition are buffered."""
         queue = self._queues.get(partition)
         return 0 if queue is None else queue.rows
 
     def take(self, limit: int, now: float) -> list[Rows]:
-        """What may be returned now, at most so many rows in all; `merged` puts it in order."""
+        """Take the rows that may be returned now, at most ``limit``; `merged` orders them."""
         if limit <= 0 or not self.any_buffered or not self.idling.is_ready(now):
             return []
         ready = sorted((p, q) for p, q in self._queues.items() if q.rows and p not in self._aside)
@@ -165,7 +165,7 @@ class ArrowGroup(Group):
 
 
 def merged(taken: Iterable[Rows], include_headers: bool) -> pa.Table:
-    """Rows of several partitions of a group as one table, in order, with where each is from."""
+    """Merge a group's rows into one table, in order, with topic and partition columns."""
     taken = [rows for rows in taken if len(rows)]
     topics = sorted({rows.partition.topic for rows in taken})
     names = pa.array(topics, pa.string())
@@ -181,7 +181,7 @@ def merged(taken: Iterable[Rows], include_headers: bool) -> pa.Table:
 
 
 def ordered_schema(include_headers: bool) -> pa.Schema:
-    """The columns of `merged`."""
+    """The schema of `merged`."""
     schema = record_schema(include_headers)
     for place, field in enumerate(_PLACES, _AT):
         schema = schema.insert(place, field)
@@ -208,12 +208,12 @@ def _timestamps(batches: Iterable[pa.RecordBatch]) -> pa.Array:
 
 
 def _order(times: list[pa.Array]) -> pa.Array:
-    """Where in these, one behind the other, each row of the merged ones is; stable."""
+    """The indices that sort the concatenation of these; stable."""
     return pc.array_sort_indices(pa.concat_arrays(times))
 
 
 def _first(limit: int, times: list[pa.Array]) -> list[int]:
-    """How many of each are among the first in order."""
+    """How many rows of each partition are among the first ``limit`` in order."""
     places = pa.concat_arrays(
         [pa.repeat(pa.scalar(at, pa.int32()), len(each)) for at, each in enumerate(times)]
     )

@@ -1,8 +1,8 @@
-"""What kafka-python's fetcher has fetched of one partition, as Arrow record batches.
+"""ArrowRecords: what kafka-python's fetcher fetched from one partition, as Arrow record batches.
 
-Takes the place of its ``PartitionRecords``: the fetcher goes on to decide what is fetched, what may
-be handed out and where the positions are. The one module of this room that knows Arrow and uses
-``fetch/``; it is imported by the first ``poll_arrow`` only.
+It replaces the fetcher's ``PartitionRecords``. The fetcher still decides what is fetched, what may
+be handed out and where the positions are. Decodes with ``fetch/`` and imports Arrow, so it is
+itself imported only by the first ``poll_arrow``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NO_END = 2**63 - 1
 
 @cache
 def arrow_form(include_headers: bool) -> Callable[..., ArrowRecords]:
-    """What to put in the place of ``PartitionRecords``; the same object each time."""
+    """The replacement for ``PartitionRecords``; the same object each time."""
     return partial(ArrowRecords, include_headers=include_headers)
 
 
 class Rows:
-    """Record batches that count as many as they have rows: so the fetcher bounds a poll."""
+    """Record batches whose length is their number of rows, which lets the fetcher bound a poll."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -43,18 +43,18 @@ class Rows:
 
 
 class ArrowRecords:
-    """The face of kafka-python's ``PartitionRecords``.
+    """Record batches behind the interface of kafka-python's ``PartitionRecords``.
 
     Parameters
     ----------
     fetch_offset : int
         The offset that was asked for.
     tp : TopicPartition
-        Of which partition.
+        The partition.
     records : kafka.record.memory_records.MemoryRecords
-        What was answered.
+        The records of the fetch response.
     include_headers : bool
-        Whether there is a column of headers.
+        Whether to add a column of headers.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ArrowRecords:
     ) -> None:
         self.topic_partition = tp
         self.next_fetch_offset = fetch_offset
-        # Unknown in the midst of them: then kafka-python does not compare it with the leader's.
+        # Unknown until all rows are taken; kafka-python does not compare -1 with the leader's.
         self.leader_epoch = -1
         self.bytes_read = records.size_in_bytes()
         self.records_read = 0
@@ -84,12 +84,12 @@ class ArrowRecords:
         unbounded = OffsetRange(tp.topic, tp.partition, fetch_offset, _NO_END)
         self._extent = (fetch_offset, -1)
         self._no_extent: CorruptRecordError | None = None
-        # Where there is no whole record batch, the fetcher says so behind this.
+        # If there is no whole record batch, the fetcher itself reports that after this.
         if records.has_next():
             try:
                 self._extent = extent_of(fetched, fetch_offset, unbounded)
             except CorruptRecordError as error:
-                self._no_extent = error  # once what lies before it is taken
+                self._no_extent = error  # raised once the rows before it are taken
         self._batches: Iterator[pa.RecordBatch] | None = _decoded(
             RecordDecoder(
                 unbounded,
@@ -108,12 +108,12 @@ class ArrowRecords:
         return self._batches is not None
 
     def take(self, n: int) -> Rows:
-        """The next rows, at most so many, as one record batch.
+        """Take the next rows, at most ``n``, as one record batch.
 
         Raises
         ------
         CorruptRecordError
-            Those are damaged; the position stays before them.
+            The next rows are damaged; the position stays before them.
         """
         assert self._batches is not None
         batch = self._left
@@ -121,7 +121,7 @@ class ArrowRecords:
             try:
                 batch = next(self._batches, None)
             except BaseException:
-                self.drain()  # an iterator that has failed would look like one at its end
+                self.drain()  # a failed iterator would look like an exhausted one
                 raise
         if batch is None:
             self.drain()
@@ -136,7 +136,7 @@ class ArrowRecords:
         return Rows((taken,))
 
     def drain(self) -> None:
-        """Nothing more of it is wanted."""
+        """Drop the rest, record the metrics and call ``on_drain``."""
         if self._batches is None:
             return
         self._batches = self._left = None
@@ -151,6 +151,6 @@ def _decoded(
     try:
         yield from decoder.decode(fetched, position, aborted)
     except CorruptRecordError:
-        yield from decoder.finish()  # what came before is as good as it was
+        yield from decoder.finish()  # the rows before the damage are good
         raise
     yield from decoder.finish()

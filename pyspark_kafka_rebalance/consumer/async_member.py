@@ -1,4 +1,4 @@
-"""AsyncMember: what an asyncio application says to a group member and asks it beside its polls."""
+"""AsyncMember: an asyncio application's calls to a group member, apart from polls."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .consumer_thread import ConsumerThread
 
 
 class AsyncMember:
-    """What a DeferredRevokeConsumer on its thread says of itself, and does in turn with its polls.
+    """Queries to a DeferredRevokeConsumer on its thread, and calls that take turns with its polls.
 
-    Nothing in it changes what a poll has brought.
+    None of them changes what a poll has brought.
     """
 
     _thread: ConsumerThread
@@ -26,7 +26,7 @@ class AsyncMember:
         self._thread.opened().commit_processed(offsets)
 
     def processed(self, partition: TopicPartition, *offsets: int) -> None:
-        """The records at these offsets are processed, in whatever order: commit how far all are."""
+        """The records at these offsets are processed, in any order: commit as far as all are."""
         self._thread.opened().processed(partition, *offsets)
 
     def unprocessed(self) -> frozenset[TopicPartition]:
@@ -54,7 +54,7 @@ class AsyncMember:
         return self._thread.opened().current_lag(partition)
 
     def catch_up_lag(self, partition: TopicPartition) -> int:
-        """How many offsets of what was set aside are still to be handed out (KIP-333)."""
+        """How many offsets of the set-aside backlog are still to be handed out (KIP-333)."""
         return self._thread.opened().catch_up_lag(partition)
 
     @property
@@ -74,19 +74,19 @@ class AsyncMember:
         return await self._thread.in_turn(self._thread.opened().delay_revoke, frozenset(partitions))
 
     async def drain(self, timeout_ms: float) -> bool:
-        """Wait until all commits are acknowledged; False when they are not by ``timeout_ms``."""
+        """Wait until all commits are acknowledged; False if ``timeout_ms`` runs out first."""
         return await asyncio.to_thread(
             self._thread.opened().drain, timeout_ms
-        )  # not in the polls' way
+        )  # not on the thread that polls
 
     async def subscribe(
         self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """Change what is subscribed to."""
+        """Change the subscription."""
         await self._thread.in_turn(self._thread.opened().subscribe, topics, pattern, listener)
 
     async def pause(self, *partitions: TopicPartition) -> None:
-        """Fetch no more of these; what the consumer's polls have brought is still returned."""
+        """Stop fetching these; what the consumer's polls have brought is still returned."""
         await self._thread.in_turn(self._thread.opened().pause, *partitions)
 
     async def resume(self, *partitions: TopicPartition) -> None:
@@ -96,7 +96,7 @@ class AsyncMember:
     async def position(
         self, partition: TopicPartition, timeout_ms: float | None = None
     ) -> int | None:
-        """The next offset that a poll of the consumer's thread will bring."""
+        """The next offset that a poll on the consumer's thread will bring."""
         position: int | None = await self._thread.in_turn(
             self._thread.opened().position, partition, timeout_ms
         )
@@ -105,7 +105,7 @@ class AsyncMember:
     async def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """The group's committed offsets; without those that have none."""
+        """The group's committed offsets; without the partitions that have none."""
         return await self._thread.in_turn(
             self._thread.opened().committed_offsets, partitions, timeout_ms
         )
@@ -113,7 +113,7 @@ class AsyncMember:
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition; assigned or not."""
+        """The first offset of each partition, assigned or not."""
         found: dict[TopicPartition, int] = await self._thread.in_turn(
             self._thread.opened().beginning_offsets, partitions, timeout_ms
         )
@@ -122,7 +122,7 @@ class AsyncMember:
     async def end_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The end of each partition; assigned or not."""
+        """The end offset of each partition, assigned or not."""
         found: dict[TopicPartition, int] = await self._thread.in_turn(
             self._thread.opened().end_offsets, partitions, timeout_ms
         )

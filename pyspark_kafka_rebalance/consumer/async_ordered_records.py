@@ -1,12 +1,12 @@
 """AsyncTimestampOrderedRecords: TimestampOrderedRecords for asyncio, on the consumer's thread.
 
-What holds of the polls of an :class:`AsyncDeferredRevokeConsumer` holds of these: what a cancelled
-poll brought is returned by the next one, no poll begins before the result of the last is returned,
-and after a seek no record is returned that was polled before it.
+Polls follow the rules of :class:`AsyncDeferredRevokeConsumer`: the next poll returns what a
+cancelled one brought, no poll begins before the result of the last is returned, and after a seek no
+record is returned that was polled before it.
 
 Nothing is kept here. ``async for`` takes one record after the other from the merge's buffers, on
-the event loop itself where the thread has nothing to do: what it has not returned is not handed
-out, and whoever polls next is given it.
+the event loop itself while the thread is idle. What it has not returned is not handed out, and the
+next poll gets it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class AsyncTimestampOrderedRecords:
                 partition = TopicPartition(record.topic, record.partition)
                 consumer.commit_processed({partition: record.offset + 1})
 
-    A requested revoke is completed once the record before has been through the loop's body. What
-    is buffered and not returned is not handed out: whoever polls next is given it, in whatever way.
+    A requested revoke is completed once the last returned record has been through the loop's body.
+    What is buffered and not returned is not handed out; the next poll of any kind gets it.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ class AsyncTimestampOrderedRecords:
         )
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> OrderedPoll:
-        """The next records; of a poll that was cancelled, its result.
+        """The next records, or the result of a poll that was cancelled.
 
-        What ``async for`` has learned of a rebalance is told before anything else happens.
+        What ``async for`` has learned of a rebalance is reported before anything else happens.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class AsyncTimestampOrderedRecords:
         return await self._consumer.next_record(poll, _has_records, self._ordered.next_buffered)
 
     def buffered(self, partition: TopicPartition) -> int:
-        """How many records of it are read ahead and not returned."""
+        """How many records of the partition are read ahead and not returned."""
         return self._ordered.buffered(partition)
 
 

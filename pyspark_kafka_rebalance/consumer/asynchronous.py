@@ -1,18 +1,18 @@
 """AsyncDeferredRevokeConsumer: DeferredRevokeConsumer for asyncio.
 
-A :class:`DeferredRevokeConsumer` on a thread of its own (``consumer_thread.py``); here is what its
-polls brought, and which of that a seek has made obsolete. The rest only goes through
-(``async_member.py``).
+It runs a :class:`DeferredRevokeConsumer` on a thread of its own (``consumer_thread.py``). This
+module keeps what the polls brought and knows which of it a seek has made obsolete. All other calls
+only pass through (``async_member.py``).
 
 Invariants:
- 1. The event loop itself calls only what is safe, and never waits, while a poll runs: commits and
-    what tells how things stand.
- 2. What a poll brought is returned exactly once: that of a cancelled poll by the next poll, and so
-    what an iteration left of it. It is kept in one place, here, whoever polls.
+ 1. While a poll runs, the event loop itself makes only safe calls that never wait: commits and
+    queries of the state.
+ 2. What a poll brought is returned exactly once. The next poll returns the result of a cancelled
+    poll, and what an iteration left of one. It is kept in one place, here, however it is polled.
  3. No poll begins before the result of the last is returned, to its last record. A revoke is
-    therefore never completed before somebody had the chance to delay it.
- 4. After a seek no record is returned that was polled before it. Nobody will say that such a record
-    is processed: it counts as that where the seek skipped it, else it is polled again.
+    therefore never completed before the application had the chance to delay it.
+ 4. After a seek no record is returned that was polled before it. Nobody will report such a record
+    as processed: it counts as processed if the seek skipped it, else it is polled again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long ``async for`` polls at a stretch. Nothing depends on it: whatever is to be done at once
-#: (records, a close, a seek) ends a poll early.
+#: How long one poll of ``async for`` waits. Nothing depends on it: whatever cannot wait (records, a
+#: close, a seek) ends a poll early.
 ITERATION_MS = 10_000
 
 
@@ -72,21 +72,22 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                 partition = TopicPartition(record.topic, record.partition)
                 consumer.commit_processed({partition: record.offset + 1})
 
-    ``async for`` asks for more when every record that it had has been through the loop's body: only
-    then is a requested revoke completed. Who processes beside the loop polls with
-    ``poll_with_rebalance`` and delays what is not done. One task polls or iterates.
+    ``async for`` polls again once every record of the last poll has been through the loop's body.
+    Only then is a requested revoke completed. If you process records outside the loop, poll with
+    ``poll_with_rebalance`` and delay the revoke of what is not done. Poll or iterate in one task
+    only.
 
-    A cancelled poll loses nothing: it goes on in its thread, is told to end, and the next poll
-    returns its result, at once and before anything else happens.
+    A cancelled poll loses nothing: it is woken and ends on its thread, and the next poll returns
+    its result at once, before anything else happens.
 
-    Coroutines run in the order of the calls. One that waits for a poll of another task to end,
-    makes that poll end early. The other methods neither wait nor change what a poll sees, and say
-    how things stand now, also while a poll runs.
+    Coroutines run in the order of the calls. One that has to wait for another task's poll makes
+    that poll end early. The other methods neither wait nor change what a poll sees; they report the
+    present state, also while a poll runs.
 
     Parameters
     ----------
     *topics, **config
-        As for :class:`DeferredRevokeConsumer`, which is only made by ``start`` or ``async with``.
+        As for :class:`DeferredRevokeConsumer`, which ``start`` or ``async with`` creates.
         Deserializers and rebalance listeners run on the consumer's thread, not on the event loop.
     """
 
@@ -94,7 +95,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         self._thread = ConsumerThread(partial(DeferredRevokeConsumer, *topics, **config))
         self._one_poll = asyncio.Lock()
         self._iterated = _Polled(PollResult(), 0)
-        self._records: deque[Any] = deque()  # of _iterated, not returned yet, whoever iterates
+        self._records: deque[Any] = deque()  # of _iterated, not returned yet by any iteration
 
         # Written by the consumer's thread only.
         self._seeks = 0
@@ -108,21 +109,21 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         Raises
         ------
         OptionError
-            An option that is missing or not allowed.
+            An option is missing or not allowed.
         UnsupportedBrokerError, KafkaError
-            No broker that could be used.
+            No broker can be used.
         IllegalStateError
             It was started before.
         """
         await self._thread.start()
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Drain the commits, leave the group, close the connections; a poll under way ends.
+        """Drain the commits, leave the group, close the connections; a running poll ends.
 
         Parameters
         ----------
         timeout_ms : float, optional
-            For everything together; default ``request_timeout_ms``.
+            The limit for all of that together; default ``request_timeout_ms``.
         """
         await asyncio.shield(self._thread.begin_close(timeout_ms))
         polling = self._thread.polling
@@ -147,10 +148,10 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     async def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
-        """Poll and say in one answer what the rebalance wants (KIP-983, variant 1).
+        """Poll for records and for what the rebalance wants, in one result (KIP-983, variant 1).
 
-        First come records that ``async for`` polled and did not return, and the result of a poll
-        that was cancelled: both at once, whatever the arguments.
+        Records that ``async for`` polled and did not return come first, and so does the result of a
+        cancelled poll: both at once, whatever the arguments.
 
         Parameters
         ----------
@@ -165,7 +166,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Any]]:
-        """Only the records, all in one; aiokafka's ``getmany``."""
+        """Return only the records, of both kinds in one; aiokafka's ``getmany``."""
         return (await self.poll_with_rebalance(timeout_ms, max_records)).in_one()
 
     def __aiter__(self) -> Self:
@@ -178,10 +179,10 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         return await self.next_record(poll, _is_own)
 
     def wakeup(self) -> None:
-        """End the poll under way early, if there is one."""
+        """End the running poll early, if there is one."""
         self._thread.wakeup()
 
-    # -- for whoever polls and iterates, in this way or another ------------------------------------
+    # -- shared by all kinds of polls and iterations ----------------------------------------------
 
     async def next_record(
         self,
@@ -196,7 +197,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         poll, is_of_it : callable
             As for `polled_by`.
         buffered : callable
-            Hands out the next record where no poll is needed for that; never waits.
+            Hands out the next record if that needs no poll; never waits.
         """
         if self._thread.closing:
             raise StopAsyncIteration
@@ -229,27 +230,27 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
             )
 
     async def polled_by(self, poll: Callable[[], Any], is_of_it: Callable[[Any], bool]) -> _Polled:
-        """Wait for the poll under way, or begin this one; first what an iteration left of one.
+        """Wait for the running poll, or begin this one; what an iteration left comes first.
 
         Parameters
         ----------
         poll : callable
-            On the consumer's thread.
+            Runs on the consumer's thread.
         is_of_it : callable
             Whether a result is one that this poll could have brought.
 
         Raises
         ------
         IllegalStateError
-            A poll of another kind was cancelled, or iterated, and its records are not returned, or
-            the revoke that it has told of.
+            A poll of another kind was cancelled, or was made by an iteration, and its records, or
+            the revoke that it reports, are not returned yet.
         """
         async with self._one_poll:
             consumer = self._thread.opened()
             self._refuse_others(is_of_it)
             if self._records:
                 rest, self._records = list(self._records), deque()
-                consumer._polls.told_in_passing(False)  # it comes with them
+                consumer._polls.told_in_passing(False)  # this result reports the rebalance
                 result = self._iterated.result
                 own = isinstance(result.records, dict)
                 result = replace(result, records=_by_partition(rest) if own else rest)
@@ -267,21 +268,21 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                 except asyncio.CancelledError:
                     self.wakeup()
                     raise
-                # From here to the caller nothing waits, so that nothing can be cancelled.
+                # Nothing awaits from here to the caller, so nothing can be cancelled.
                 other = polling.exception() is None and not is_of_it(polling.result().result)
                 if other and _is_to_be_returned(polling.result().result):
                     raise IllegalStateError(
                         "a cancelled poll of another kind is to be returned first"
                     )
                 self._thread.polling = None
-                consumer._polls.woken.clear()  # a wakeup that came when the poll had just ended
+                consumer._polls.woken.clear()  # a wakeup may have come just after the poll ended
                 if not other:
                     polled: _Polled = polling.result()
                     return polled
-                consumer._polls.told_in_passing(True)  # what it has learned
+                consumer._polls.told_in_passing(True)  # the next poll reports what it learned
 
     def without_sought(self, records: Iterable[Any], seeks: int) -> list[Any]:
-        """Those of the records, polled after so many seeks, that none has made obsolete since."""
+        """Drop the records that any seek after the first ``seeks`` ones has made obsolete."""
         kept = []
         for record in records:
             partition = _partition_of(record)
@@ -292,7 +293,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         return kept
 
     def rows_without_sought(self, table: Any, seeks: int) -> Any:
-        """As ``without_sought``, of a ``pyarrow.Table`` that says where its rows are from."""
+        """As ``without_sought``, for a ``pyarrow.Table`` with topic and partition columns."""
         for partition in sorted(p for p in self._sought if self._was_sought(p, seeks)):
             import pyarrow.compute as pc
 
@@ -305,9 +306,9 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     def gaps_without_sought(
         self, caught_up: Mapping[TopicPartition, list[Any]], seeks: int
     ) -> dict[TopicPartition, list[Any]]:
-        """As ``without_sought``, of what is caught up: what the live reader does not come by again.
+        """As ``without_sought``, for caught-up records: keep those the live reader will not reach.
 
-        It comes by what is not lower than where it was sought.
+        It reaches everything from the sought offset on.
         """
         kept = {}
         for partition, found in caught_up.items():
@@ -336,16 +337,16 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         return partition in self._sought and self._sought[partition].number > seeks
 
     def _skip(self, partition: TopicPartition, obsolete: Iterable[int]) -> None:
-        """Records at these offsets will not be returned: what a seek skipped holds nothing up."""
+        """These records will not be returned; those that a seek skipped count as processed."""
         end = self._sought[partition].skips_below
         skipped = [offset for offset in obsolete if offset < end]
         if skipped and partition in self.assignment():
-            # Lost, and no poll has said so yet: then there is nothing to hold up, and whoever
-            # raised here would drop what was polled of other partitions.
+            # A partition that is lost, but not reported yet by a poll, has nothing to hold up.
+            # Raising here would drop what was polled from other partitions.
             with contextlib.suppress(PartitionsLostError):
                 self.processed(partition, *skipped)
 
-    # -- what makes obsolete what was polled, in turn ----------------------------------------------
+    # -- calls that make polled records obsolete, in turn with the polls --------------------------
 
     async def unsubscribe(self) -> None:
         """Leave the group and give up every partition."""
@@ -357,12 +358,12 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         await self._thread.in_turn(self._seek, seek, [partition], offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the beginning; without partitions, of all that are assigned."""
+        """Read on from the beginning of these partitions, or of all that are assigned."""
         seek = partial(self._thread.opened().seek_to_beginning_or_skip, *partitions)
         await self._thread.in_turn(self._seek, seek, partitions, 0)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read on from the end; without partitions, of all that are assigned."""
+        """Read on from the end of these partitions, or of all that are assigned."""
         seek = partial(self._thread.opened().seek_to_end, *partitions)
         await self._thread.in_turn(self._seek, seek, partitions, math.inf)
 
@@ -372,14 +373,14 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         partitions: Collection[TopicPartition],
         skips_below: float,
     ) -> None:
-        """On the consumer's thread: what was polled of the partitions until now is obsolete.
+        """On the consumer's thread: what was polled from the partitions until now is obsolete.
 
-        Or of those alone that the seek returns.
+        If the seek returns partitions, only what was polled from these.
         """
         assert self._thread.consumer is not None
         moved = partitions or self._thread.consumer.assignment()
         if (sought := seek()) is not None:
-            moved = sought  # what was polled of others is still to be returned
+            moved = sought  # what was polled from the others is still to be returned
         self._seeks += 1
         self._sought.update(dict.fromkeys(moved, _Sought(self._seeks, skips_below)))
 

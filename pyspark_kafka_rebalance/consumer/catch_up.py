@@ -1,9 +1,9 @@
-"""Catching up: what of a backlog is set aside, who reads it when, and with what share (KIP-333).
+"""Catching up: which backlog is set aside, who reads it when, and its share of a poll (KIP-333).
 
-An owner that takes over a backlog begins at the end of the log; what lies between is set aside, as
-gaps, and read beside the live records. A failure in the midst of that leaves what is left of the
-gaps, and what was written meanwhile is set aside above them: N failures, N gaps, and those that
-touch are one.
+An owner that takes over a backlog begins at the end of the log. What lies between is set aside, as
+gaps, and read next to the live records. If the owner fails before it has caught up, the rest of the
+gaps remains, and the next owner sets aside above them what was written meanwhile. N failures leave
+N gaps; gaps that touch become one.
 
 Pure.
 """
@@ -20,15 +20,15 @@ from ..errors import OptionError
 from .gaps import Gap
 from .remaining import Remaining
 
-#: Backlogs of fewer offsets are read as ever: in some hundredths of a second.
+#: A backlog of at most this many offsets is read as usual, in a few hundredths of a second.
 DEFAULT_THRESHOLD = 10_000
 
-#: What is fetched for the gaps and waits to be handed out, in bytes, whatever the number of
-#: partitions: so many are read at a time that one fetch of each fits. In order, as much once more
-#: is kept of the live records behind them.
+#: How many bytes fetched for the gaps may wait to be handed out, whatever the number of partitions:
+#: only as many partitions are read at a time as one fetch of each fits. With "ordered", as many
+#: bytes again are kept of the live records behind the gaps.
 BUFFERED_BYTES = 32 * 2**20
 
-#: Processed stretches of fewer offsets are read through: to fetch anew takes longer.
+#: A processed stretch of at most this many offsets is read through: a new fetch takes longer.
 _READ_THROUGH = 10_000
 
 _MODES = ("ordered", "live")
@@ -36,16 +36,16 @@ _MODES = ("ordered", "live")
 
 @dataclass(frozen=True)
 class CatchUpOptions:
-    """What the application wants of KIP-333.
+    """The application's options for KIP-333.
 
     Attributes
     ----------
     in_order : bool
-        "ordered": nothing is handed out before what is lower. Otherwise "live".
+        True is "ordered": records are handed out in the order of their offsets. False is "live".
     threshold : int
-        A backlog of more offsets is set aside.
+        A backlog of more offsets than this is set aside.
     threshold_ms : int or None
-        Given, it is one whose next record is older than that.
+        If given, it decides instead: a backlog whose next record is older is set aside.
     """
 
     in_order: bool
@@ -56,7 +56,7 @@ class CatchUpOptions:
     def checked(
         cls, mode: Any, enabled: Any, threshold: Any, threshold_ms: Any
     ) -> CatchUpOptions | None:
-        """As the consumer is given them; None where it is off. Raises OptionError."""
+        """Check the consumer's options; None if catching up is off. Raises OptionError."""
         if mode is not None and mode not in _MODES:
             raise OptionError("parallel_rebalance", mode, "None, 'ordered' or 'live'")
         if not isinstance(enabled, bool):
@@ -83,26 +83,26 @@ class CatchUpOptions:
     def set_aside(
         self, remaining: Remaining, end: int, young_from: int | None = None
     ) -> Remaining | None:
-        """What to read beside the live records of a partition that begins now, if anything.
+        """The gaps to set aside of a partition that begins now, if there is a backlog.
 
         Parameters
         ----------
         remaining : Remaining
-            What the group has not processed. How far its first offset is behind counts, with what
-            is processed in between: live records would wait for that as well.
+            What the group has not processed. The distance from its first offset to the end decides,
+            processed records in between included: live records would wait for those as well.
         end : int
-            Of the log, now; under ``read_committed`` the last stable offset.
+            The end of the log now; under ``read_committed`` the last stable offset.
         young_from : int, optional
-            With ``threshold_ms``: the first offset of a record that is not older; None where there
+            With ``threshold_ms``: the offset of the first record that is not older; None if there
             is none.
 
         Returns
         -------
         Remaining or None
-            The gaps, and the live position. What its last owner read live, it reads on live, if
-            that alone is no backlog; otherwise the end. None: begin where the group is; also where
-            something is processed beyond the end, which is that of a transaction that was open, or
-            of a log that was truncated.
+            The gaps, and the live position: that of the last owner, unless it is a backlog behind
+            the end itself; then the end. None: begin at the committed offset. That is also the
+            answer if something beyond the end is processed, because a transaction is open or the
+            log was truncated.
         """
         first = remaining.committed()
         if remaining.live > end or not self._is_behind(first, end, young_from):
@@ -117,19 +117,20 @@ class CatchUpOptions:
 
 
 def places(fetch_bytes: int) -> int:
-    """Of how many partitions what one fetch brings fits into `BUFFERED_BYTES`; one at least."""
+    """How many partitions can have one fetch each within `BUFFERED_BYTES`; at least one."""
     return max(1, BUFFERED_BYTES // fetch_bytes)
 
 
 class Places:
-    """Which partitions are read, of those with gaps: as many at a time as memory allows.
+    """Which of the partitions with gaps are read now: as many at a time as memory allows.
 
-    Who has a place keeps it until nothing is left to be read; then it is the next one's.
+    A partition keeps its place until it has nothing left to be read, or stands back. Then the next
+    one gets the place.
 
     Attributes
     ----------
     number : int
-        How many.
+        How many places there are.
     """
 
     def __init__(self, places: int) -> None:
@@ -138,7 +139,7 @@ class Places:
         self._stands_back: dict[TopicPartition, None] = {}
 
     def take(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Of these partitions, those that are read now."""
+        """Choose which of these partitions are read now."""
         waiting = dict.fromkeys(wanted)
         self._taken = [p for p in self._taken if p in waiting]
         last = [p for p in self._stands_back if p in waiting]
@@ -151,7 +152,7 @@ class Places:
         return list(self._taken)
 
     def stand_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """These cannot be read on now: others that wait are read first."""
+        """These cannot be read further for now: others that wait are read first."""
         for partition in partitions:
             if partition in self._taken:
                 self._taken.remove(partition)
@@ -161,10 +162,10 @@ class Places:
 def where_to_seek(
     position: int | None, unread: Sequence[Gap], read_through: bool = True
 ) -> int | None:
-    """Where a reader of these gaps that is at this position has to seek; None: it goes on.
+    """Where a reader at this position must seek to read these gaps; None if it can read on.
 
-    It goes on through what is processed if that is short and can be read, and hands nothing of it
-    out.
+    It reads on through a processed stretch that is short and can be read; what it finds there is
+    not handed out.
     """
     first = unread[0].start
     short = _READ_THROUGH if read_through else 0
@@ -174,17 +175,18 @@ def where_to_seek(
 
 
 def shares(max_records: int, polls: int) -> tuple[int, int]:
-    """How many live records a poll takes at most, and how many of the gaps it leaves room for.
+    """How many live records a poll takes at most, and for how many gap records it leaves room.
 
-    Live records come first, and what they leave is for the gaps, but a quarter at least: or they
-    would never end where there are always enough live ones. A poll of a single record takes turns.
+    Live records come first and the gaps get the rest, but at least a quarter: otherwise they would
+    never end while there are always enough live records. If polls take a single record, every
+    fourth is the gaps'.
 
     Parameters
     ----------
     max_records : int
-        Of one poll, in all.
+        The limit of one poll, for both kinds together.
     polls : int
-        How many were made before.
+        How many polls were made before.
     """
     gaps = -(-max_records // 4) if max_records > 1 else int(polls % 4 == 3)
     return max_records - gaps, gaps

@@ -1,14 +1,14 @@
-"""CatchingUp: what polls do beside the live records while partitions catch up (KIP-333).
+"""CatchingUp: how polls read gaps besides the live records while partitions catch up (KIP-333).
 
-The live step comes first, and waits only while nothing of the gaps is there to be handed out. The
-reader of the gaps never waits, and its answers end the wait of the live step. A poll that has found
-live records returns them at once, and the next one reads on in the gaps.
+The live step comes first, and waits only while no gap records are ready to be handed out. The gaps'
+reader never waits, and its answers end the wait of the live step. A poll that has found live
+records returns them at once, and the next poll reads on in the gaps.
 
 Invariants:
- 1. What of a gap cannot be read is told by a poll of its own: live records that a poll has taken
-    are never dropped for it.
- 2. What is read follows from what is unread, owned, not paused and not to be revoked, anew in each
-    step: of a partition that is lost, nothing is left in here.
+ 1. An error in reading a gap is raised by a poll of its own: it never drops live records that a
+    poll has taken.
+ 2. What to read is computed anew in each step, from what is unread, owned, not paused and not to be
+    revoked. Nothing of a lost partition is left in here.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from .ownership import Ownership
 
 log = logging.getLogger(__name__)
 
-#: The live step is made this often also where it would find no records: it has other duties too.
+#: The live step is made this often even if it would find no records: it has other duties too.
 _LIVE_STEP_S = 0.01
 
-#: After records of a gap the thread rests for so long: polls of gaps never wait, and the I/O loop,
-#: which fetches live records, has to wait 5 ms for the interpreter lock after each system call.
+#: The thread rests this long after gap records. Polls of gaps never wait, and the I/O loop, which
+#: fetches live records, has to wait 5 ms for the interpreter lock after each system call.
 _REST_S = 0.0003
 
 
 class CatchingUp:
-    """The gaps' part in the polls of one consumer; on the thread that polls.
+    """The gaps' part in the polls of one consumer; runs on the thread that polls.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class CatchingUp:
     io : GroupCoordinator
         Its seam to kafka-python.
     ownership : Ownership
-        Of what is neither owned nor kept nothing is read.
+        Gaps are read only of partitions that are assigned and not to be revoked.
     gaps : GapHandOuts
-        What there is to read.
+        The gaps to read.
     config : mapping
-        What the application gave the consumer.
+        The configuration that the application gave the consumer.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CatchingUp:
         self._ownership = ownership
         self._live = consumer
         self._live_steps = StepsBeside(consumer)
-        self._beside = False  # whether this poll's live step has something to be done beside it
+        self._beside = False  # whether this poll has gap records besides its live step
         self._live_step_at = -math.inf
         self._bell = Bell(consumer)
         self._reader: SecondReader | None = None
@@ -89,7 +89,7 @@ class CatchingUp:
         self._polls = 0
         self._live_share = 0  # how many live records this poll may take
         self._stood_back = False  # whether the last poll has left the gaps to this one
-        # In an iteration: where the live reader of those is of which records of a gap are returned.
+        # In an iteration: the live reader's positions in partitions whose gap records are returned.
         self._live_at: dict[TopicPartition, OffsetAndMetadata] = {}
         io.starts.backlogs = LogBacklogs(consumer, io, options, gaps)
         if options.in_order:
@@ -103,13 +103,13 @@ class CatchingUp:
     def begin(self, max_records: int, wait_ms: float) -> tuple[int, float]:
         """Before the live step: how many records it may take, and how long it may wait.
 
-        None at all where it is the gaps' turn, or the step would find nothing to do.
+        No record if it is the gaps' turn, or if the step would find nothing to do.
         """
         self._live_share, wait_ms = self._begin(max_records, wait_ms)
         return self._live_share, wait_ms
 
     def _begin(self, max_records: int, wait_ms: float) -> tuple[int, float]:
-        self._live_at = {}  # a poll ends the iteration before, or is its next
+        self._live_at = {}  # a poll ends the last iteration, or is its next step
         self._beside = False
         readable = self._ownership.assignment - self._ownership.gated
         self._wanted = self.gaps.to_read(readable) if self.gaps.known else {}
@@ -132,12 +132,12 @@ class CatchingUp:
             )
         try:
             self._reader.begin()
-        except Exception as error:  # told by a poll, as what reading meets
+        except Exception as error:  # raised by a poll, like errors in reading
             self._fails(error, *self._wanted)
         if not self._reader.has_some():
             if wait_ms > 0:
                 self._bell.hang()
-                if self._reader.has_some():  # since
+                if self._reader.has_some():  # arrived since
                     wait_ms = 0
             return max_records, wait_ms
         self._beside = True
@@ -151,7 +151,7 @@ class CatchingUp:
     def live_step(
         self, consumer: KafkaConsumer, wait_ms: float, max_records: int, update: bool
     ) -> Any:
-        """The live reader's round of a poll, as ``begin`` has said."""
+        """The live reader's round of a poll, within what ``begin`` returned."""
         if not self._beside:
             self._live_steps.raise_failure()
             return fetch_step(consumer, wait_ms, max_records, update)
@@ -164,9 +164,9 @@ class CatchingUp:
         update_offsets: bool,
         live: Mapping[TopicPartition, list[Any]],
     ) -> dict[TopicPartition, list[Any]]:
-        """After the live step, hand out what there is of the gaps, beside these live records.
+        """After the live step, hand out the gap records that are ready, besides these live ones.
 
-        Without updating the offsets it is only looked at, and handed out one by one.
+        Without ``update_offsets`` they are only looked at; an iteration hands them out one by one.
         """
         try:
             self._stood_back = not self._stood_back and self._is_live_turn(live)
@@ -180,9 +180,9 @@ class CatchingUp:
             self._live_steps.end()
 
     def _is_live_turn(self, live: Mapping[TopicPartition, list[Any]]) -> bool:
-        """Whether the gaps would delay these records, and the fetch of the next.
+        """Whether the gaps would delay these live records, and the fetch of the next.
 
-        Not where there are more live records than a poll takes: then each poll is of both.
+        Not if there are more live records than a poll takes: then each poll returns both kinds.
         """
         return not self.in_order and 0 < records_left(self._live_share, live) < self._live_share
 
@@ -232,10 +232,10 @@ class CatchingUp:
         return {}
 
     def _read_ahead(self, found: Read) -> dict[TopicPartition, list[Any]]:
-        """These are buffered for a merge, and handed out when that returns them."""
+        """Buffer these for a merge; they are handed out when the merge returns them."""
         ahead = self._subscription.ahead
         wanted = {p: within(each, self._wanted.get(p, ())) for p, each in found.records.items()}
-        records = self.gaps.look_at(wanted)  # the live step may have found that it is gone
+        records = self.gaps.look_at(wanted)  # the live step may have found that they are gone
         for partition, end in found.passed.items():
             if partition in records or partition in ahead.gaps:
                 ahead.gaps[partition] = end
@@ -244,13 +244,13 @@ class CatchingUp:
         return records
 
     def raise_failure(self) -> None:
-        """Raise what the reader of the gaps has met; it meets it again (invariant 1)."""
+        """Raise the error of the gaps' reader, which will meet it again (invariant 1)."""
         failure, self._failure = self._failure, None
         if failure is not None and not failure[0].isdisjoint(self._wanted):
             raise failure[1]
 
     def _go_back(self, truncated: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Logs became shorter (KIP-320): from there on everything is the live reader's, anew."""
+        """Logs were truncated (KIP-320): from there on the live reader reads everything anew."""
         for partition, end in truncated.items():
             gaps = self._wanted.get(partition)
             if gaps:
@@ -266,15 +266,15 @@ class CatchingUp:
     def _fails(self, error: Exception, *partitions: TopicPartition) -> None:
         self._failure = frozenset(partitions), error
 
-    # -- beside the polls -------------------------------------------------------------------------
+    # -- outside the polls ------------------------------------------------------------------------
 
     def iterated(self, partition: TopicPartition, record: Any) -> bool | None:
-        """The library's iterator returns a record, and has moved the live reader behind it.
+        """The library's iterator returns a record, and has moved the live reader past it.
 
         Returns
         -------
         bool or None
-            Whether it is handed out, as a record of a gap; None: it is a live one.
+            Whether it is handed out, as a record of a gap; None if it is a live record.
         """
         live_at = self._live_at.get(partition)
         if live_at is None or record.offset >= live_at.offset:
@@ -283,18 +283,18 @@ class CatchingUp:
         return bool(self.gaps.hand_out({partition: [record]}, {partition: record.offset + 1}))
 
     def skip(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a seek to this offset only gives up what a gap's reader could not read."""
+        """Whether a seek to this offset only gives up what the gaps' reader could not read."""
         if not self.gaps.skip(partition, offset):
             return False
-        self._failure = None  # it may be of that; any other is met again
+        self._failure = None  # it may be this one; any other is met again
         return True
 
     def skip_to_beginning(
         self, partitions: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Of these, whose gaps the log does not reach to any more, as a poll has told.
+        """The ones of these whose gaps are out of the log's range, as a poll has raised.
 
-        Their reader goes on where the log begins, once that is known, and not the live one.
+        The gaps' reader, not the live one, goes on where the log begins, once that is known.
         """
         skipped = self.gaps.begin_with_the_log(partitions)
         if skipped and self._reader is not None:
@@ -303,7 +303,7 @@ class CatchingUp:
         return skipped
 
     def close(self) -> None:
-        """Nothing is left to be read, or nobody to read it for."""
+        """Close the gaps' reader: nothing is left to be read, or nobody to read it for."""
         reader, self._reader = self._reader, None
         self._wanted, self._failure = {}, None
         if reader is not None:

@@ -1,7 +1,7 @@
-"""ChangedGaps: of which partitions what is processed beyond the committed offset is to be told.
+"""ChangedGaps: partitions whose progress beyond the committed offset is still to be committed.
 
-Their offset is committed once more, with new metadata. That waits a little, since most of it is
-overtaken by the offset itself. Pure. Not thread-safe; the owner holds a lock.
+Their offset is committed once more, with new metadata. That waits a little, because usually the
+offset itself advances first. Pure. Not thread-safe; the owner holds a lock.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from kafka.structs import TopicPartition
 from .commit_by_hand import Committable, as_entry
 from .offset_commits import OffsetCommits
 
-#: What is processed behind a slow record is told this often, while no offset is to be committed.
+#: Progress behind a slow record is committed this often, while no offset is to be committed.
 _TELL_S = 1.0
 
 
 class ChangedGaps:
-    """The partitions where the gaps have changed, and not the offset."""
+    """The partitions whose gaps have changed, but not the offset to commit."""
 
     def __init__(self) -> None:
         self._offsets: dict[TopicPartition, Committable] = {}
@@ -31,35 +31,35 @@ class ChangedGaps:
         return partition in self._offsets
 
     def note(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """These partitions stand where they stood, but what is processed beyond has changed."""
+        """The offsets to commit stay the same, but what is processed beyond them has changed."""
         self._offsets.update(offsets)
 
     def hurry(self) -> None:
-        """Tell what there is to tell at once."""
+        """Commit what is noted at once."""
         self._tell_at = 0.0
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """There is nothing to tell of these."""
+        """Commit nothing of these."""
         for partition in partitions:
             self._offsets.pop(partition, None)
 
     def forget_all(self) -> None:
-        """Of whatever partition."""
+        """Commit nothing of any partition."""
         self._offsets = {}
 
     def go_back(self, partition: TopicPartition, offset: int) -> None:
-        """Polls go on from this offset: the group is not to pass what is to come again."""
+        """Polls go on from this offset: the group must not move past what comes again."""
         changed = self._offsets.get(partition)
         if changed is not None and as_entry(changed).offset > offset:
             del self._offsets[partition]
 
     def repeat(self, commits: OffsetCommits, now: float, idle_s: float) -> float:
-        """Commit these offsets again, if it is time; for how long to idle, this long at most."""
+        """Commit these offsets again, if it is time; how long to idle, at most ``idle_s``."""
         if not self._offsets:
             return idle_s
         if now < self._tell_at:
             return min(self._tell_at - now, idle_s)
         self._offsets = commits.repeat(self._offsets)
-        # What is left waits for an answer, and is looked at after it.
+        # What is left waits for the answer to a commit by hand, and is looked at after it.
         self._tell_at = 0.0 if self._offsets else now + _TELL_S
         return idle_s

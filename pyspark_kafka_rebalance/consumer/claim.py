@@ -1,19 +1,21 @@
-"""Claim: until when nobody else can have got what a member owns, pure.
+"""Claim: until when nobody else can have been given what a member owns. Pure.
 
-What ILLEGAL_GENERATION means for it. The coordinator knows the member, in another generation:
+ILLEGAL_GENERATION says that the coordinator knows the member, in another generation. There are
+three ways to get there:
 
-* It has failed over. A generation is written down when the leader's assignment has come, and one
-  that was not is forgotten: the group is in the one before, and whoever owned anything in that
-  still does.
-* An answer to this member was lost. The JoinGroup has claimed all the same, and what a member
+* The coordinator has failed over. It persists a generation when the leader's assignment arrives; a
+  generation that was not persisted is forgotten. The group is in the previous generation, and
+  whoever owned a partition in it still does.
+* An answer to this member was lost. Its JoinGroup has claimed all the same, and what a member
   claims goes to nobody else.
-* The group has gone on without the member. A dynamic member is removed then, and told so
-  (UNKNOWN_MEMBER_ID). A static one stays, with what its last JoinGroup claimed, and the leader may
-  have given the rest away. The coordinator waits for its JoinGroup before that, for the rebalance
+* The group has gone on without the member. A dynamic member is removed then, and gets
+  UNKNOWN_MEMBER_ID. A static member stays, with what its last JoinGroup claimed, and the leader may
+  have given the rest away. Before that, the coordinator waits for its JoinGroup for the rebalance
   timeout.
 
-So the claim of a dynamic member stands as long as it is known, and that of a static one for the
-rebalance timeout after the group was last known to be in its generation.
+So the claim of a dynamic member stands as long as the coordinator knows the member. The claim of a
+static member stands for the rebalance timeout after the group was last known to be in its
+generation.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Callable
 
 
 class Claim:
-    """What a member owns, as against a group that may have gone on without it.
+    """Whether a member may claim what it owns, when the group may have gone on without it.
 
     Parameters
     ----------
@@ -45,5 +47,5 @@ class Claim:
         self._stood_at = max(self._stood_at, sent_at)
 
     def stands(self) -> bool:
-        """Whether what is owned may be claimed: nobody else has got any of it."""
+        """Whether what is owned may be claimed: nobody else was given any of it."""
         return self._clock() - self._stood_at < self._lasts_s or self._lasts_s == math.inf

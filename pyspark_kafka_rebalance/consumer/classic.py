@@ -5,13 +5,13 @@ requested. It says so in every JoinGroup until the partition is released, and on
 the rebalance that lets the new owner have it. The broker has no timer on that; the deadline is
 the consumer's.
 
-Invariants, beside those of ``member_record.py``:
+Invariants, besides those of ``member_record.py``:
  1. At most one join is in flight, and none begins before the result of the last is applied.
  2. What a JoinGroup claims as owned is the applied assignment at the moment of sending. A release
     after that moment asks for one more join.
  3. A generation that the coordinator does not know is no loss: the next join claims what is owned
-    (``claim.py`` says why that is safe). Until then the member speaks for the generation that it
-    synced last, which is the one that a coordinator that has failed over knows.
+    (``claim.py`` says why that is safe). Until then the member uses the generation that it synced
+    last, which a coordinator knows after a failover.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ClassicProtocol:
     Parameters
     ----------
     parts : MemberParts
-        The member's.
+        The parts of the member.
     revoking : callable
-        The partitions whose revoke is requested and not released yet.
+        Returns the partitions whose revoke is requested and that are not released yet.
     """
 
     by_topic_id = False
@@ -63,7 +63,7 @@ class ClassicProtocol:
         self._static = parts.instance_id is not None
         self._claim = Claim(self._static, parts.config["max_poll_interval_ms"], parts.lease.clock)
         self._leaving = Leaving(parts.io, parts.group_id, parts.lane.leave)
-        self._synced = Member()  # of the generation whose assignment came last
+        self._synced = Member()  # in the generation whose assignment came last
         self._must_rejoin = True
         self._released_at: float | None = None
         self._joining = False
@@ -86,11 +86,11 @@ class ClassicProtocol:
         return self._led_counts is not None
 
     def is_stable(self) -> bool:
-        """Joined, with no join under way and no assignment waiting to be applied."""
+        """Whether it has joined, with no join under way and no assignment to be applied."""
         return self._record.member.joined and not self._joining and not self._unapplied
 
     def taken(self, event: AssignmentReceived) -> None:
-        """Nothing to do: no join claims anything until it is applied."""
+        """Nothing to do: no join begins until the assignment is applied."""
 
     def applied(self, event: AssignmentReceived) -> None:
         """The last assignment is in force: the next join may begin (invariant 1)."""
@@ -101,8 +101,8 @@ class ClassicProtocol:
         """The partitions are given up: rejoin, so that they can go to their new owner.
 
         Releases that come close together share one join, because each join round costs every
-        member a heartbeat interval: it begins once nothing is being revoked any more, and at the
-        latest one heartbeat interval after the first release.
+        member a heartbeat interval. The join begins once nothing is being revoked any more, and at
+        the latest one heartbeat interval after the first release.
         """
         self._parts.commits.drop(partitions)
         with self._record.lock:
@@ -115,7 +115,7 @@ class ClassicProtocol:
         self._join_alarm.notify()
 
     def wake(self) -> None:
-        """Look again whether a join is due."""
+        """Check again whether a join is due."""
         self._join_alarm.notify()
 
     def forget(self) -> None:
@@ -126,9 +126,9 @@ class ClassicProtocol:
         self._led_counts = None
 
     def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
-        """Leave; once a member id that is on its way has come.
+        """Leave the group, and wait for a member id that is on its way.
 
-        A static member says nothing: it stays until its session times out.
+        A static member sends nothing: it stays until its session times out.
         """
         if self._static:
             return
@@ -138,7 +138,7 @@ class ClassicProtocol:
             self._loop.run(self._until_named, timeout_ms or request_timeout_ms)
 
     async def leave_async(self, member: Member, reason: str) -> None:
-        """Leave; what is on its way leaves when it comes."""
+        """Leave the group; a member id that is on its way leaves when it comes."""
         if not self._static:
             await self._leaving.leave_async(member, reason)
 
@@ -160,7 +160,7 @@ class ClassicProtocol:
                 await self._loop.sleep(retry_after)
 
     def _until_join(self) -> float:
-        """Seconds until the next join is due; 0 now."""
+        """Seconds until the next join is due; 0 if it is due now."""
         if self._unapplied or self._parts.liveness.out or not self._subscription.subscribed:
             return IDLE_S
         if self._must_rejoin or self._metadata_changed():
@@ -180,7 +180,7 @@ class ClassicProtocol:
         return led is not None and self._metadata.partition_counts(led) != led
 
     async def _join(self) -> float:
-        """One JoinGroup and SyncGroup; seconds to wait before the next attempt is made."""
+        """One JoinGroup and SyncGroup; returns the seconds to wait before the next attempt."""
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
@@ -204,7 +204,7 @@ class ClassicProtocol:
             attempt = record.attempt()
             mine = self._synced.joined
             self._nameless = self._joins.names_at_once and not attempt.member.member_id
-        # Without a generation synced, what no poll has given up since a loss is somebody else's.
+        # If no generation is synced, what no poll has given up since the loss is somebody else's.
         claim = self._subscription.owned() if mine else frozenset()
         log.info("group %s: joining, claims %d partitions", self._parts.group_id, len(claim))
         try:
@@ -230,7 +230,7 @@ class ClassicProtocol:
         review = await self._review(joined) if returned else Review(rebalance=False)
         event = AssignmentReceived(joined.member.generation, partitions)
         with record.lock:
-            # The member again: a heartbeat may have been refused.
+            # This sets the member again: a refused heartbeat may have changed it.
             if not record.accept(attempt, joined.member, event):
                 self._must_rejoin = True
                 return 0
@@ -248,7 +248,7 @@ class ClassicProtocol:
     def _goes_on(self, attempt: Attempt, joined: Joined) -> bool:
         """Whether the member that the coordinator has let in has not left meanwhile.
 
-        In one step with taking the id that it got, so that who leaves later leaves by it.
+        Takes the id that it got in the same step, so that a later leave uses it.
         """
         with self._record.lock:
             if self._record.departed(attempt) or self._parts.liveness.out:
@@ -267,24 +267,24 @@ class ClassicProtocol:
             return Review(rebalance=True)
 
     async def _until_named(self, timeout_ms: float) -> None:
-        """Wait for the answer that brings the member id, and until it is left with."""
+        """Wait until the answer has brought the member id, and the member has left with it."""
         deadline = self._parts.clock() + timeout_ms / 1000
         while self._nameless and (left := deadline - self._parts.clock()) > 0:
             await self._named(left)
 
     def _join_failed(self, kind: type[Exception], error: Exception) -> float:
-        """Draw the consequences of a failed join; seconds to wait before the next."""
+        """Draw the consequences of a failed join; returns the seconds to wait before the next."""
         self._must_rejoin = True
         found = after_join(kind)
         if Consequence.FALL_BACK in found:
             self._fall_back(self._record.member)
         self._parts.draw(found, kind, failure=error)
-        if Consequence.UNNAMED in found:  # also where it had not joined a generation yet
+        if Consequence.UNNAMED in found:  # even if it had not joined a generation yet
             self._record.become(Member())
         return 0 if Consequence.AT_ONCE in found else self._parts.backoff_s
 
     def _fall_back(self, refused: Member) -> None:
-        """The coordinator knows the member, and not this generation (invariant 3)."""
+        """The coordinator knows the member, but not this generation (invariant 3)."""
         with self._record.lock:
             synced = self._synced.generation
             if refused == self._record.member and synced < refused.generation:
@@ -304,7 +304,7 @@ class ClassicProtocol:
         return self._parts.schedule.until_due() if beats else IDLE_S
 
     async def beat(self) -> None:
-        """A heartbeat; of a newcomer that is joining, to see whether the coordinator is there."""
+        """Send a heartbeat; while a newcomer joins, to see whether the coordinator is there."""
         attempt = self._record.attempt()
         member = attempt.member
         if not member.joined and not self._joining:
@@ -326,14 +326,14 @@ class ClassicProtocol:
             self._parts.draw(found, error)
             return
         if not member.joined or not self._record.is_current(attempt):
-            return  # answers the generation before; the join has said all there is to say
+            return  # it answers an earlier generation; the join has said all there is to say
         if Consequence.ALIVE in found:
             self._parts.lease.renew(sent_at)
         if Consequence.STANDS in found:
             self._claim.stood(sent_at)
         if Consequence.FALL_BACK in found:
             self._fall_back(member)
-        # While a join is held the broker may already be in the generation that it answers with.
+        # While a join is held, the broker may already be in the generation of its answer.
         if Consequence.JOIN in found and not self._joining:
             self._must_rejoin = True
             self._join_alarm.notify()

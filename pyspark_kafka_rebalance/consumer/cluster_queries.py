@@ -1,6 +1,6 @@
-"""ClusterQueries: questions to the brokers that KafkaConsumer does not ask, or asks too long.
+"""ClusterQueries: queries to the brokers that KafkaConsumer lacks, or repeats for too long.
 
-None of them depends on membership, and none waits longer than it is told to.
+None of them depends on membership, and none waits longer than its timeout.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ log = logging.getLogger(__name__)
 
 
 class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
-    """A KafkaConsumer that tells topics, committed offsets and end offsets within a given time."""
+    """A KafkaConsumer that looks up topics, committed offsets and end offsets in limited time."""
 
     _io: GroupCoordinator
 
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
-        """Fetch the names of all topics, at most ``timeout_ms`` long (KafkaTimeoutError)."""
+        """Fetch the names of all topics within ``timeout_ms``, else raise KafkaTimeoutError."""
         return self._io.metadata.existing_topics(timeout_ms)
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """Those of these topics that this client may not describe, asked now."""
+        """The ones of these topics that this client is not allowed to describe; asks now."""
         return self._io.metadata.hidden_topics(topics, timeout_ms)
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that the metadata has now."""
+        """The ones of these partitions that the metadata has now."""
         counts = self._io.metadata.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, UUID]:
-        """By the metadata as they are; without topics that are not there, or that have no id."""
+        """Topic ids in the present metadata; without topics that are missing or have no id."""
         found = {topic: self._io.metadata.topic_id(topic) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
-        """As ``topic_ids``, asked now (KafkaTimeoutError); the metadata stay as they are."""
+        """As ``topic_ids``, but asks now (KafkaTimeoutError); leaves the metadata as they are."""
         return self._io.metadata.topic_ids_now(topics, timeout_ms)
 
     def metadata_renewed_ms(self) -> float:
-        """Another number with all metadata that come."""
+        """A number that changes whenever new metadata arrive."""
         return self._io.metadata.renewed_ms
 
     def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
-        """By the metadata as they are, each partition's topic id and leader epoch.
+        """Each partition's topic id and leader epoch in the present metadata.
 
-        Where either changes, the log may have become another one.
+        If either changes, the partition may have become another log.
         """
         return self._io.metadata.leaderships()
 
@@ -69,9 +69,9 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """The group's committed offsets, over the lane; without those that have none.
+        """The group's committed offsets, over the lane; without the partitions that have none.
 
-        Raises KafkaTimeoutError, and what the broker refuses.
+        Raises KafkaTimeoutError, or the broker's error.
         """
         committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
         return {partition: found.offset for partition, found in committed.items()}
@@ -79,7 +79,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def committed_remaining(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, Remaining]:
-        """As ``committed_offsets``, with what is processed beyond, as the metadata tell."""
+        """As ``committed_offsets``, with the progress beyond them in the commits' metadata."""
         found = {}
         committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
         for p, entry in committed.items():
@@ -109,7 +109,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def beginning_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``beginning_offsets``, without those whose leader does not tell; never asks twice."""
+        """As ``beginning_offsets``, but asks only once; without partitions that get no answer."""
         return self._io.log_offsets.ask(
             partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
         )
@@ -117,14 +117,14 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``end_offsets``, without those whose leader does not tell; never asks it twice."""
+        """As ``end_offsets``, but asks only once; without partitions that get no answer."""
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         return self._io.log_offsets.ask(partitions, OffsetSpec.LATEST, isolation, timeout_ms)
 
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``end_offsets_now``, with what is in open transactions, whatever is read of it."""
+        """As ``end_offsets_now``, but under any isolation level includes open transactions."""
         return self._io.log_offsets.ask(
             partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
         )
@@ -132,9 +132,9 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def first_records_now(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, RecordTime | None]:
-        """The first record of each log that is as late, of those that are read; None without any.
+        """The first readable record of each log from its timestamp on; None if there is none.
 
-        Without those whose leader does not tell; never asks twice.
+        Asks only once; without partitions that get no answer.
         """
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         return self._io.log_offsets.first_at(timestamps, isolation, timeout_ms)
@@ -142,16 +142,16 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def first_records_soon(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
     ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
-        """Ask as ``first_records_now``, and return at once what waits for the answer."""
+        """Ask as ``first_records_now``; returns at once a callable that waits for the answer."""
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         return self._io.log_offsets.begin_first_at(timestamps, isolation, timeout_ms)
 
     def latest_records_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, RecordTime | None]:
-        """As ``first_records_now``, the record with the highest timestamp.
+        """As ``first_records_now``, but the record with the highest timestamp.
 
-        Raises IncompatibleBrokerVersion where brokers are older than 3.0.
+        Raises IncompatibleBrokerVersion if brokers are older than 3.0.
         """
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         return self._io.log_offsets.latest(partitions, isolation, timeout_ms)
@@ -163,13 +163,13 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def partitions_with_leader(
         self, partitions: Collection[TopicPartition]
     ) -> list[TopicPartition]:
-        """Those whose leader the metadata knows; asking for others would wait for them."""
+        """The partitions whose leader the metadata knows; a query of others would wait for one."""
         return list(self.leaders(partitions))
 
 
 @contextmanager
 def _leader_gone() -> Iterator[None]:
-    """kafka-python leaves out a partition whose leader went away, and stumbles over that."""
+    """Raise a retriable error where kafka-python stumbles over a partition without a leader."""
     try:
         yield
     except KeyError as error:

@@ -1,4 +1,4 @@
-"""What the application commits itself, and what becomes of it."""
+"""Commits by hand: what the application commits itself, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..errors import names_of
 from .gaps import Gap, without
 from .verdicts import Verdict, verdict_of
 
-#: After these the same commit may be accepted a little later.
+#: After these verdicts the same commit may be accepted a little later.
 _PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
 
-#: What may be given to be committed: a next offset, with the metadata and the leader epoch of the
-#: last record before it, or without.
+#: A value to commit: a next offset, alone or with metadata and the leader epoch of the last record
+#: before it.
 Committable: TypeAlias = "int | OffsetAndMetadata"
 
 
@@ -38,16 +38,17 @@ class CommitByHand:
     accepted : dict of TopicPartition to OffsetAndMetadata
         What the broker has accepted of it.
     moved_back : set of TopicPartition
-        Where that was lower than what was acknowledged before, or than where reading began.
+        Where the accepted offset was lower than the one acknowledged before, or than where reading
+        began.
     lost : set of TopicPartition
-        What of it was dropped after it was sent.
+        The partitions that were dropped after it was sent.
     truncated : set of TopicPartition
-        What of it names a record that is gone since it was entered.
+        Where it names a record that is gone since it was entered.
     claims : dict of TopicPartition to tuple of Gap
-        Of partitions that catch up (KIP-333): which records it says are processed.
+        For partitions that catch up (KIP-333): which records it says are processed.
     processed_below : dict of TopicPartition to int
-        Where what it names was handed out again since it was entered: only what is lower counts
-        as processed by it.
+        Where records that it names were handed out again since it was entered: it marks only lower
+        offsets than this as processed.
     """
 
     def __init__(self, offsets: Mapping[TopicPartition, Committable]) -> None:
@@ -60,25 +61,25 @@ class CommitByHand:
         self.processed_below: dict[TopicPartition, int] = {}
 
     def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """The position moved back to here, so that later records are to be processed again."""
+        """The position moved back to this offset: later records are to be processed again."""
         self.processed_below[partition] = min(offset, self.processed_below.get(partition, offset))
 
     def processed(self) -> dict[TopicPartition, int]:
-        """The next offsets below which all records are processed, as of what was accepted."""
+        """The next offsets below which the accepted part marks all records as processed."""
         return {
             p: min(entry.offset, self.processed_below.get(p, entry.offset))
             for p, entry in self.accepted.items()
         }
 
     def claims_of(self, partition: TopicPartition) -> list[Gap]:
-        """What it claims of a partition, without what was handed out again since."""
+        """What it claims for a partition, without what was handed out again since."""
         claims = self.claims.get(partition, ())
         if partition in self.processed_below:
             return without(claims, self.processed_below[partition])
         return [*claims]
 
     def claimed(self) -> dict[TopicPartition, list[Gap]]:
-        """What was claimed of what is accepted."""
+        """The claims of the accepted partitions."""
         return {p: self.claims_of(p) for p in self.claims if p in self.accepted}
 
 
@@ -92,13 +93,14 @@ class EnteredCommit(CommitByHand):
     retried : bool
         Whether it is sent again after an error that may pass, until ``CommitLoop.give_up``.
     on_accepted : callable
-        Told on the I/O loop what the broker has accepted, before the future is done.
+        Called on the I/O loop with this commit when the broker has accepted it, or some of its
+        partitions, before the future is done.
 
     Attributes
     ----------
     future : Future
-        Of kafka-python: done when the answer is final. Its error is the broker's, that of the
-        connection, or PartitionsLostError.
+        kafka-python's; done when the answer is final. Its error is the broker's, the connection's,
+        or PartitionsLostError.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ def final_error(
     errors: Mapping[TopicPartition, type[Exception]],
     unanswered: Exception | None,
 ) -> Exception | None:
-    """The error of a commit by hand that was not accepted; None when it is to be sent again."""
+    """The error of a commit by hand that was not accepted; None if it is to be sent again."""
     wrong = {p: errors[p] for p in by_hand.offsets if p in errors}
     fatal = {p: error for p, error in wrong.items() if not _passes(error)}
     if not fatal and by_hand.retried:
@@ -132,5 +134,5 @@ def final_error(
 
 def _passes(error: type[Exception]) -> bool:
     if error is kafka_errors.UnknownTopicIdError:
-        return False  # the topic that was assigned is no more, whoever has its name now
+        return False  # the topic that was assigned is gone, even if another has its name now
     return verdict_of(error) in _PASSING or issubclass(error, kafka_errors.RetriableError)

@@ -1,6 +1,6 @@
 """CommitLine: the commits of one partition, by hand and in the background, in their order.
 
-The rules that both kinds follow are ``OffsetCommits``'s, which this is a part of.
+A part of ``OffsetCommits``, which has the rules and the numbered invariants for both kinds.
 
 Pure.
 """
@@ -16,15 +16,15 @@ from .commit_by_hand import CommitByHand
 
 @dataclass
 class Stretch:
-    """What is added of one partition between two commits by hand."""
+    """A partition's background commits between two commits by hand."""
 
     waiting: OffsetAndMetadata | None = None
-    floor: int = -1  # only what is higher is news
+    floor: int = -1  # only higher offsets are news
     back_to: int | None = None  # the position moved back to here
-    added_after: int | None = None  # that, when what waits was added
+    added_after: int | None = None  # the value of back_to when ``waiting`` was added
 
     def add(self, entry: OffsetAndMetadata) -> None:
-        """Records up to here are processed; what is not news is ignored."""
+        """Records up to here are processed; ignored if it is no news."""
         if entry.offset > self.floor:
             self.waiting, self.floor, self.added_after = entry, entry.offset, self.back_to
 
@@ -34,7 +34,7 @@ class Stretch:
         self.back_to = _lower(self.back_to, offset)
 
     def passes(self, floor: int) -> bool:
-        """Whether what waits here is news after such a position."""
+        """Whether what waits here is news to a group that stands at ``floor``."""
         return self.waiting is not None and self.waiting.offset > _lowered(floor, self.added_after)
 
 
@@ -43,25 +43,25 @@ def _lower(one: int | None, other: int | None) -> int | None:
 
 
 def _lowered(floor: int, back_to: int | None) -> int:
-    """Such a position as it counts after a move back to there."""
+    """The floor after a move back to ``back_to``."""
     return floor if back_to is None else min(floor, back_to - 1)
 
 
 @dataclass
 class CommitLine:
-    """One partition: stretches, and between each two a commit by hand that is not answered."""
+    """One partition: stretches, and between each two an unanswered commit by hand."""
 
     stretches: list[Stretch] = field(default_factory=lambda: [Stretch()])
     by_hand: list[CommitByHand] = field(default_factory=list)
     acknowledged: int | None = None
     began_at: int | None = None  # the group's offset from which the partition is read
-    sought_to: int | None = None  # the lowest to which the position moved back since a commit
+    sought_to: int | None = None  # the lowest offset the position moved back to since a commit
     left: int | None = None  # the highest position that a lower commit by hand has left
-    # A place that was sought and where nothing is handed out yet, and the stretch of that moment:
-    # only there, and beyond, it lets lower offsets be committed.
+    # The last stretch at the time of a seek, and the sought offset, while nothing is handed out
+    # there. An offset from there on, once added, makes the seek a move back.
     sought: tuple[Stretch, int] | None = None
-    sought_since: int | None = None  # the same place, while nothing was committed since
-    described: bool = False  # by whoever committed last, with metadata of their own
+    sought_since: int | None = None  # the same offset, while nothing was committed since
+    described: bool = False  # the last commit has metadata of the application's own
 
     @property
     def waits(self) -> bool:
@@ -75,12 +75,12 @@ class CommitLine:
         self.stretches[-1].add(entry)
 
     def enter(self, by_hand: CommitByHand) -> None:
-        """A commit by hand, after what was entered before it."""
+        """Enter a commit by hand, after what was entered before it."""
         self.by_hand.append(by_hand)
         self.stretches.append(Stretch())
 
     def accepted(self, by_hand: CommitByHand, offset: int) -> None:
-        """The first commit by hand: what was before it is over (invariant 5)."""
+        """The first commit by hand is accepted: what was before it is over (invariant 5)."""
         assert self.by_hand[0] is by_hand
         del self.by_hand[0], self.stretches[0]
         first = self.stretches[0]
@@ -90,7 +90,7 @@ class CommitLine:
         self.acknowledged = offset
 
     def repeat(self, entry: OffsetAndMetadata, in_flight: bool) -> None:
-        """Send this once more, unless more waits, or what stands there is the application's own."""
+        """Commit this once more, unless more waits, or the application's own commit must stand."""
         if self.waits or self.described or self.left is not None:
             return
         stands = self.began_at if self.acknowledged is None else self.acknowledged
@@ -102,12 +102,12 @@ class CommitLine:
     def goes_back(self, offset: int) -> bool:
         """Note that a commit by hand of this offset is accepted; whether it moves the group back.
 
-        One that does leaves a position behind, and so do those after it until they have reached it,
-        or until the background goes on.
+        One that does leaves a position behind. Later ones below that position move the group back
+        too, until one has reached it, or the background goes on.
         """
         before = self.began_at if self.acknowledged is None else self.acknowledged
         waits = self.stretches[0].waiting
-        if waits is not None:  # said before it, and not sent any more
+        if waits is not None:  # added before it, and not sent any more
             before = waits.offset if before is None else max(before, waits.offset)
         sought_to = _lower(self.sought_to, self.sought_since)
         if before is not None and sought_to is not None:
@@ -119,7 +119,7 @@ class CommitLine:
         return self.left is not None
 
     def withdraw(self, by_hand: CommitByHand) -> None:
-        """One commit by hand, as if it had never been (invariant 6)."""
+        """Remove a commit by hand as if it had never been entered (invariant 6)."""
         at = self.by_hand.index(by_hand)
         del self.by_hand[at]
         before, after = self.stretches[at], self.stretches.pop(at + 1)
@@ -133,7 +133,7 @@ class CommitLine:
         before.floor = max(before.floor, after.floor)
 
     def truncate(self, offset: int) -> None:
-        """The records from this offset on are gone: forget what is said about them."""
+        """The records from this offset on are gone: forget what was said about them."""
         for stretch in self.stretches:
             if stretch.waiting is not None and stretch.waiting.offset > offset:
                 stretch.waiting = None
@@ -144,7 +144,7 @@ class CommitLine:
         self.move_back(offset)
 
     def seek(self, offset: int | None) -> None:
-        """Polls are to go on from this offset, wherever they were to go before; None: unknown."""
+        """Polls are to go on from this offset, whatever was sought before; None if unknown."""
         self.sought = None if offset is None else (self.stretches[-1], offset)
         self.sought_since = offset
 

@@ -1,8 +1,8 @@
 """CommitLoop: sends what OffsetCommits decides, over the lane, one commit at a time.
 
-Goes on during joins. What meets another generation is sent again after the join; what is lost is
-forgotten and never sent by a later generation. Commits by hand go the same way, in one order with
-those of the background, and each is told what became of it.
+It goes on during joins. A commit that meets another generation is sent again after the join.
+Commits of lost partitions are forgotten, and never sent by a later generation. Commits by hand go
+the same way, in one order with those of the background; the future of each gets its outcome.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 
-#: Without anything to send the loop still looks again this often.
+#: The loop looks again this often even if there is nothing to send.
 _IDLE_S = 5.0
 
 
@@ -43,14 +43,15 @@ class CommitLoop:
     io, lane
         Where to send.
     backoff_s : float
-        Before what was not accepted is sent again.
+        How long to wait before sending again what was not accepted.
     member : callable
-        The member as it is now; None while it may not commit.
+        Returns the member as it is now; None while it may not commit.
     on_accepted : callable
-        Told the send time of an accepted commit (it renews the lease).
+        Called with the send time of an accepted commit (it renews the lease).
     on_verdict : callable
-        Told of every answer to the present member that was not an acceptance, with what it was
-        about: the partitions, or why there was no answer.
+        Called for every answer to the present member that is no acceptance, with what it is about:
+        the partitions, or why there was no answer. Not for a refused commit by hand, whose future
+        gets the error.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class CommitLoop:
         self._clock = clock
         self._lock = threading.Lock()
         self._commits = OffsetCommits()
-        self._unknown: frozenset[TopicPartition] = frozenset()  # to the broker, not told yet
-        self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # and not told so yet
+        self._unknown: frozenset[TopicPartition] = frozenset()  # to the broker, not reported yet
+        self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # their futures not done yet
         self._ended = False
-        #: The metadata of a commit that has none of its own: partition, offset, how many bytes fit,
-        #: and by which commit by hand, if it is one.
+        #: Makes the metadata of a commit that has none of its own, from the partition, the offset,
+        #: how many bytes fit, and the commit by hand, if it is one.
         self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
             lambda *_: ""
         )
@@ -87,8 +88,8 @@ class CommitLoop:
 
     # -- any thread -------------------------------------------------------------------------------
 
-    # Every record may bring a commit, and waking the loop costs a system call, and a switch of the
-    # interpreter lock that fetches wait for. While a commit waits for its answer, or to be sent
+    # Every record may bring a commit, and waking the loop costs a system call and a switch of the
+    # interpreter lock, which fetches wait for. While a commit waits for its answer, or to be sent
     # again, the loop looks again by itself.
 
     def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
@@ -100,7 +101,7 @@ class CommitLoop:
             self.wake()
 
     def tell_gaps(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """Where these partitions stand has not changed, but what is processed beyond: tell soon."""
+        """The offsets to commit are unchanged, but not the progress beyond: commit that soon."""
         with self._lock:
             looks_again = bool(self._changed) or self._ended or self._commits.any_outstanding()
             if not self._ended:
@@ -109,17 +110,17 @@ class CommitLoop:
             self.wake()
 
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
-        """Where a former owner has committed, maybe with metadata of the application's own."""
+        """Note where a former owner has committed, maybe with metadata of the application's own."""
         with self._lock:
             self._commits.begin(partition, offset, described)
 
     def forget_gaps(self, partitions: Collection[TopicPartition]) -> None:
-        """Where these stand is the next owner's business."""
+        """Commit no more progress beyond these offsets: that is the next owner's business."""
         with self._lock:
             self._changed.forget(partitions)
 
     def hurry(self) -> None:
-        """Tell now what is processed beyond the committed offsets."""
+        """Commit the progress beyond the committed offsets now."""
         with self._lock:
             self._changed.hurry()
             waits = bool(self._changed)
@@ -129,7 +130,7 @@ class CommitLoop:
     def enter(self, by_hand: EnteredCommit) -> None:
         """Send this commit by hand, after what was entered before it.
 
-        Raises PartitionsLostError when the loop has ended.
+        Raises PartitionsLostError if the loop has ended.
         """
         with self._lock:
             if self._ended:
@@ -149,7 +150,7 @@ class CommitLoop:
         self._alarm.notify()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of these partitions, by hand neither."""
+        """Send nothing more for these partitions, by hand or in the background."""
         with self._lock:
             self._changed.forget(partitions)
             for by_hand in self._commits.drop(partitions):
@@ -157,13 +158,13 @@ class CommitLoop:
         self.wake()
 
     def seek(self, partition: TopicPartition, offset: int | None) -> None:
-        """Polls are to go on from this offset, and nothing came from there; None: unknown yet."""
+        """Polls are to go on from this offset, but nothing came from there; None if unknown yet."""
         with self._lock:
             self._changed.go_back(partition, offset or 0)
             self._commits.seek(partition, offset)
 
     def move_back(self, partition: TopicPartition, offset: int) -> None:
-        """Polls go on from this offset, which may be lower: so may be what is committed next."""
+        """Polls go on from this offset, which may be lower; so may the next commit be."""
         with self._lock:
             self._changed.go_back(partition, offset)
             self._commits.move_back(partition, offset)
@@ -186,16 +187,16 @@ class CommitLoop:
         before, self._commits = self._commits, OffsetCommits()
         self._changed.forget_all()
         for by_hand in before.all_by_hand():
-            if by_hand is not before.sent_by_hand:  # that one is told its answer
+            if by_hand is not before.sent_by_hand:  # that one gets its answer
                 self._withdrawn.append((by_hand, why(by_hand.offsets)))
 
     def outstanding(self, partition: TopicPartition) -> bool:
-        """Whether a commit of the partition waits for its answer, or what to tell with one."""
+        """Whether a commit of the partition, or progress beyond its offset, is not answered yet."""
         with self._lock:
             return partition in self._changed or self._commits.outstanding(partition)
 
     def any_outstanding(self) -> bool:
-        """Whether any commit waits for its answer."""
+        """Whether any commit, or progress beyond an offset, is not answered yet."""
         with self._lock:
             return bool(self._changed) or self._commits.any_outstanding()
 
@@ -205,7 +206,7 @@ class CommitLoop:
             return self._commits.acknowledged(partition)
 
     def take_unknown(self) -> frozenset[TopicPartition]:
-        """Those whose commit was given up since the last call, since the broker has no such."""
+        """Partitions that the broker lacks, whose commit was given up since the last call."""
         with self._lock:
             unknown, self._unknown = self._unknown, frozenset()
         return unknown
@@ -235,9 +236,10 @@ class CommitLoop:
     def _described(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by_hand: CommitByHand | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is committed, with what is processed beyond each offset.
+        """Add metadata with the progress beyond each offset, where there are none.
 
-        Without the application's own metadata: a commit replaces those of the one before it.
+        Each commit needs them, because it replaces the metadata of the one before it. The
+        application's own stay.
         """
         limit = self._metadata_bytes
         return {
@@ -248,7 +250,10 @@ class CommitLoop:
         }
 
     def _tell_withdrawn(self) -> None:
-        """Not where they were withdrawn: locks are held there, and callbacks may do anything."""
+        """Fail the futures of withdrawn commits here: where these are withdrawn, locks are held.
+
+        The callbacks of a future may do anything.
+        """
         with self._lock:
             withdrawn, self._withdrawn = self._withdrawn, []
         for by_hand, error in withdrawn:
@@ -278,7 +283,7 @@ class CommitLoop:
             too_large = self._too_large(offsets, described, errors)
             if (
                 too_large and by_hand is not None
-            ):  # that is no answer to what the application has asked for
+            ):  # the application did not ask for our metadata: send again without
                 bare = {p: offsets[p] for p in too_large}
                 errors, too_large = {**errors, **await self._lane.commit(member, bare)}, []
         except kafka_errors.KafkaError as failure:
@@ -321,7 +326,7 @@ class CommitLoop:
             if accepted:
                 self._on_accepted(sent_at)
             for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
-                # Who commits by hand is told itself.
+                # The future of a commit by hand gets the error itself.
                 told = by_hand is not None and verdict is Verdict.REFUSED
                 if verdict is not Verdict.ACCEPTED and not told:
                     named = names_of(p for p in offsets if errors[p] is error)
@@ -342,7 +347,7 @@ class CommitLoop:
         described: Mapping[TopicPartition, OffsetAndMetadata],
         errors: Mapping[TopicPartition, type[Exception]],
     ) -> list[TopicPartition]:
-        """Whose gaps the broker has no room for (``offset.metadata.max.bytes``); tell less then."""
+        """Partitions whose gaps exceed ``offset.metadata.max.bytes``; lowers the limit for ours."""
         refused = [
             p
             for p, error in errors.items()

@@ -1,8 +1,7 @@
-"""CommittingConsumer: what an application says of records that it has processed.
+"""CommittingConsumer: how an application reports the records that it has processed.
 
-Commits in the background and commits by hand go one way, in one order (``offset_commits.py``);
-what polls handed out is in ``hand_outs.py``. Where polls go on from another offset, lower ones may
-follow.
+Background commits and commits by hand share one path and one order (``offset_commits.py``). What
+polls handed out is in ``hand_outs.py``. After a seek, lower offsets may be committed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .sought import LOG_END
 
 
 class CommittingConsumer(MemberStatus):
-    """A KafkaConsumer whose commits go on during joins, and end with what is owned."""
+    """A KafkaConsumer whose commits go on during joins, and end when ownership ends."""
 
     _hand_outs: HandOuts
     _catching_up: CatchingUp | None = None
@@ -33,10 +32,10 @@ class CommittingConsumer(MemberStatus):
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Records below these next offsets are processed: commit them in the background.
 
-        Commits are aggregated, in order and one at a time, and go on during joins. A revoke is
-        only completed towards the group when the broker has acknowledged them; ``close`` drains.
-        May be called on another thread than the one that polls, as may ``assignment``,
-        ``acknowledged``, ``current_lag`` and the lists.
+        Commits are aggregated, in order and one at a time, and go on during joins. The group learns
+        of a completed revoke only once the broker has acknowledged them; ``close`` drains them. Any
+        thread may call this, and also ``assignment``, ``acknowledged``, ``current_lag`` and the
+        lists.
 
         Parameters
         ----------
@@ -46,18 +45,18 @@ class CommittingConsumer(MemberStatus):
         Raises
         ------
         PartitionsLostError
-            One of the partitions is not owned by this member of the group (assigned by hand:
+            This group member does not own one of the partitions (if assigned by hand, use
             ``commit``), or its log was truncated since and the offset is that of a record that is
-            gone; nothing of this call is committed.
+            gone. Nothing of this call is committed.
         """
         self._hand_outs.commit_processed(offsets)
 
     def processed(self, partition: TopicPartition, *offsets: int) -> None:
-        """The records of a partition at these offsets are processed, in whatever order.
+        """The records of a partition at these offsets are processed, in any order.
 
-        Commits, as ``commit_processed`` does, how far everything is that polls handed out: the
-        lowest offset that is not processed, or the one after the last. For asynchronous workers;
-        any thread may call it. Again for the same record is fine.
+        Commits, as ``commit_processed`` does, as far as everything that polls handed out is
+        processed: the lowest offset that is not, or the one after the last. For asynchronous
+        workers: any thread may call it, also again for the same record.
 
         Parameters
         ----------
@@ -69,8 +68,8 @@ class CommittingConsumer(MemberStatus):
         Raises
         ------
         PartitionsLostError
-            The partition is not owned any more, or it is again and these records were handed out
-            before; a worker cannot know. Whoever owns it now delivers them too.
+            The partition is not owned any more, or is owned anew and these records were handed out
+            before that; a worker cannot know. The present owner delivers them too.
         ValueError
             No poll has handed out one of them. As with the other error, nothing of this call
             counts.
@@ -78,10 +77,11 @@ class CommittingConsumer(MemberStatus):
         self._hand_outs.processed(partition, offsets)
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """As ``commit_processed``, with what is left to process of partitions, as a whole.
+        """As ``commit_processed``, but says all that is left to process of each partition.
 
-        For who reads the records by other means than polls. The group's offset is the lowest one
-        that is left; the rest travels as the commit's metadata, again when it alone has changed.
+        For applications that read records by other means than polls. The group's offset is the
+        lowest one that is left. The rest travels as the commit's metadata, and is committed again
+        if only that has changed.
 
         Raises
         ------
@@ -101,19 +101,19 @@ class CommittingConsumer(MemberStatus):
     def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
         """``KafkaConsumer.commit``: what the broker accepts counts as processed.
 
-        In one order with all other commits of this consumer: what was to be committed in the
-        background before is not sent after it, and what is said to be processed later only if it
-        is higher. A lower offset than before moves the group back, as in Kafka's own consumers.
+        It shares one order with all other commits of this consumer: a background commit from before
+        it is not sent after it, and one from after it only if it is higher. A lower offset than
+        before moves the group back, as in Kafka's own consumers.
 
         Raises
         ------
         PartitionsLostError
-            One of the partitions is lost, even if no poll has said so yet, or not owned; nothing of
-            this call is committed.
+            One of the partitions is not owned, or is lost, even if no poll has reported that yet.
+            Nothing of this call is committed.
         KafkaTimeoutError
             No final answer within ``timeout_ms`` (default ``request_timeout_ms``).
         KafkaError
-            What the broker refuses.
+            The broker refuses the commit.
         """
         if not self._io.subscription.subscribed:
             super().commit(self._consumed() if offsets is None else offsets, timeout_ms)
@@ -132,9 +132,9 @@ class CommittingConsumer(MemberStatus):
     def commit_async(self, offsets: Any = None, callback: Any = None) -> Any:
         """``KafkaConsumer.commit_async``: what the broker accepts counts as processed.
 
-        In one order with all other commits, as ``commit``. It is sent once: a failure reaches the
-        future and the callback only; then the records are still ``unprocessed``, so that their
-        revoke can be delayed until another commit.
+        It shares one order with all other commits, as ``commit`` does. It is sent once: a failure
+        only reaches the future and the callback. The records then stay ``unprocessed``, so that
+        their revoke can be delayed until another commit.
         """
         if not self._io.subscription.subscribed:
             offsets = self._consumed() if offsets is None else offsets
@@ -157,7 +157,7 @@ class CommittingConsumer(MemberStatus):
     def seek_or_skip(
         self, partition: TopicPartition, offset: int
     ) -> tuple[TopicPartition] | tuple[()]:
-        """What was sought; nothing where the reader of a gap gives up what it cannot read."""
+        """Seek; returns what was sought: nothing if the gaps' reader only skips the unreadable."""
         if self._catching_up is not None and self._catching_up.skip(partition, offset):
             return ()  # polls go on where they are
         super().seek(partition, offset)
@@ -166,7 +166,7 @@ class CommittingConsumer(MemberStatus):
         return (partition,)
 
     def refuse_iteration_of_two(self) -> None:
-        """Raise OptionError where live records and those of the gaps come in no common order."""
+        """Raise OptionError if live records and those of the gaps have no common order."""
         if self._catching_up is not None and not self._catching_up.in_order:
             raise OptionError(
                 "parallel_rebalance",
@@ -179,7 +179,7 @@ class CommittingConsumer(MemberStatus):
         self.seek_to_beginning_or_skip(*partitions)
 
     def seek_to_beginning_or_skip(self, *partitions: TopicPartition) -> Collection[TopicPartition]:
-        """What was sought; not where the reader of a gap gives up what the log has no more."""
+        """Seek; returns what was sought, not where the gaps' reader skips what the log lacks."""
         asked = partitions or self._io.subscription.owned()
         if self._catching_up is not None:
             skipped = self._catching_up.skip_to_beginning(asked)
@@ -215,17 +215,21 @@ class CommittingConsumer(MemberStatus):
         ahead.forget(ahead.buffered() - set(partitions))
 
     def catch_up_lag(self, partition: TopicPartition) -> int:
-        """How many offsets of what was set aside of it are still to be handed out (KIP-333).
+        """How many offsets of the set-aside backlog are still to be handed out (KIP-333).
 
-        0 when it has caught up. As ``current_lag``, which is that of the live records, it asks no
-        broker, counts offsets, and raises IllegalStateError where the partition is not assigned.
+        0 once the partition has caught up. Like ``current_lag``, which is the lag of the live
+        records, it asks no broker, counts offsets, and raises IllegalStateError if the partition is
+        not assigned.
         """
         if partition not in self.assignment():
             raise IllegalStateError(f"{partition} is not assigned")
         return self._hand_outs.gaps.lag(partition)
 
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int | None:
-        """``KafkaConsumer.position``; "live" the live one, "ordered" of what is caught up first."""
+        """``KafkaConsumer.position``; with "ordered" that of the backlog, while there is one.
+
+        With "live" it is always the live one.
+        """
         position: int | None = super().position(partition, timeout_ms)
         mark = self._io.subscription.ahead.marks.get(partition)
         if mark is not None and position is not None:
@@ -236,25 +240,25 @@ class CommittingConsumer(MemberStatus):
         return position
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of what waits, and let a lower offset be committed next.
+        """Drop the commits that wait, and let a lower offset be committed next.
 
-        For the one case in which a committed position must move back: the records are gone.
-        Those that were handed out do not count any more; seek to where polls go on.
+        For the one case in which a committed position must move back: the records are gone. What
+        was handed out is forgotten; seek to where polls are to go on.
         """
         self._hand_outs.forget_commits(partitions)
 
     def take_unknown(self) -> frozenset[TopicPartition]:
-        """Those whose commit was given up since the last call, since the broker has no such."""
+        """Partitions that the broker lacks, whose commit was given up since the last call."""
         return self._hand_outs.take_unknown()
 
     def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
-        """Of the topic that the group has assigned; None in the classic protocol, by name alone."""
+        """The id of the assigned topic; None in the classic protocol, which assigns by name."""
         return self._membership.parts.lane.topic_id_of(partition)
 
     def drain(self, timeout_ms: float) -> bool:
-        """Wait until no commit waits for its answer; False when one does by ``timeout_ms``.
+        """Wait until all commits are answered; False if ``timeout_ms`` runs out first.
 
-        Those of a partition that is lost do not: a poll tells of the loss.
+        Commits of a lost partition are not waited for: a poll reports the loss.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         while self._membership.commits.any_outstanding():
@@ -266,7 +270,7 @@ class CommittingConsumer(MemberStatus):
         return True
 
     def __next__(self) -> Any:
-        """The next record; the library's iterator, which may drop records that a poll brought."""
+        """The next record of the library's iterator, which may drop records that a poll brought."""
         catching_up = self._catching_up
         self.refuse_iteration_of_two()
         while True:
@@ -284,7 +288,7 @@ class CommittingConsumer(MemberStatus):
                 return record
 
     def _positions(self) -> dict[TopicPartition, Any]:
-        """What a commit by hand without offsets commits; nothing of a completed revoke."""
+        """What a commit by hand without offsets commits; without completed revokes."""
         consumed = self._consumed()
         return {p: consumed[p] for p in self.assignment() & consumed.keys()}
 

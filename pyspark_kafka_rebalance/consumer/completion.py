@@ -1,14 +1,13 @@
 """Completion: which handed out records of the owned partitions are processed.
 
-Of each partition ``PartitionCompletion`` knows, with its invariants; here is what outlives it:
-where polls go on after a seek, the leader epochs, what the owner before had completed, what was
-handed out under an assignment that is over.
+``PartitionCompletion`` knows that of each partition, and has invariants of its own. This class
+keeps what outlives it: where polls go on after a seek, the leader epochs, what the previous owner
+had completed, and what was handed out under an assignment that is over.
 
 Invariants:
  1. A call that is refused changes nothing.
- 2. Brought at a lower offset than where polls stood and without a seek, records are others than
-    those that were there before (the log was truncated, or its topic created anew): those are
-    forgotten.
+ 2. If polls bring a lower offset than where they stood, without a seek, the records there are new
+    (the log was truncated, or its topic created anew). The old ones are forgotten.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -35,16 +34,16 @@ class Completion:
     Attributes
     ----------
     sought : Sought
-        Where polls go on, and nothing is handed out since.
+        Where polls go on after a seek, until something is handed out there.
     epochs : EpochsByPartition
         The leader epochs of the records, whether they are handed out or not.
     before : HandedOutBefore
-        Of assignments that are over, and of logs that were truncated.
+        What was handed out under assignments that are over, or of logs before their truncation.
     """
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionCompletion] = {}
-        # Of revokes that are completed, and whose last commits are on their way.
+        # Partitions whose revoke is completed, and whose last commits are on their way.
         self._leaving: dict[TopicPartition, PartitionCompletion] = {}
         self.sought = Sought()
         self.epochs = EpochsByPartition()
@@ -63,11 +62,11 @@ class Completion:
         found.hand_out(offsets, leader_epoch)
 
     def of(self, partition: TopicPartition) -> PartitionCompletion | None:
-        """What is processed of it; None if polls brought nothing since it is assigned."""
+        """What is processed of the partition; None if polls brought nothing in this assignment."""
         return self._partitions.get(partition)
 
     def begun(self, partition: TopicPartition) -> PartitionCompletion:
-        """What is processed of it, from now on if nothing was handed out or set aside yet."""
+        """What is processed of the partition; begins one if nothing was handed out or set aside."""
         found = self._partitions.get(partition)
         if found is None:
             found = self._partitions[partition] = PartitionCompletion(self.epochs[partition])
@@ -75,7 +74,7 @@ class Completion:
         return found
 
     def inherit(self, partition: TopicPartition, inherited: Inherited) -> None:
-        """What the owner before had completed is not handed out, until polls go back."""
+        """What the previous owner had completed is not handed out, until polls go back."""
         self._inherited[partition] = inherited
         if partition in self._partitions:
             self._partitions[partition].inherited = inherited
@@ -83,7 +82,7 @@ class Completion:
     def inherited(self, partition: TopicPartition, offset: int) -> Inherited | None:
         """What to leave out of the records that a poll brought from this offset on.
 
-        Nothing once the application said where polls go on, or where the log was truncated.
+        Nothing once the application has sought, or if the log was truncated.
         """
         found = self._inherited.get(partition)
         if found is not None and (
@@ -96,7 +95,7 @@ class Completion:
         return found
 
     def disinherit(self, partition: TopicPartition) -> None:
-        """Hand out again what the owner before had completed."""
+        """Hand out again what the previous owner had completed."""
         self._inherited.pop(partition, None)
         if partition in self._partitions:
             self._partitions[partition].disinherit()
@@ -104,9 +103,9 @@ class Completion:
     def position(self, partition: TopicPartition, claims: Sequence[Gap] = ()) -> int | None:
         """The offset to commit, exclusive; None before the first hand-out.
 
-        After a seek back it is where polls go on; none while that is not known. After a seek
-        forward, as far as everything was handed out before. With claims, as if what was handed out
-        of them were processed.
+        After a seek back it is where polls go on, or None while that is not known. After a seek
+        forward it is as far as everything was handed out before. With claims, it is as if what was
+        handed out of them were processed.
         """
         found = self._partitions.get(partition)
         if found is not None and claims:
@@ -124,7 +123,8 @@ class Completion:
     ) -> tuple[Remaining, int]:
         """What is left to process when this offset is committed, and the highest leader epoch.
 
-        After a seek everything from where polls go on, although nothing is handed out there yet.
+        After a seek that is everything from where polls go on, although nothing is handed out there
+        yet.
         """
         found = self.still_committed(partition)
         if found is None:
@@ -141,7 +141,7 @@ class Completion:
         return self._partitions.get(partition) or self._leaving.get(partition)
 
     def truncated_at(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether polls that go on from here say that the log was truncated (invariant 2)."""
+        """Whether polls that go on from here show that the log was truncated (invariant 2)."""
         found = self._partitions.get(partition)
         return (
             found is not None
@@ -153,10 +153,10 @@ class Completion:
     def written_anew_from(
         self, partition: TopicPartition, offset: int, leader_epoch: int
     ) -> int | None:
-        """From where on what was handed out is gone, as a record of this epoch proves; or None.
+        """The offset from which handed out records are gone, as this epoch proves; or None.
 
-        After a seek back polls go on below where the log was truncated, and bring what was written
-        since. What a seek forward then leaves out may be old or new: it counts as new.
+        After a seek back, polls go on below where the log was truncated, and bring what was written
+        since. What a seek forward then leaves out may be old or new: it is taken to be new.
         """
         found, epochs = self._partitions.get(partition), self.epochs.get(partition)
         if found is None or epochs is None or not epochs.is_news(offset, leader_epoch):
@@ -164,7 +164,7 @@ class Completion:
         return min(offset, found.continues_at or 0)
 
     def seek(self, partitions: Iterable[TopicPartition], offset: int | None = None) -> None:
-        """The application said where polls go on.
+        """The application sought: polls go on from this offset.
 
         None is the beginning, wherever that is, and LOG_END the end; this is called again when a
         poll has found it.
@@ -176,9 +176,9 @@ class Completion:
                 self._partitions[partition].end_order()
 
     def skip(self, partition: TopicPartition, start: int, end: int) -> None:
-        """The application gave up the records in [start, end), where polls stopped; they go on.
+        """The application gave up the records in [start, end), where polls stopped; polls go on.
 
-        What the owner before had completed behind them is left out as before. Whoever is next may
+        What the previous owner had completed behind them is left out as before. The next owner may
         be able to read them.
         """
         if partition in self.sought:
@@ -201,14 +201,14 @@ class Completion:
         Returns
         -------
         int or None
-            The partition's position to commit if it advanced; or if it moved back, with the first
-            of the records that were handed out again.
+            The partition's position to commit if it advanced; or, if it moved back, once, with the
+            first of the records that were handed out again.
 
         Raises
         ------
         PartitionsLostError
-            One was handed out before the partition was lost or revoked, and not again since it is
-            assigned anew; or its record is gone since, because the log was truncated.
+            One was handed out before the partition was lost or revoked, and not again since it was
+            assigned anew; or its record is gone, because the log was truncated.
         ValueError
             One was not handed out: nobody can have processed it.
         """
@@ -238,11 +238,11 @@ class Completion:
         offsets: Mapping[TopicPartition, int],
         positions: Mapping[TopicPartition, int | None] = MappingProxyType({}),
     ) -> None:
-        """Raise PartitionsLostError when next offsets are those of records that are gone.
+        """Raise PartitionsLostError if next offsets are those of records that are gone.
 
-        Where polls stand, or the application sought, is none of them, whoever got there before;
-        but where a backlog was set aside, polls begin where workers of before may be. What lies
-        below a place that was sought was not handed out.
+        The offset where polls stand, or that was sought, is accepted, whoever got there before. But
+        while a set-aside backlog is unread, polls may stand where workers of an earlier assignment
+        are. What lies below a sought offset was not handed out.
         """
         for partition, offset in offsets.items():
             position, sought = positions.get(partition), partition in self.sought
@@ -256,7 +256,7 @@ class Completion:
             self.before.refuse(partition, offset, reached)
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Everything below these next offsets is processed; what to commit therefore."""
+        """Everything below these next offsets is processed; returns what to commit."""
         reached = {}
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)
@@ -266,7 +266,7 @@ class Completion:
                 found.pending.discard_all(self.before.claims(partition, found.aside, offset))
                 if (position := self.position(partition)) is not None:
                     reached[partition] = position
-            # Without workers no more than was asked for, although nothing may lie in between.
+            # Without workers, commit no more than was asked for, even if nothing lies in between.
             elif found is not None and found.complete_below(offset):
                 reached[partition] = max(offset, self.position(partition) or 0)
             else:
@@ -276,10 +276,10 @@ class Completion:
     # -- what is set aside (KIP-333) --------------------------------------------------------------
 
     def unread(self, partition: TopicPartition) -> Sequence[Gap]:
-        """What is set aside of it and not handed out yet, in order.
+        """What is set aside of the partition and not handed out yet, in order.
 
-        After a seek, below where it leads: the rest is the live reader's, once it has brought
-        something of it; until then the application may take the seek back.
+        After a seek, only below the sought offset. The rest is the live reader's once it has
+        brought something of it; until then the application may take the seek back.
         """
         found = self._partitions.get(partition)
         if found is None or partition not in self.sought:
@@ -287,12 +287,12 @@ class Completion:
         return without(found.aside.unread, self.sought[partition] or 0)
 
     def catching_up(self, partition: TopicPartition) -> PartitionCompletion | None:
-        """What is processed of it, while that is not all below its live part."""
+        """What is processed of the partition; None once everything below its live part is."""
         found = self._partitions.get(partition)
         return found if found is not None and found.catches_up else None
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions of which polls brought something under the present assignment."""
+        """The partitions from which polls brought something in the present assignment."""
         return frozenset(self._partitions)
 
     def pending(self) -> frozenset[TopicPartition]:
@@ -300,7 +300,7 @@ class Completion:
         return frozenset(p for p, found in self._partitions.items() if found.pending)
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
-        """As ``forget``, but :meth:`remaining` is still told, until the last commit is answered."""
+        """As ``forget``, but :meth:`remaining` still answers, until the last commit is answered."""
         for partition in partitions:
             found = self._partitions.get(partition)
             sought = partition in self.sought
@@ -309,7 +309,7 @@ class Completion:
                 self._leaving[partition] = found
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """The partitions are not owned any more; assigned again, they begin anew."""
+        """The partitions are not owned any more; if assigned again, they begin anew."""
         for partition in partitions:
             self._leaving.pop(partition, None)
             self.sought.pop(partition, None)

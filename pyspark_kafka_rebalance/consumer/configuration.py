@@ -8,7 +8,7 @@ from kafka import KafkaConsumer
 
 from ..errors import OptionError
 
-#: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval.
+#: kafka-python's default, like Java's, is 3 s. A hand-over takes about one heartbeat interval.
 CONSUMER_HEARTBEAT_INTERVAL_MS = 1_000
 
 _GROUP_PROTOCOLS = ("classic", "consumer", "auto")

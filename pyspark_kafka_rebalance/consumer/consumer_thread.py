@@ -1,8 +1,8 @@
-"""ConsumerThread: a DeferredRevokeConsumer on a thread that does nothing else, for an event loop.
+"""ConsumerThread: a DeferredRevokeConsumer on a thread of its own, for an event loop.
 
-kafka-python's I/O loop is its own, not asyncio's, and a consumer belongs to one thread: so whatever
-waits, or changes something, is done there in the order of the calls, and the event loop only awaits
-the answer.
+kafka-python has its own I/O loop, not asyncio's, and a consumer belongs to one thread. Calls that
+wait or change something therefore run there, in the order in which they were made, and the event
+loop only awaits the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 class ConsumerThread:
-    """One consumer and its thread: started once, closed once. Everything is called by the loop.
+    """One consumer and its thread, started once and closed once. The event loop makes all calls.
 
     Parameters
     ----------
@@ -31,10 +31,10 @@ class ConsumerThread:
     Attributes
     ----------
     consumer : DeferredRevokeConsumer or None
-        Once it is made. The event loop itself calls only what is safe while a poll runs, and never
-        waits.
+        None until it is made. The event loop itself makes only calls that are safe while a poll
+        runs, and that never wait.
     polling : asyncio.Future or None
-        The poll under way, or whose result nobody has taken yet.
+        The running poll, or the last one if nobody has taken its result yet.
     """
 
     def __init__(self, make: Callable[[], DeferredRevokeConsumer]) -> None:
@@ -47,7 +47,7 @@ class ConsumerThread:
         self._closing: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Make the consumer; IllegalStateError the second time."""
+        """Make the consumer; IllegalStateError if called a second time."""
         if self._started:
             raise IllegalStateError("started before; make a new one")
         self._started = True
@@ -58,11 +58,11 @@ class ConsumerThread:
         try:
             await asyncio.shield(asyncio.wrap_future(self._thread.submit(make)))
         except BaseException:
-            self.begin_close(timeout_ms=0)  # of what a cancelled start goes on to make
+            self.begin_close(timeout_ms=0)  # closes what a cancelled start goes on to make
             raise
 
     def begin_close(self, timeout_ms: float | None) -> asyncio.Future[None]:
-        """Have the consumer closed, after what was called before; a poll under way ends."""
+        """Have the consumer closed, after all earlier calls; a running poll ends."""
         if self._closing is None:
 
             def close() -> None:
@@ -71,7 +71,7 @@ class ConsumerThread:
 
             self.wakeup()
             self._closing = asyncio.wrap_future(self._thread.submit(close))
-            self._thread.shutdown(wait=False)  # once it has done what was submitted
+            self._thread.shutdown(wait=False)  # ends once it has done what was submitted
         return self._closing
 
     @property
@@ -80,7 +80,7 @@ class ConsumerThread:
         return self._closing is not None
 
     def opened(self) -> DeferredRevokeConsumer:
-        """The consumer; IllegalStateError before it is made, and once it is being closed."""
+        """The consumer; IllegalStateError before it is made and once it is being closed."""
         if self._closing is not None:
             raise IllegalStateError("the consumer is closed")
         if self.consumer is None:
@@ -88,28 +88,30 @@ class ConsumerThread:
         return self.consumer
 
     def wakeup(self) -> None:
-        """End the poll under way early, if there is one."""
+        """End the running poll early, if there is one."""
         if self.consumer is not None and self.polling is not None:
             self.consumer.wakeup()
 
     @property
     def idle(self) -> bool:
-        """Whether the thread has nothing to do: then the loop itself may have the consumer do what
-        never waits, since nobody but the loop gives the thread more.
+        """Whether the thread has nothing to do.
+
+        Then the event loop itself may make calls that never wait, because only the loop gives the
+        thread more to do.
         """
         return not self._outstanding
 
     def submit(self, function: Callable[[], Answer]) -> asyncio.Future[Answer]:
-        """Run on the consumer's thread, after what was called before."""
+        """Run on the consumer's thread, after all earlier calls."""
         submitted = self._thread.submit(function)
         self._outstanding.add(submitted)
-        submitted.add_done_callback(self._outstanding.discard)  # before the loop is told
+        submitted.add_done_callback(self._outstanding.discard)  # before the loop learns of it
         return asyncio.wrap_future(submitted)
 
     async def in_turn(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Run on the consumer's thread, after what was called before; a poll ends early for it.
+        """Run on the consumer's thread, after all earlier calls; a running poll ends early for it.
 
-        Cancelled, it is not run at all, or its answer is given up.
+        If cancelled, it either does not run at all, or its answer is dropped.
         """
         answer = self.submit(partial(function, *arguments))
         self.wakeup()

@@ -1,7 +1,7 @@
 """DeferredRevokeConsumer: a Kafka consumer whose revokes are requested now and completed later.
 
-KIP-983: partitions that stay flow at full speed through a whole rebalance, and what is to be
-revoked is processed and committed first, outside any callback::
+KIP-983: partitions that stay are read at full speed through the whole rebalance, and those to be
+revoked are processed and committed first, outside any callback::
 
     consumer = DeferredRevokeConsumer("orders", group_id="g", bootstrap_servers=...)
     while True:
@@ -11,9 +11,8 @@ revoked is processed and committed first, outside any callback::
         consumer.delay_revoke(p for p in result.to_be_revoked if still_processing(p))
         abort_processing(result.lost)
 
-What is owned, to be revoked and lost is decided in ``ownership.py`` and executed by
-``rebalancing.py``, in the turns of ``polls.py``; what may be committed is known to
-``hand_outs.py``.
+``ownership.py`` decides what is owned, to be revoked and lost. ``rebalancing.py`` executes that, in
+the turns of ``polls.py``. ``hand_outs.py`` knows what may be committed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from .rebalancing import Rebalancing
 
 log = logging.getLogger(__name__)
 
-#: A poll_arrow: some ten megabytes of records of a hundred bytes, a few milliseconds of decoding.
+#: Rows of one poll_arrow: about 10 MB of 100-byte records, and a few milliseconds of decoding.
 _ARROW_POLL_RECORDS = 100_000
 
 
@@ -76,16 +75,17 @@ class DeferredRevokeConsumer(CommittingConsumer):
         those, are lost. Default and upper bound: ``max_poll_interval_ms``, after which other
         clients would leave the group altogether.
     parallel_rebalance : {None, "live", "ordered"}
-        KIP-333: of a partition that is assigned with a backlog, polls begin at the end of its log,
-        and the backlog is read beside. "live" hands out both at once, apart
-        (``PollResult.catch_up``); "ordered" the backlog first, which is the KIP's rule. None, the
-        default: polls begin where the group is, and live records come behind the backlog.
+        KIP-333: if a partition is assigned with a backlog, polls begin at the end of its log, and
+        the backlog is read in parallel. "live" hands out both at once, apart from each other
+        (``PollResult.catch_up``). "ordered" hands out the backlog first, which is the KIP's rule.
+        None, the default: polls begin at the committed offset, and live records come after the
+        backlog.
     enable_parallel_rebalance : bool, default False
         The KIP's own name: True is ``parallel_rebalance="ordered"``.
     catch_up_threshold : int, default 10,000
-        So many offsets behind the end are no backlog.
+        More offsets than this behind the end are a backlog.
     catch_up_threshold_ms : int, optional
-        Instead: it is one if the next record is older than this.
+        Instead: a backlog is one whose next record is older than this.
     **config
         kafka-python's settings. ``heartbeat_interval_ms`` is 1000 by default, because a hand-over
         takes about one interval. ``enable_auto_commit`` is refused: it cannot know what is
@@ -94,7 +94,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
     Raises
     ------
     OptionError
-        An option that is missing or not allowed; before any network is touched.
+        An option is missing or not allowed; raised before any network is touched.
     AuthenticationError
         A broker and this client do not accept each other; from the constructor or a poll.
     AuthorizationError, MembershipError
@@ -203,7 +203,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
     def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
-        """Poll and say in one answer what the rebalance wants (KIP-983, variant 1)."""
+        """Poll for records and for what the rebalance wants, in one result (KIP-983, variant 1)."""
         self._io.subscription.end_reading_ahead()
         return self._polls.poll(ReadableRecords, timeout_ms, max_records)
 
@@ -215,17 +215,17 @@ class DeferredRevokeConsumer(CommittingConsumer):
     ) -> PollResult:
         """Poll as ``poll_with_rebalance`` does, and get Arrow record batches.
 
-        No object is made for a record, which makes it many times as fast. May take turns with the
-        other polls.
+        It makes no object per record, and is therefore many times as fast. It may take turns with
+        the other polls.
 
         Parameters
         ----------
         timeout_ms : float
             How long to wait for records.
         max_records : int
-            At most so many rows in all, whatever ``max_poll_records`` is.
+            The limit for all rows together, whatever ``max_poll_records`` is.
         include_headers : bool
-            Whether there is a column ``headers``.
+            Whether to add a column ``headers``.
 
         Returns
         -------
@@ -247,14 +247,14 @@ class DeferredRevokeConsumer(CommittingConsumer):
     def poll_membership(self) -> PollResult:
         """A poll without records: takes part in the rebalance, never waits and never fetches.
 
-        For users whose records come another way, such as executors that read offset ranges.
+        For applications whose records come another way, such as executors that read offset ranges.
         """
         return self._polls.poll_membership()
 
     def wakeup(self) -> None:
-        """End the poll under way early, or else the next one; from any thread.
+        """End the running poll early, or else the next one; any thread may call this.
 
-        As Java's, but the poll does not raise: it returns what it has, maybe no records.
+        As in Java, but the poll does not raise: it returns what it has, maybe no records.
         """
         self._io.subscription.ahead.woken.set()
         self._polls.woken.set()
@@ -265,7 +265,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         Returns
         -------
         bool
-            False when one of them is no longer owned (lost); the others are delayed all the same.
+            False if one of them is no longer owned (lost); the others are delayed all the same.
         """
         asked = frozenset(partitions)
         with self._hand_outs.lock:
@@ -273,24 +273,24 @@ class DeferredRevokeConsumer(CommittingConsumer):
         return asked <= self.assignment() and not self._membership.record.lost_of(asked)
 
     def leave_until_polled(self, reason: str) -> None:
-        """Leave the group at once, and join again with the next poll, which tells of the loss.
+        """Leave the group at once, and join again with the next poll, which reports the loss.
 
-        As after ``max_poll_interval_ms`` without a poll. A static member sends nothing more, and
-        the group gives it up when its session ends.
+        The same happens after ``max_poll_interval_ms`` without a poll. A static member sends
+        nothing more, and the group gives it up when its session ends.
         """
         self._membership.leave_until_polled(reason)
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Drain what is processed, leave the group, close the connections.
 
-        From the end of the draining on, ``processed`` and ``commit_processed`` are refused.
+        From the end of the drain on, ``processed`` and ``commit_processed`` are refused.
 
         Parameters
         ----------
         autocommit : bool
-            Of ``KafkaConsumer.close``; there is no auto-commit here.
+            A parameter of ``KafkaConsumer.close``; there is no auto-commit here.
         timeout_ms : float, optional
-            For everything together; default ``request_timeout_ms``.
+            The limit for all of that together; default ``request_timeout_ms``.
         """
         if is_closed(self):
             return
@@ -319,14 +319,14 @@ class DeferredRevokeConsumer(CommittingConsumer):
     def subscribe(
         self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """``KafkaConsumer.subscribe``; what changes is joined with at once."""
+        """``KafkaConsumer.subscribe``; a change makes the member join at once."""
         super().subscribe(topics, pattern, listener)
-        self._membership.on_metadata_update()  # of fewer topics kafka-python asks for no metadata
+        self._membership.on_metadata_update()  # for fewer topics kafka-python asks for no metadata
 
     def unsubscribe(self) -> None:
         """Leave the group and give up every partition, once what is processed is committed.
 
-        Waits for the commits for the session timeout at most; what is left then comes again.
+        Waits for the commits for at most the session timeout; what is left then is delivered again.
         """
         if self._grouped():
             try:
@@ -349,7 +349,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
                 raise OptionError(
                     option, self.config[option], "nothing for poll_arrow, which hands out bytes"
                 )
-        from .arrow_records import arrow_form  # not at the top: who polls records needs no Arrow
+        from .arrow_records import arrow_form  # not at the top: other polls need no Arrow
 
         return arrow_form(include_headers)
 

@@ -1,7 +1,7 @@
-"""EnteredCommits: commits by hand on their way, and what they say of what was handed out.
+"""EnteredCommits: commits by hand on their way, and which handed out records they complete.
 
-A part of ``HandOuts``, under its lock. What the broker has accepted counts as processed, as far as
-it was not handed out again since the commit was entered.
+A part of ``HandOuts``, under its lock. What the broker has accepted counts as processed, except
+records that were handed out again since the commit was entered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EnteredCommits:
         self._all = hand_outs
         self._completion = hand_outs._completion
         self._membership = hand_outs._membership
-        # Whoever sends one, or waits for it, keeps it.
+        # Weak: who sends a commit, or waits for it, keeps it alive.
         self._under_way: WeakSet[EnteredCommit] = WeakSet()
 
     # -- any thread -------------------------------------------------------------------------------
@@ -38,8 +38,9 @@ class EnteredCommits:
     ) -> EnteredCommit:
         """Put a commit by hand in its place among the others.
 
-        Of everything that was handed out, if the application named no offsets. Raises
-        PartitionsLostError, and ValueError where it cannot carry the application's metadata.
+        With ``everything``, the application named no offsets: the commit is of everything that was
+        handed out. Raises PartitionsLostError, and ValueError if the commit cannot carry the
+        application's metadata.
         """
         by_hand = EnteredCommit(offsets, retried, self._accepted)
         if not offsets:
@@ -56,7 +57,7 @@ class EnteredCommits:
     # -- locked -----------------------------------------------------------------------------------
 
     def claims_of(self, partition: TopicPartition) -> list[Gap]:
-        """What those say of a partition that are not answered yet, and go before the next."""
+        """What the unanswered commits, which go before the next, claim of a partition."""
         return [
             claim
             for by_hand in self._under_way
@@ -65,15 +66,15 @@ class EnteredCommits:
         ]
 
     def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """What is answered from now on does not say that the records from here on are processed."""
+        """Answers from now on no longer mark records from this offset on as processed."""
         for by_hand in self._under_way:
             by_hand.handed_out_again(partition, offset)
 
     def forget(self, partitions: Set[TopicPartition]) -> None:
-        """These are not owned any more: what comes next says nothing of what was claimed of them.
+        """These are not owned any more: drop what was claimed of them.
 
-        Where the answer to such a commit is late, they may be assigned again by now, and what it
-        named is handed out once more.
+        When the answer to such a commit is late, they may already be assigned again, and what the
+        commit named is handed out once more.
         """
         for by_hand in self._under_way:
             for partition in by_hand.claims.keys() & partitions:
@@ -86,12 +87,12 @@ class EnteredCommits:
     # -- the I/O loop -----------------------------------------------------------------------------
 
     def _accepted(self, by_hand: EnteredCommit) -> None:
-        """On the I/O loop, when the broker has accepted it, or some of its partitions."""
+        """On the I/O loop: the broker has accepted the commit, or some of its partitions."""
         processed = by_hand.processed()
         with self._all.lock:
             claimed = by_hand.claimed()
             below = {p: offset for p, offset in processed.items() if p not in claimed}
-            for p, offset in below.items():  # the group stands there, whoever says so
+            for p, offset in below.items():  # the group stands there, whoever committed it
                 self._completion.before.hear(p, [Gap(0, offset)])
             reached = self._completion.complete_below(below)
             for p, claims in claimed.items():
@@ -99,13 +100,13 @@ class EnteredCommits:
                     found.pending.discard_all(claims)
                 if (position := self._completion.position(p)) is not None:
                     reached[p] = position
-            # Beyond what was committed, or what that counts for where it is handed out again since.
+            # Beyond the committed offset, or beyond its part that was not handed out again since.
             beyond = {
                 p: offset
                 for p, offset in reached.items()
                 if offset > processed[p] and p not in by_hand.moved_back
             }
             if beyond:
-                # Lost since: then there is nothing to commit, and the next poll says so.
+                # If lost since, there is nothing to commit, and the next poll reports it.
                 with contextlib.suppress(PartitionsLostError):
                     self._membership.commit(self._completion.epochs.entries(beyond))

@@ -1,8 +1,8 @@
-"""FetchMetadata: where a partition stood when a fetch of it was last answered (KIP-695), pure.
+"""FetchMetadata: where a partition stood when a fetch of it was last answered (KIP-695). Pure.
 
-A broker leaves out of an answer whatever has not changed since it last told this client (KIP-227,
-incremental fetch sessions). An answer that leaves a partition out is an answer all the same: there
-is nothing new. That is how most empty answers look.
+A broker leaves out of an answer whatever has not changed since its last answer to this client
+(KIP-227, incremental fetch sessions). An answer that leaves a partition out is an answer all the
+same: there is nothing new. Most empty answers look like that.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def end_offsets(
     response : FetchResponse
         v4 or later, without an error of its own.
     told : mapping of TopicPartition to int
-        What the session's previous answers said; it holds for what this one leaves out.
+        What the session's previous answers said; it still holds for what this one leaves out.
     read_committed : bool
         Whether the consumer reads up to the last stable offset only.
 
     Returns
     -------
     dict of TopicPartition to int
-        Without partitions whose answer is an error, or says that their log was truncated.
+        Without partitions whose answer is an error or reports a truncated log.
     """
     ends = {partition: told[partition] for partition in asked if partition in told}
     for topic in response.responses:
@@ -98,15 +98,15 @@ def _now_ms() -> int:
 class EndOffsets:
     """The end offsets that fetches brought.
 
-    :meth:`answered` runs on the I/O loop, everything else on the thread that polls. What arrived
-    waits, the newest of each partition, until a poll collects it: it changes what that poll says,
-    and takes no more room however many answers come meanwhile.
+    :meth:`answered` runs on the I/O loop, everything else on the thread that polls. The newest end
+    offset of each partition waits until a poll collects it. It only changes what that poll reports,
+    and takes no more memory however many answers arrive in between.
     """
 
     def __init__(self, read_committed: bool, now_ms: Callable[[], int] = _now_ms) -> None:
         self._read_committed = read_committed
         self._now_ms = now_ms
-        self._told: dict[Any, dict[TopicPartition, int]] = {}  # by node; the I/O loop's
+        self._told: dict[Any, dict[TopicPartition, int]] = {}  # by node; only for the I/O loop
         self._arriving = threading.Lock()
         self._arrived: dict[TopicPartition, EndOffset] = {}
         self._latest: dict[TopicPartition, EndOffset] = {}
@@ -114,7 +114,7 @@ class EndOffsets:
 
     def answered(self, node_id: Any, asked: Collection[TopicPartition], response: Any) -> None:
         """A node answered a fetch; called before the consumer can see the records."""
-        if response.error_code:  # the session is gone: the next answer says everything
+        if response.error_code:  # the session is gone: the next answer is complete
             self._told.pop(node_id, None)
             return
         if response.throttle_time_ms and not response.responses:
@@ -126,7 +126,7 @@ class EndOffsets:
             self._arrived |= {partition: EndOffset(end, at) for partition, end in ends.items()}
 
     def collect(self, owned: Collection[TopicPartition]) -> None:
-        """Take in what arrived; forget partitions that are not owned, whoever owns them next."""
+        """Take in what arrived; forget partitions that are not owned."""
         for partition in self._latest.keys() - set(owned):
             del self._latest[partition]
         self._fresh.intersection_update(owned)
@@ -138,10 +138,10 @@ class EndOffsets:
                 self._fresh.add(partition)
 
     def take_fresh(self) -> set[TopicPartition]:
-        """The partitions answered since this was last asked."""
+        """The partitions answered since the last call."""
         fresh, self._fresh = self._fresh, set()
         return fresh
 
     def latest(self, partition: TopicPartition) -> EndOffset | None:
-        """What the last answer said."""
+        """The end offset in the last answer; None if there was none."""
         return self._latest.get(partition)

@@ -1,4 +1,4 @@
-"""What a poll found of one partition: ConsumerRecords, or Arrow batches of them."""
+"""The records that a poll found in one partition: ConsumerRecords, or Arrow batches of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .gaps import Gap, holding
 def offsets_of(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:
     """The offsets of records, or of each Arrow batch, and their leader epoch (-1: unknown).
 
-    A range where none is missing between; for each leader epoch apart.
+    The offsets are a range if none is missing in between. Each leader epoch is yielded separately.
     """
     if isinstance(found[0], ConsumerRecord):
         if found[0].leader_epoch != found[-1].leader_epoch:
@@ -33,14 +33,14 @@ def offsets_of(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:
 
 
 def count(found: Sequence[Any]) -> int:
-    """How many records, or rows."""
+    """How many records, or rows of batches."""
     if not found or isinstance(found[0], ConsumerRecord):
         return len(found)
     return sum(batch.num_rows for batch in found)
 
 
 def below(found: list[Any], end: float) -> list[Any]:
-    """Those of the records, or of the batches' rows, that lie below this offset."""
+    """The records, or the batches' rows, that lie below this offset."""
     if found and isinstance(found[0], ConsumerRecord):
         return [record for record in found if record.offset < end]
     kept = []
@@ -52,7 +52,7 @@ def below(found: list[Any], end: float) -> list[Any]:
 
 
 def within(found: list[Any], gaps: Sequence[Gap]) -> list[Any]:
-    """Those of the records, or of the batches' rows, that lie in one of the gaps."""
+    """The records, or the batches' rows, that lie in one of the gaps."""
     kept = []
     if found and isinstance(found[0], ConsumerRecord):
         gap = holding(gaps, found[0].offset)

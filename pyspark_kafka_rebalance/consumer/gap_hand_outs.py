@@ -1,14 +1,14 @@
-"""GapHandOuts: what is set aside of the partitions, handed out beside the live records (KIP-333).
+"""GapHandOuts: hands out what is set aside of partitions, besides the live records (KIP-333).
 
-A part of ``HandOuts``, under its lock: which gaps there are and what of them is processed is in
-its ``Completion``, here is what a reader of them, and a commit, does to that.
+A part of ``HandOuts``, under its lock. ``Completion`` knows which gaps there are and what of them
+is processed; this class applies to it what the gaps' reader and commits do.
 
 Invariants:
- 1. A record of a gap is handed out only while it is unread there: whatever a reader brings that was
-    lost, sought past, truncated or handed out meanwhile is dropped.
- 2. Beside live records a commit by hand of a partition that catches up carries our metadata, and
-    leaves none out that is not processed; one that is lower than where the group stands, and those
-    in order, are sent as they are.
+ 1. A record of a gap is handed out only while it is unread. If the reader brings one that was lost,
+    sought past, truncated or handed out meanwhile, it is dropped.
+ 2. With "live", a commit by hand of a partition that catches up carries our metadata, which leave
+    out no record that is not processed. A commit below where the group stands, and any commit with
+    "ordered", is sent as it is.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class GapHandOuts:
         self._all = hand_outs
         self._completion = hand_outs._completion
         self._commits = hand_outs._membership.commits
-        # What was set aside and may not be read yet; those that are gone are dropped when looked at
+        # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
         self._behind: set[TopicPartition] = set()
         #: Whether anything was ever set aside.
         self.known = False
-        # At which records their reader stopped, and may be told to go on behind them.
+        # The records at which the gaps' reader stopped, and which the application may skip.
         self._unreadable: dict[TopicPartition, Gap] = {}
 
     # -- the I/O loop, when the partition is assigned ---------------------------------------------
 
     def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
-        """What the group has not processed, as this commit tells."""
+        """What the group has not processed, according to this commit."""
         return Remaining.decode(
             start.offset, start.metadata, self._all.truncations.bound(partition)
         )
@@ -63,7 +63,7 @@ class GapHandOuts:
         remaining: Remaining,
         in_order: bool,
     ) -> None:
-        """The partition begins at the live position, and the gaps below are read beside it."""
+        """The partition begins at the live position; the gaps below are read in parallel."""
         told = self.left(partition, start)
         if told.told not in (Told.GAPS, Told.NOTHING):
             warn_of(partition, start, told.told)
@@ -92,20 +92,21 @@ class GapHandOuts:
     # -- any thread -------------------------------------------------------------------------------
 
     def lag(self, partition: TopicPartition) -> int:
-        """How many offsets of its gaps are not handed out."""
+        """How many offsets of the partition's gaps are not handed out."""
         with self._all.lock:
             return sum(gap.end - gap.start for gap in self._completion.unread(partition))
 
     @property
     def any_unread(self) -> bool:
-        """Whether something may be left to read, also of what is not to be read now."""
+        """Whether any gap may be left to read, even one that is not to be read now."""
         return bool(self._behind)
 
     def leader_epoch(self, partition: TopicPartition, next_offset: int) -> int:
-        """Of the last record before this next offset; -1 if it is unknown.
+        """The leader epoch of the last record before this next offset; -1 if it is unknown.
 
-        Also in a topic that was created anew: its epochs begin anew, and by one of before its log
-        looks truncated where it ends. What it has by then would be left out.
+        Also -1 in a topic that was created anew. Its epochs begin anew: with an epoch from before,
+        its log would look truncated at its present end, and the records up to there would be left
+        out.
         """
         truncations = self._all.truncations
         with self._all.lock:
@@ -114,17 +115,17 @@ class GapHandOuts:
             return self._completion.epochs.before(partition, next_offset)
 
     def next_offset(self, partition: TopicPartition) -> int | None:
-        """Where the reader of its gaps goes on; None where there is nothing to read."""
+        """Where the partition's gaps are read next; None if there is nothing to read."""
         unread = self._completion.unread(partition)
         return unread[0].start if unread else None
 
     def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The positions to commit of those that catch up; locked by the caller."""
+        """The positions to commit of the partitions that catch up; locked by the caller."""
         found = {p: self._completion.position(p) for p in partitions if self._catches_up(p)}
         return {p: position for p, position in found.items() if position is not None}
 
     def claim(self, by_hand: CommitByHand, everything: bool) -> None:
-        """What a commit by hand says of the partitions that catch up; locked by the caller.
+        """Fit a commit by hand to the partitions that catch up; locked by the caller.
 
         Raises ValueError for metadata of the application's own (invariant 2).
         """
@@ -165,12 +166,12 @@ class GapHandOuts:
     def to_read(
         self, readable: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[Gap, ...]]:
-        """What is unread of these partitions."""
+        """The unread gaps of these partitions."""
         if not self._behind:
             return {}
         with self._all.lock:
             unread = {p: tuple(self._completion.unread(p)) for p in sorted(self._behind)}
-            # A seek hides what is unread, and may be taken back.
+            # A seek hides unread gaps, and may be taken back.
             known = {p: self._completion.of(p) for p in unread}
             self._behind = {p for p, found in known.items() if found and found.aside.unread}
             for partition in self._unreadable.keys() - self._behind:
@@ -178,7 +179,7 @@ class GapHandOuts:
         return {p: gaps for p, gaps in unread.items() if gaps and p in readable}
 
     def look_at(self, records: Mapping[TopicPartition, list[Any]]) -> dict[TopicPartition, Any]:
-        """Those of the records that are unread (invariant 1); nothing of them is handed out yet."""
+        """The ones of the records that are unread (invariant 1); none is handed out yet."""
         with self._all.lock:
             found = {p: within(each, self._completion.unread(p)) for p, each in records.items()}
         return {p: each for p, each in found.items() if each}
@@ -188,7 +189,7 @@ class GapHandOuts:
     ) -> dict[TopicPartition, list[Any]]:
         """The reader of the gaps brought these records, and has passed these offsets.
 
-        Returns what of them is handed out (invariant 1).
+        Returns the ones that are handed out (invariant 1).
         """
         owed = {}
         with self._all.lock:
@@ -211,13 +212,13 @@ class GapHandOuts:
         return owed
 
     def _tell_if_moved(self, partition: TopicPartition, before: int | None) -> None:
-        """What the reader has passed does not exist, and nobody will say that it is processed."""
+        """Commit progress over offsets that do not exist: nobody will report these as processed."""
         after = self._completion.position(partition)
         if after is not None and before != after:
             self._commits.tell_gaps(self._completion.epochs.entries({partition: after}))
 
     def trim(self, partition: TopicPartition, begin: int, end: int) -> None:
-        """Of the log only [begin, end) is there: what else is unread is gone."""
+        """The log holds only [begin, end): what is unread outside of that is gone."""
         with self._all.lock:
             unread = list(self._completion.unread(partition))
         gone = less(unread, [Gap(begin, end)])
@@ -241,20 +242,20 @@ class GapHandOuts:
                 self._tell_if_moved(partition, before)
 
     def out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A poll raises that these are not in the log, and will again; as ``stopped``."""
+        """A poll raises that these are not in the log, and will again; like ``stopped``."""
         for partition in offsets:
             unread = self._completion.unread(partition)
             if unread:
                 self._unreadable[partition] = Gap(unread[0].start, LOG_END)
 
     def stopped(self, error: UnreadableRecordError) -> None:
-        """A poll raises this of a gap, and will again until the application seeks past it."""
+        """A poll raises this for a gap, and will again until the application seeks past it."""
         partition = TopicPartition(error.topic, error.partition)
         if error.next_offset is not None:
             self._unreadable[partition] = Gap(error.offset, error.next_offset)
 
     def skip(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a seek to this offset only gives up what a gap's reader could not read."""
+        """Whether a seek to this offset only gives up what the gaps' reader could not read."""
         unreadable = self._unreadable.get(partition)
         with self._all.lock:
             unread = self._completion.unread(partition)
@@ -273,7 +274,7 @@ class GapHandOuts:
     def begin_with_the_log(
         self, partitions: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Of these, whose gaps are out of range, as a poll has raised; they are no more."""
+        """The ones of these whose gaps a poll found out of range; that is forgotten now."""
         found = [p for p in partitions if p in self._unreadable]
         out_of_range = frozenset(p for p in found if self._unreadable[p].end == LOG_END)
         for partition in out_of_range:

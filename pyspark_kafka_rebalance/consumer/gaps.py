@@ -1,4 +1,4 @@
-"""Gaps: sets of offsets as ranges in order. Pure."""
+"""Gaps: sets of offsets as ordered ranges. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Gap(NamedTuple):
     end: int
 
 
-#: To look for a gap by one of its ends.
+#: Keys to search for a gap by one of its ends.
 start_of = attrgetter("start")
 end_of = attrgetter("end")
 
 
 def holding(gaps: Sequence[Gap], offset: int) -> Gap | None:
-    """The one of these, which are in order and disjoint, that holds the offset."""
+    """The gap that holds the offset, if any; the gaps are in order and disjoint."""
     at = bisect_right(gaps, offset, key=end_of)
     return gaps[at] if at < len(gaps) and gaps[at].start <= offset else None
 
 
 def runs(offsets: Sequence[int]) -> Iterator[Gap]:
-    """Ascending offsets as gaps."""
+    """Turn ascending offsets into gaps."""
     if not offsets:
         return
     start = previous = offsets[0]
@@ -44,7 +44,7 @@ def runs(offsets: Sequence[int]) -> Iterator[Gap]:
 
 
 def joined(pieces: Iterable[Gap]) -> Iterator[Gap]:
-    """Pieces in order, without those that touch."""
+    """Join the pieces that touch; they come in order."""
     last: Gap | None = None
     for piece in pieces:
         if last is not None and last.end == piece.start:
@@ -58,7 +58,7 @@ def joined(pieces: Iterable[Gap]) -> Iterator[Gap]:
 
 
 def without(pieces: Iterable[Gap], start: int, end: int | None = None) -> list[Gap]:
-    """Pieces without what lies in [start, end); without an end, from the start on."""
+    """The pieces without what lies in [start, end), or from ``start`` on if there is no end."""
     left = []
     for piece in pieces:
         left.append(Gap(piece.start, min(piece.end, start)))
@@ -68,12 +68,12 @@ def without(pieces: Iterable[Gap], start: int, end: int | None = None) -> list[G
 
 
 def less(pieces: Sequence[Gap], others: Iterable[Gap]) -> list[Gap]:
-    """Pieces without what lies in others; each in order and disjoint."""
+    """The pieces without what lies in the others; each in order and disjoint."""
     return list(common(pieces, list(outside(others, 0, sys.maxsize))))
 
 
 def above(pieces: Sequence[Gap], start: int) -> list[Gap]:
-    """What of the pieces, which are in order, is at or above this offset."""
+    """The part of the pieces, which are in order, at or above this offset."""
     left = list(pieces[bisect_right(pieces, start, key=end_of) :])
     if left and left[0].start < start:
         left[0] = Gap(start, left[0].end)
@@ -81,7 +81,7 @@ def above(pieces: Sequence[Gap], start: int) -> list[Gap]:
 
 
 def outside(pieces: Iterable[Gap], start: int, end: int) -> Iterator[Gap]:
-    """What of [start, end) is in none of the pieces, which are in order."""
+    """The part of [start, end) that is in none of the pieces, which are in order."""
     for piece in pieces:
         if start < min(piece.start, end):
             yield Gap(start, min(piece.start, end))

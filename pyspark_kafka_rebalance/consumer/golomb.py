@@ -1,9 +1,9 @@
-"""Two rows of numbers in few bits, by exponential Golomb codes.
+"""Packs two rows of numbers into few bits, with exponential Golomb codes.
 
-A code has a parameter k. A number n is written as n + 2^k in binary, with a zero before it for
-each of its digits beyond k + 1: small numbers are short, none is too large, and no number begins
-like another. With k near the middle of the numbers' own lengths that is close to the shortest that
-a fixed code can be for lengths of gaps, dense or sparse.
+A code has a parameter k. A number n is written as n + 2^k in binary, with a zero before it for each
+of its digits beyond k + 1. Small numbers are short, no number is too large, and no code is a prefix
+of another. With k near the median of the numbers' own bit lengths, that is close to the shortest
+that a fixed code can be for lengths of gaps, dense or sparse.
 
 Pure.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Of each of the two parameters: no offset has more than 63 bits.
+#: The bits of each of the two parameters: no offset has more than 63 bits.
 _PARAMETER_BITS = 6
 
 
@@ -39,7 +39,7 @@ def packed(lengths: Sequence[int], spaces: Sequence[int]) -> bytes:
 
 
 def unpacked(body: bytes) -> list[int]:
-    """Lengths and spaces in turn, as packed; none of them if the last one is cut off."""
+    """Lengths and spaces in turn, as packed; empty if the last one is cut off."""
     bits = format(int.from_bytes(body, "big"), f"0{len(body) * 8}b")
     if len(bits) < 2 * _PARAMETER_BITS:
         return []

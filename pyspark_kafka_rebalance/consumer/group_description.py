@@ -1,6 +1,6 @@
 """A group as its coordinator describes it, in either protocol.
 
-kafka-python's ``describe_groups`` knows groups of the classic protocol only, and calls any other
+kafka-python's ``describe_groups`` knows only groups of the classic protocol, and calls any other
 group dead. Protocol: DescribeGroups; ConsumerGroupDescribe v0-1 (KIP-848).
 """
 
@@ -19,27 +19,31 @@ from .kafka_python.questions import describe_consumer_group
 
 CLASSIC, CONSUMER = "classic", "consumer"
 
-#: How kafka-python's text of an error begins, which is all that it tells of one group's.
+#: How kafka-python's text of an error begins; it reports nothing else of one group's error.
 _ERROR_CODE = re.compile(r"\[Error (-?[0-9]+)\] ")
 
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member and what it owns; not what it is about to release.
+    """A member and what it owns.
 
-    A static member keeps the client id with which it first joined, whoever joins in its place.
+    In the classic protocol ``assigned`` is without what the member is about to release; in the
+    consumer protocol ``revoking`` is part of it.
+
+    A static member keeps the client id with which it first joined, even if another process joins in
+    its place.
 
     Attributes
     ----------
     target : frozenset of TopicPartition
-        What it shall own; in the classic protocol, what it owns.
+        What it is to own; in the classic protocol, what it owns.
     epoch : int or None
         The member epoch of the consumer protocol.
     host : str
-        From where its connection comes.
+        Where its connection comes from.
     revoking : frozenset of TopicPartition
-        What it still holds and the group wants back. In the classic protocol, what it claimed
-        when it joined and nobody was assigned: of members with a cooperative assignor alone.
+        What it still holds and the group wants back. In the classic protocol, what it claimed when
+        it joined and nobody was assigned; only members with a cooperative assignor claim anything.
     """
 
     client_id: str
@@ -59,17 +63,17 @@ class GroupDescription:
     Attributes
     ----------
     state : str
-        The coordinator's word: Empty, Stable, Dead (there is none), classic PreparingRebalance
-        and CompletingRebalance, in which it names no assignments, consumer Assigning and
-        Reconciling.
+        The coordinator's term: Empty, Stable, Dead (there is no such group); classic
+        PreparingRebalance and CompletingRebalance, in which it names no assignments; consumer
+        Assigning and Reconciling.
     members : tuple of GroupMember
         All of them.
     epoch : int or None
         The group epoch of the consumer protocol.
     protocol : str
-        ``classic`` or ``consumer``; empty where there is no group.
+        ``classic`` or ``consumer``; empty if there is no group.
     assignor : str
-        Which one the group uses; empty of a classic group without members.
+        The assignor that the group uses; empty for a classic group without members.
     """
 
     state: str
@@ -80,7 +84,7 @@ class GroupDescription:
 
 
 def describe_group(admin: KafkaAdminClient, group_id: str) -> GroupDescription:
-    """Ask for a group; raises what kafka-python does, and what the coordinator refuses."""
+    """Describe a group; raises kafka-python's errors and the coordinator's."""
     classic = admin.describe_groups([group_id])[group_id]
     if classic["group_state"] == "Dead":
         return _described(describe_consumer_group(admin, group_id))
@@ -110,8 +114,8 @@ def describe_group(admin: KafkaAdminClient, group_id: str) -> GroupDescription:
 def _held(member: Any) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
     """What a classic member is assigned, and what it claimed when it joined.
 
-    Nothing while a rebalance is under way; nor of groups of others than consumers, of which
-    kafka-python leaves bytes.
+    Nothing while a rebalance is under way, and nothing for groups that are not consumer groups,
+    whose bytes kafka-python does not decode.
     """
     return (
         _of_classic(member["member_assignment"], "assigned_partitions"),
@@ -129,7 +133,7 @@ def _of_classic(told: Any, which: str) -> frozenset[TopicPartition]:
 
 
 def _described(group: Any) -> GroupDescription:
-    if group is None:  # older than the protocol
+    if group is None:  # the broker is older than the protocol
         return GroupDescription("Dead")
     error = kafka_errors.for_code(group.error_code)
     if error in (kafka_errors.GroupIdNotFoundError, kafka_errors.UnsupportedVersionError):

@@ -1,11 +1,11 @@
 """GroupMembership: one member of a consumer group, in either protocol.
 
-Runs on the consumer's I/O loop, so that heartbeats go on however rarely the application polls. It
-composes what others decide: who the member is and what happened to it (``member_record.py``), when
-to heartbeat and whether the application is alive (``heartbeats.py``), what errors mean
-(``verdicts.py``), and how to join, which is the protocol's own: ``classic.py`` and
-``next_generation.py``. Where a heartbeat decides that the membership is lost: ``beat`` there, and
-``lose_if_expired`` here.
+It runs on the consumer's I/O loop, so that heartbeats go on however rarely the application polls.
+It puts together what other modules decide: who the member is and what happened to it
+(``member_record.py``), when to heartbeat and whether the application is alive (``heartbeats.py``),
+what errors mean (``verdicts.py``), and how to join, which each protocol does in its own way
+(``classic.py`` and ``next_generation.py``). Two places decide at a heartbeat that the membership is
+lost: ``beat`` there, and ``lose_if_expired`` here.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class GroupMembership:
     Parameters
     ----------
     parts : MemberParts
-        The member's.
+        The parts of the member.
     protocol : GroupProtocol
         Made of the same parts.
     committable : callable
-        The partitions that may be committed: owned, and their revoke not completed.
+        Returns the partitions that may be committed: owned, and their revoke not completed.
 
     Attributes
     ----------
     parts : MemberParts
-        As given; of them:
+        As given; ``record``, ``commits`` and ``lease`` are some of them.
     record : MemberRecord
         Who the member is, and what happened to it.
     protocol : GroupProtocol
-        Who is told what the consumer has applied and released.
+        Notified of what the consumer has applied and released.
     commits : CommitLoop
         What waits to be committed, and what is acknowledged.
     lease : Lease
@@ -78,7 +78,7 @@ class GroupMembership:
         return self.record.member.member_id
 
     def is_stable(self) -> bool:
-        """Joined, with nothing under way and no assignment waiting to be applied."""
+        """Whether it has joined, with nothing under way and no assignment to be applied."""
         return self.protocol.is_stable()
 
     # -- called by the consumer, on the thread that polls ------------------------------------------
@@ -97,7 +97,7 @@ class GroupMembership:
             self._wake()
 
     def pumped(self) -> None:
-        """Somebody polls for the application, who may or may not be alive."""
+        """Somebody polls for the application, which may or may not be alive."""
         if self.parts.liveness.pumped():
             self._wake()
 
@@ -119,7 +119,7 @@ class GroupMembership:
         return self.record.loss_waits()
 
     def lose_if_expired(self) -> None:
-        """Without a successful heartbeat for the session timeout, the membership is lost."""
+        """Lose the membership if no heartbeat has succeeded for the session timeout."""
         if self.record.member.joined and self.lease.expired():
             self.record.lose(
                 f"no successful heartbeat for {self.lease.session_timeout_ms:g} ms",
@@ -132,7 +132,7 @@ class GroupMembership:
         Raises
         ------
         PartitionsLostError
-            They are lost, even if no poll has said so yet.
+            One of the partitions is lost, even if no poll has reported that yet.
         """
         with self.record.lock:
             self.record.refuse_lost(offsets)
@@ -144,8 +144,8 @@ class GroupMembership:
         Raises
         ------
         PartitionsLostError
-            As ``commit`` does; also outside a generation, where the broker would take it for the
-            commit of a group without members and accept it.
+            As for ``commit``, or one is not owned; also outside a generation, where the broker
+            would take it for the commit of a group without members and accept it.
         """
         committable = self._committable()
         with self.record.lock:
@@ -156,7 +156,7 @@ class GroupMembership:
 
     @property
     def by_topic_id(self) -> bool:
-        """Whether a topic that is created anew is revoked, and assigned again."""
+        """Whether the partitions of a topic created anew are revoked and assigned again."""
         return self.protocol.by_topic_id
 
     def on_metadata_update(self) -> None:
@@ -168,7 +168,7 @@ class GroupMembership:
         self.protocol.leave(self.record.depart(), reason, timeout_ms)
 
     def leave_until_polled(self, reason: str) -> None:
-        """Leave the group now, as an application that does not poll; the next poll joins again."""
+        """Leave the group now, as if the application did not poll; the next poll joins again."""
         self.parts.loop.spawn(self._leave_idle, reason)
 
     def close(self, timeout_ms: float | None = None) -> None:
@@ -191,18 +191,18 @@ class GroupMembership:
         self.protocol.forget()
 
     def _wake(self) -> None:
-        """Something changed that a waiting loop must look at."""
+        """Wake the waiting loops: something changed that they must look at."""
         self.parts.heartbeat_alarm.notify()
         self.protocol.wake()
 
     async def _guarded(self, loop: Callable[[], Any]) -> None:
-        """A loop that dies ends the membership, and the next poll says why."""
+        """Run a loop; if it dies, the membership ends and the next poll says why."""
         group_id = self.parts.group_id
         try:
             await loop()
         except Exception as error:
             if self.record.closed or self.parts.loop.closed:
-                # Whatever the loop waited for went away with the connections.
+                # What the loop waited for went away with the connections.
                 log.debug("group %s: a loop ended as the client was closed: %r", group_id, error)
                 return
             log.exception("group %s: the membership's loop failed", group_id)

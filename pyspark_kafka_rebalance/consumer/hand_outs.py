@@ -1,8 +1,8 @@
 """HandOuts: what polls handed out and what of it may be committed, under one lock.
 
-Any thread says what is processed, while the polling thread hands out, gives up and loses
-partitions, and the I/O loop accepts commits. One lock makes each of these one step: a commit is
-counted before its partition stops being assigned, or it is refused.
+Any thread may report what is processed, while the polling thread hands out, gives up and loses
+partitions, and the I/O loop accepts commits. One lock makes each of these one step: a commit either
+counts before its partition stops being assigned, or it is refused.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class HandOuts:
     by_hand : EnteredCommits
         The commits by hand on their way.
     seeks : Seeks
-        Where the application says that polls go on.
+        The application's seeks.
     truncations : Truncations
         Where records are gone, and others in their place.
     gaps : GapHandOuts
-        What is read beside the live records (KIP-333).
+        What is read besides the live records (KIP-333).
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class HandOuts:
             except PartitionsLostError:
                 self._hear_of_lost(offsets)
                 raise
-            # As long as nothing is handed out, it may be where the group is, and no less.
+            # While nothing is handed out, a commit may be where the group stands, and not lower.
             starts = {p: start.offset for p in offsets if (start := self._starts.of(p))}
             for partition, offset in offsets.items():
                 self.truncations.look_whether_anew(partition, offset)
@@ -99,11 +99,11 @@ class HandOuts:
             reached = self._completion.complete_below(offsets)
             self._membership.commit(self._completion.epochs.entries(reached))
             same = {p: at for p, at in before.items() if reached.get(p) == at}
-            if same:  # but not what is processed beyond
+            if same:  # but not the progress beyond
                 self._membership.commits.tell_gaps(self._completion.epochs.entries(same))
 
     def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
-        """The records at these offsets are processed: commit how far all of them are.
+        """The records at these offsets are processed: commit as far as all are.
 
         Raises PartitionsLostError, and ValueError for what was not handed out.
         """
@@ -119,7 +119,7 @@ class HandOuts:
                 )
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """This is what is left of partitions of which polls hand out nothing: commit it.
+        """Commit what is left to process of partitions from which polls hand out nothing.
 
         Raises PartitionsLostError, and then nothing of the call counts.
         """
@@ -135,7 +135,7 @@ class HandOuts:
                 self._membership.commits.hurry()
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
-        """What :meth:`commit_remaining` was told last, if the broker has accepted it."""
+        """What :meth:`commit_remaining` was given last, if the broker has accepted it."""
         with self.lock:
             told, commits = self._told.of(partition), self._membership.commits
             if told is None or commits.outstanding(partition):
@@ -143,9 +143,9 @@ class HandOuts:
             return told if commits.acknowledged(partition) == told.committed() else None
 
     def take_unknown(self) -> frozenset[TopicPartition]:
-        """Those whose commit was given up since the last call, since the broker has no such.
+        """Partitions that the broker lacks, whose commit was given up since the last call.
 
-        The same may be told of them again.
+        :meth:`commit_remaining` may be given the same for them again.
         """
         with self.lock:
             unknown = self._membership.commits.take_unknown()
@@ -158,23 +158,23 @@ class HandOuts:
             return self._completion.pending()
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of what waits; what was handed out does not count any more."""
+        """Drop the commits that wait, and forget what was handed out."""
         with self.lock:
             self._membership.commits.drop(partitions)
             self._completion.forget(partitions)
             self._told.forget(partitions)
             self.by_hand.forget(frozenset(partitions))
             for partition in partitions:
-                self._starts.take(partition)  # the group is to go back from there
+                self._starts.take(partition)  # the group is to move back from there
 
     # -- the thread that polls --------------------------------------------------------------------
 
     def hand_out(
         self, records: Mapping[TopicPartition, list[Any]]
     ) -> dict[TopicPartition, list[Any]]:
-        """A poll returns these records, or Arrow batches of them; to hand out, what is left.
+        """A poll returns these records, or Arrow batches of them; returns what to hand out.
 
-        Without what the owner before had processed behind a slow record.
+        That leaves out what the previous owner had processed behind a slow record.
         """
         if (ahead := self._subscription.ahead).reading:  # handed out when a merge returns them
             with self.lock:
@@ -220,12 +220,12 @@ class HandOuts:
         return owed
 
     def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
-        """Positions that went back where there is no record yet."""
+        """Notice positions that went back to where there is no record yet."""
         with self.lock:
             for partition in self._completion.partitions() - set(handed_out):
                 position = self._subscription.position(partition)
-                # Where the application sought, lower offsets may be committed from the seek on, and
-                # once more from the next hand-out on; not with each poll in between.
+                # After a seek, lower offsets may be committed from the seek on, and once more from
+                # the next hand-out on; not with each poll in between.
                 if position is not None and partition not in self._completion.sought:
                     self.truncations.goes_on(partition, position)
             for partition in self._completion.sought.keys() - set(handed_out):
@@ -235,7 +235,7 @@ class HandOuts:
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         """The revokes of these are completed; their last commits may be on their way.
 
-        What was processed behind a slow record goes with them. Locked by the caller.
+        Progress behind a slow record goes with those commits. Locked by the caller.
         """
         self._membership.commits.hurry()
         partitions = frozenset(partitions)
@@ -261,7 +261,10 @@ class HandOuts:
         self._completion.forget_all()
 
     def end(self, give_up: bool = False) -> bool:
-        """Refuse commits from here on, once none is outstanding; whether they are refused now."""
+        """Refuse commits from now on, unless some are outstanding; returns whether it does.
+
+        With ``give_up`` it does so in any case.
+        """
         with self.lock:
             if self._membership.commits.any_outstanding() and not give_up:
                 return False
@@ -274,9 +277,9 @@ class HandOuts:
     def _gaps_behind(
         self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
     ) -> str:
-        """The metadata of a commit of this offset: what is processed beyond.
+        """The metadata of a commit of this offset: the progress beyond it.
 
-        By hand the group may be moved back below what is processed: then that is to come again.
+        A commit by hand may move the group back below processed records: then these come again.
         """
         claims = () if by_hand is None else by_hand.claims.get(partition, ())
         with self.lock:
@@ -286,16 +289,16 @@ class HandOuts:
             if not self.seeks.has_begun(partition):
                 start = self._starts.of(partition)
                 if start is not None and start.offset == offset and is_ours(start.metadata):
-                    return str(start.metadata)  # as the owner before has told
+                    return str(start.metadata)  # as the previous owner wrote them
             found = self._completion.still_committed(partition)
             if by_hand and not claims and found is not None and found.is_complete(offset):
                 return ""
             remaining, leader_epoch = self._completion.remaining(partition, offset, claims)
             bound = self.truncations.bound_before(partition)
-        if not remaining.gaps:  # of most commits, and 10,000 partitions may come in one
+        if not remaining.gaps:  # as in most commits, and one may hold 10,000 partitions
             return ""
         if bound != self.truncations.bound(partition):
-            return ""  # they are those of a topic that was created anew since
+            return ""  # they are of the old topic, which was created anew since
         return remaining.encode(limit, bound, leader_epoch)
 
     # -- locked -----------------------------------------------------------------------------------
@@ -303,7 +306,7 @@ class HandOuts:
     def _begin(
         self, partition: TopicPartition, start: OffsetAndMetadata, first: int, bound: str
     ) -> None:
-        """The first records since the partition was assigned, which begin with this commit."""
+        """The first records since the assignment have come; the partition starts at this commit."""
         if start.offset > 0:
             epochs = self._completion.epochs[partition]
             epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
@@ -317,14 +320,14 @@ class HandOuts:
             self._membership.commits.move_back(partition, first)
 
     def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
-        # Assigned by hand there is no membership that commits.
+        # With partitions assigned by hand there is no membership to commit for.
         committable = self._ownership.assignment if self._subscription.subscribed else frozenset()
         refuse_strangers(offsets, committable)
         self.refuse_overdue(offsets)
         self._membership.record.refuse_lost(offsets)
 
     def _hear_of_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Of a commit that is refused: its workers need not be heard again of what is lost."""
+        """A commit is refused: its workers need not be heard again about what is lost."""
         for partition, offset in offsets.items():
             try:
                 self._refuse_lost({partition: offset})
@@ -333,7 +336,7 @@ class HandOuts:
                 self._completion.before.refused(partition, offset, is_over)
 
     def refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
-        """Past its deadline a partition is lost, even if no poll has said so yet."""
+        """Refuse partitions past their deadline: they are lost, even before a poll says so."""
         now = time.monotonic()
         in_time = frozenset(p for p in offsets if not self._ownership.is_overdue(p, now))
         refuse_strangers(offsets, in_time)

@@ -1,12 +1,12 @@
 """HandedOutBefore: what was handed out of partitions that have begun anew since.
 
-A worker may still be at a record of an assignment that is over, or of a log that was truncated. It
-does not know, and what it says must not count for what was handed out since.
+A worker may still process a record of an assignment that is over, or of a log that was truncated.
+It does not know that, and what it reports must not count for what was handed out since.
 
-Invariant: a next offset speaks of what it spoke of where it was handed out. Live records that were
-in processing beside a gap when their assignment ended (KIP-333) may lie in a gap now, and one of
-their workers is still to be heard: the first that names a next offset among them speaks of them
-alone, and not of what is below. Who says it again, or was refused before, has been heard.
+Invariant: a next offset means what it meant when it was handed out. Live records that were being
+processed next to a gap when their assignment ended (KIP-333) may lie in a gap now, and one of their
+workers is still to report. The first that names a next offset among them reports only them, and
+nothing below. A worker that reports again, or was refused before, has been heard.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -23,13 +23,13 @@ from .set_aside import SetAside
 
 
 class HandedOutBefore:
-    """The offsets after the highest that were handed out, and live records, of what is over."""
+    """How far ended assignments and truncated logs were handed out, and their live records."""
 
     def __init__(self) -> None:
         self._over: dict[TopicPartition, int] = {}
         # Live records whose workers are still to be heard; in order and disjoint.
         self._live: dict[TopicPartition, list[Gap]] = {}
-        # Up to where workers were refused of what is lost, and not over yet.
+        # Up to where workers were refused, in partitions that are lost but not over yet.
         self._refused: dict[TopicPartition, int] = {}
 
     def note(
@@ -37,7 +37,7 @@ class HandedOutBefore:
     ) -> None:
         """The partition begins anew; it was handed out up to here (exclusive), or not at all.
 
-        Some of it live, beside a gap, and in processing.
+        ``live`` are its live records that were in processing next to a gap.
         """
         if next_offset is not None:
             self._over[partition] = max(next_offset, self._over.get(partition, 0))
@@ -47,9 +47,9 @@ class HandedOutBefore:
             self._live[partition] = sorted([*without(self._live.get(partition, ()), *live), live])
 
     def refused(self, partition: TopicPartition, offset: int, is_over: bool = True) -> None:
-        """A worker is told that this next offset is not committed; of what is lost, maybe not over.
+        """This next offset of a worker is refused; that worker has been heard.
 
-        It is heard.
+        Without ``is_over``, the partition is lost, but its assignment is not over yet.
         """
         live = holding(self._live.get(partition, ()), offset - 1)
         if live is not None:
@@ -58,7 +58,7 @@ class HandedOutBefore:
             self._refused[partition] = max(offset, self._refused.get(partition, 0))
 
     def hear(self, partition: TopicPartition, records: Sequence[Gap]) -> None:
-        """Somebody has spoken of the records in these ranges, which are in order."""
+        """Workers have reported the records in these ranges, which are in order."""
         if partition in self._live:
             self._live[partition] = less(self._live[partition], records)
             if not self._live[partition]:
@@ -72,22 +72,22 @@ class HandedOutBefore:
         return claims
 
     def is_awaited(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a worker that names this next offset may be one of those live records."""
+        """Whether a worker of those live records, still to be heard, may name this next offset."""
         return holding(self._live.get(partition, ()), offset - 1) is not None
 
     def refuse(self, partition: TopicPartition, offset: int, handed_out: int) -> None:
-        """Raise PartitionsLostError when this next offset is that of a record that is gone.
+        """Raise PartitionsLostError if this next offset is that of a record that is gone.
 
-        Beyond what was handed out since it would, committed, hide every record that is written
-        there.
+        If it is beyond what was handed out since, committing it would hide every record that is
+        written there.
 
         Parameters
         ----------
         partition : TopicPartition
         offset : int
-            To be committed, exclusive.
+            The offset to commit, exclusive.
         handed_out : int
-            Up to where (exclusive) polls went since; 0 if they went nowhere below the offset.
+            How far (exclusive) polls went since; 0 if they went nowhere below the offset.
         """
         if handed_out < offset <= self._over.get(partition, -1):
             self.refused(partition, offset)
@@ -98,12 +98,12 @@ class HandedOutBefore:
             )
 
     def why_not(self, partition: TopicPartition, offset: int) -> Exception:
-        """What to raise of an offset that was not handed out since.
+        """The error to raise for an offset that was not handed out since.
 
         Returns
         -------
         PartitionsLostError or ValueError
-            The latter where nobody can have processed it.
+            The latter if nobody can have processed it.
         """
         name = f"{partition.topic}-{partition.partition}"
         if offset < self._over.get(partition, offset):

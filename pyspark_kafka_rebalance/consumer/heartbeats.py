@@ -1,7 +1,7 @@
-"""When a member heartbeats, and what counts as its application being alive; pure.
+"""Heartbeats: when a member sends them, and whether its application is alive. Pure.
 
-The clocks are the caller's. Nothing here is locked: times are written whole, by the I/O loop and
-by the thread that polls, and a heartbeat that is a little early or late does no harm.
+The clocks are the caller's. Nothing here is locked: the I/O loop and the thread that polls replace
+times as a whole, and a heartbeat that is a little early or late does no harm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HeartbeatSchedule:
         self._held_until = -math.inf
 
     def sent(self) -> None:
-        """One is sent now."""
+        """A heartbeat is sent now."""
         self._sent_at = self._clock()
 
     def agree(self, interval_s: float) -> None:
@@ -50,11 +50,11 @@ class HeartbeatSchedule:
         self._hurry_until = self._clock() + HURRY_FOR_S
 
     def hold(self, seconds: float) -> None:
-        """Send none for this long, whatever is due."""
+        """Send no heartbeat for this long, even if one is due."""
         self._held_until = self._clock() + seconds
 
     def held_for(self) -> float:
-        """For how many seconds none may be sent; 0 if one may."""
+        """For how many seconds no heartbeat may be sent; 0 if one may be sent now."""
         return max(0.0, self._held_until - self._clock())
 
     def until_due(self) -> float:
@@ -68,10 +68,10 @@ class HeartbeatSchedule:
 class Liveness:
     """Whether the application that a member works for is alive.
 
-    Two things are told apart. A member is *pumped* when somebody takes its part in the rebalance
-    for it (``poll_membership``). The application is *alive* when it polls itself, or says so. By
-    default being pumped counts as being alive, since who pumps is the application: a query's pump
-    ends with its query. Where the pump is a thread that runs whatever becomes of the application
+    Two things are distinct. A member is *pumped* when somebody takes its part in the rebalance for
+    it (``poll_membership``). The application is *alive* when it polls itself, or says so. By
+    default pumping counts as a sign of life, because the application itself pumps: a query's pump
+    ends with its query. If the pump is a thread that runs on whatever happens to the application
     (KIP-509), it must not count.
 
     An application that is silent for too long is out of the group until its next sign of life.
@@ -88,9 +88,10 @@ class Liveness:
     Attributes
     ----------
     max_silence_ms, pumping_counts : float, bool
-        As given; whoever knows better changes them before the first heartbeat.
+        As given; may be changed before the first heartbeat.
     silence : str
-        What a silent application has not done for how long, by the option that says so; likewise.
+        What a silent application fails to do, and the option that says for how long it may; may be
+        changed likewise.
     """
 
     silence = "no poll for max_poll_interval_ms"
@@ -116,11 +117,11 @@ class Liveness:
         return returns
 
     def pumped(self) -> bool:
-        """Somebody takes part in the rebalance for it; whether that lets the member join again."""
+        """Somebody pumps the member; whether that lets it join again."""
         return self.pumping_counts and self.alive()
 
     def silent_too_long(self) -> bool:
-        """Whether the last sign of life is longer ago than it may be (livelock)."""
+        """Whether the last sign of life is too long ago (livelock)."""
         return (self._clock() - self._alive_at) * 1000 > self.max_silence_ms
 
     @property

@@ -1,8 +1,8 @@
-"""Inherited: what the owner before had processed behind a slow record, as its last commit tells.
+"""Inherited: what the previous owner had processed behind a slow record, by its last commit.
 
-Polls begin at the committed offset and meet those records again; they are left out. A record of a
-later leader epoch than the commit knew is another one at the same offset: the log was truncated in
-between, by an unclean election (KIP-320). Arrow batches do not tell the epoch.
+Polls begin at the committed offset and meet those records again; they are left out. A record with a
+later leader epoch than the commit knew is another record at the same offset: an unclean election
+truncated the log in between (KIP-320). Arrow batches do not have the epoch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Inherited:
     Parameters
     ----------
     offset : int
-        The committed offset. Of what is below nothing is known.
+        The committed offset. Nothing is known of what is below.
     remaining : Remaining
         What is left from there on.
     leader_epoch : int
-        Of the highest record that was processed; -1 if unknown.
+        The leader epoch of the highest record that was processed; -1 if unknown.
     """
 
     offset: int
@@ -40,8 +40,8 @@ class Inherited:
     def as_seen(self, records: list[Any]) -> Inherited:
         """The same, without what the epochs of these records prove to be gone (KIP-320).
 
-        Epochs grow with the offsets: below the highest that was processed, a later one is that of
-        a record written since, and so are all behind it.
+        Epochs grow with the offsets. A record below the highest processed one that has a later
+        epoch was written since, and so were all behind it.
         """
         if self.leader_epoch >= 0 and isinstance(records[0], ConsumerRecord):
             for record in records:
@@ -52,9 +52,9 @@ class Inherited:
         return self
 
     def still_owed(self, records: list[Any]) -> list[Any]:
-        """Those of the records, or Arrow batches with those of their rows, that are not processed.
+        """The records, or Arrow batches with the rows, that are not processed.
 
-        None, one, or several batches for one; never an empty one.
+        Each batch yields one or none; never an empty one.
         """
         if isinstance(records[0], ConsumerRecord):
             if records[0].offset >= self.remaining.live:
@@ -77,7 +77,7 @@ class Inherited:
 def inherit(
     partition: TopicPartition, committed: OffsetAndMetadata, bound_to: str
 ) -> Inherited | None:
-    """What a commit tells beyond its offset; None if that is nothing."""
+    """The progress beyond its offset that a commit's metadata hold; None if there is none."""
     remaining, told, leader_epoch = Remaining.decode(committed.offset, committed.metadata, bound_to)
     if told is Told.GAPS:
         log.info(
@@ -94,12 +94,12 @@ def inherit(
 
 
 def is_described(committed: OffsetAndMetadata) -> bool:
-    """Whether whoever committed this described it with metadata of the application's own."""
+    """Whether this commit carries metadata of the application's own."""
     return bool(committed.metadata) and not is_ours(committed.metadata)
 
 
 def warn_of(partition: TopicPartition, committed: OffsetAndMetadata, told: Told) -> None:
-    """Say why a commit's metadata are not believed."""
+    """Log why a commit's metadata are ignored."""
     log.warning(
         "%s-%d: records from offset %d on may come again; the commit's metadata tell %s",
         *partition,

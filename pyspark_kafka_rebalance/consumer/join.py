@@ -1,7 +1,7 @@
 """JoinProtocol: JoinGroup, the leader's assignment, SyncGroup.
 
-The wire side of the classic protocol, without memory; what an answer means for the membership is
-decided in ``classic.py``. Protocol: JoinGroup v0-9, SyncGroup v0-5, DescribeGroups, and in them
+The wire side of the classic protocol, without state; ``classic.py`` decides what an answer means
+for the membership. Protocol: JoinGroup v0-9, SyncGroup v0-5, DescribeGroups, and in them
 ConsumerProtocolSubscription v2 (owned partitions with their generation) and
 ConsumerProtocolAssignment.
 """
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The broker answers a JoinGroup within the rebalance timeout; as the Java client does, allow
-#: this much more before the connection counts as dead.
+#: The broker answers a JoinGroup within the rebalance timeout. Like the Java client, allow this
+#: much more before the connection is taken to be dead.
 _JOIN_TIMEOUT_SLACK_MS = 5_000
 
-#: JoinGroup v9 tells a static leader that returns that it leads (SkipAssignment, KIP-814).
+#: From JoinGroup v9 on, a static leader that returns is told that it leads (SkipAssignment,
+#: KIP-814).
 _JOIN_VERSION = 9
 
-#: JoinGroup v4 answers a newcomer with its member id, and it joins again with that.
+#: From JoinGroup v4 on, the answer to a newcomer is its member id, with which it joins again.
 _NAMING_VERSION = 4
 
 
@@ -46,7 +47,8 @@ class Joined(NamedTuple):
     """The answer to a JoinGroup.
 
     ``error`` is ``NoError`` or ``MemberIdRequiredError`` (KIP-394: join again with this id).
-    ``leads`` says that it is this member's to assign; ``leader`` is who the coordinator says leads.
+    ``leads`` says that this member has to assign; ``leader`` is the member id of the leader that
+    the coordinator names.
     """
 
     error: type[Exception]
@@ -58,17 +60,17 @@ class Joined(NamedTuple):
 
 
 class Assignments(NamedTuple):
-    """What the leader decided, and the number of partitions by topic that it saw."""
+    """What the leader decided, and the number of partitions of each topic that it saw."""
 
     by_member: list[tuple[str, Any]]
     partition_counts: dict[str, int]
 
 
 class Review(NamedTuple):
-    """How a group stands that a static member has returned to.
+    """The state of a group that a static member has returned to.
 
-    ``rebalance`` says that a leader would decide otherwise now. ``led_counts`` are the partitions
-    by topic that a leader has to watch; None when another member leads.
+    ``rebalance`` says that a leader would decide otherwise now. ``led_counts`` are the partition
+    counts by topic that a leader has to watch; None if another member leads.
     """
 
     rebalance: bool
@@ -102,7 +104,7 @@ class JoinProtocol:
         )
 
     async def know_topics(self, topics: Collection[str]) -> None:
-        """See to it that the metadata knows the topics: a leader assigns nothing of others."""
+        """Make sure that the metadata knows the topics: a leader assigns nothing of others."""
         if (
             self._subscription.pattern is not None
             or 0 in self._metadata.partition_counts(topics).values()
@@ -112,7 +114,7 @@ class JoinProtocol:
     async def join(
         self, member: Member, topics: frozenset[str], claim: frozenset[TopicPartition]
     ) -> Joined:
-        """Send a JoinGroup that claims these partitions as owned; held until all have joined."""
+        """Send a JoinGroup that claims these partitions as owned; it is held until all join."""
         response = await self._loop.send(
             JoinGroupRequest(
                 max_version=_JOIN_VERSION,
@@ -171,7 +173,7 @@ class JoinProtocol:
     async def sync(
         self, joined: Joined, assignments: list[tuple[str, Any]]
     ) -> frozenset[TopicPartition]:
-        """Send a SyncGroup, with the assignments if leading; this member's whole assignment."""
+        """Send a SyncGroup, as leader with assignments; returns this member's whole assignment."""
         response = await self._loop.send(
             SyncGroupRequest(
                 max_version=5,
@@ -192,11 +194,11 @@ class JoinProtocol:
         return frozenset(ConsumerProtocolAssignment.decode(response.assignment).partitions())
 
     async def review(self, joined: Joined) -> Review:
-        """Look at a group that a static member has returned to, which makes no group rebalance.
+        """Look at a group that a static member has returned to; that alone makes none rebalance.
 
-        Nobody has looked at what changed while it was away (KAFKA-13435): its own subscription,
-        the number of partitions. And if it led, brokers before JoinGroup v9 do not tell it; then
-        the leader that they name is the id that it had before, which is nobody's any more.
+        Nobody has checked what changed while it was away (KAFKA-13435): its own subscription, the
+        number of partitions. If it was the leader, brokers before JoinGroup v9 do not say so: the
+        leader that they name is its previous member id, which nobody has any more.
         """
         response = await self._loop.send(
             DescribeGroupsRequest(groups=[self._config["group_id"]]),
@@ -214,7 +216,7 @@ class JoinProtocol:
             metadata = ConsumerProtocolSubscription.decode(member.member_metadata)
             owned = ConsumerProtocolAssignment.decode(member.member_assignment)
             assigned[member.member_id] = frozenset(owned.partitions())
-            # What it owns is what it was assigned; the metadata are of before that.
+            # It owns what it was assigned; what the metadata claim is from before that.
             claims = SimpleNamespace(
                 topics=metadata.topics,
                 owned_partitions=owned.assigned_partitions,
