@@ -233,7 +233,7 @@ class PartitionCompletion:
     # -- what is set aside (KIP-333) --------------------------------------------------------------
 
     def set_aside(self, remaining: Remaining, in_order: bool) -> None:
-        """Before any hand-out: let polls go on at the live position, parallel to the gaps' reader."""
+        """Before any hand-out: let polls go on at the live position, next to the gaps' reader."""
         self.aside = SetAside(remaining.gaps, remaining.live, in_order)
         self.continues_at = remaining.live
 

@@ -3,8 +3,8 @@
 One poll runs at a time, on the polling thread; a wakeup can come from any thread.
 
 Invariants:
- 1. No turn of the rebalance begins before the last one was reported. What a poll did not report
-    because it raised, the next one reports; also what only an iteration was told.
+ 1. No turn of the rebalance begins before the last one was reported. The next poll reports what a
+    poll that raised did not, and what only an iteration was told.
  2. A poll with news of the rebalance waits no longer, and reports it; an unreadable record is met
     again by a later poll.
 """

@@ -62,7 +62,7 @@ class ReadAhead:
     gaps : dict of TopicPartition to int
         Where the gaps' reader has come to, for partitions with buffered records of a gap.
     moved : set of TopicPartition
-        See the invariants; until the merge has taken notice.
+        Partitions whose buffers are worthless, until the merge has taken notice.
     dirty : bool
         Whether something happened that the merge must take notice of, `moved` included.
     held : set of TopicPartition

@@ -46,7 +46,7 @@ class Seeks:
                 self._unreadable[partition] = Gap(error.offset, error.next_offset)
 
     def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
-        """Note that the application sought; None if the offset is not known.
+        """Note a seek of the application to this offset; None if the offset is not known.
 
         `LOG_END` is beyond every record.
         """
