@@ -53,7 +53,7 @@ class MemberParts:
     rules : BrokerRules
         The rules of the protocol.
     clock : callable, optional
-        Returns seconds, for all parts: for tests.
+        Returns seconds; all parts use it. For tests.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ class NextGenerationProtocol:
         self._wake()
 
     def released(self, partitions: Collection[TopicPartition]) -> None:
-        """Give up these partitions; tell the coordinator once all that it wants back is."""
+        """Give up these partitions; tell the coordinator once the whole surplus is given up."""
         self._parts.commits.drop(partitions)
         with self._record.lock:
             self._reconciliation.release(partitions)

@@ -10,9 +10,10 @@ Invariants:
     the read position moved back (a seek, a truncation, a recreated topic).
  3. An offset becomes acknowledged only by the broker's answer to a commit that carried it.
  4. Nothing more is sent for a dropped (lost or released) partition, not even by hand.
- 5. Commits by hand are sent in the order in which they were entered. What waited in the background
-    before one is not sent after that one was accepted. What is added after it is sent once it is
-    answered, and only if it is higher, or if the position moved back in between.
+ 5. Commits by hand are sent in the order in which they were entered. A background offset that
+    waited before one of them is not sent after that commit was accepted. One that is added after
+    it is sent once the commit is answered, and only if it is higher, or if the position moved back
+    in between.
  6. If a commit by hand is not accepted, the offsets that it would have replaced are sent after all.
 
 Pure: the lane sends, this class decides what. Not thread-safe; the owner holds a lock.
@@ -43,7 +44,7 @@ class OffsetCommits:
     # -- what is to be committed ------------------------------------------------------------------
 
     def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """Add next offsets (exclusive): the records below are processed. Older ones are ignored."""
+        """Add next offsets (exclusive): the records below are processed. Lower ones are ignored."""
         for partition, value in offsets.items():
             line = self._line(partition)
             line.add(as_entry(value))

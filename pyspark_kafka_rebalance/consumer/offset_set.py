@@ -1,7 +1,6 @@
 """OffsetSet: a mutable set of offsets, kept as ranges. Pure.
 
-Memory grows with the number of ranges, not of offsets. By far the most additions continue at the
-end of the last range.
+Memory grows with the number of ranges, not of offsets. Most additions by far extend the last range.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class _Standing:
         return frozenset(p for p, deadline in self.deadlines.items() if now >= deadline)
 
     def without(self, gone: frozenset[TopicPartition]) -> _Standing:
-        """The same, with nothing of these partitions being revoked."""
+        """The same state, with these partitions out of all revoke lists."""
         return replace(
             self,
             revoke_next=self.revoke_next - gone,

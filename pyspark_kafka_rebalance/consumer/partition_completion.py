@@ -117,8 +117,8 @@ class PartitionCompletion:
         """What is left to process if this offset is committed, and the highest leader epoch.
 
         That is everything from where polls go on, and the pending offsets below. There are no gaps
-        unless records are completed one by one, inherited or caught up: holes in a log need not be
-        told.
+        unless records are completed one by one, inherited or caught up: holes in a log are not
+        reported.
         """
         inherited = self.inherited
         if self.continues_at is None or not (self.singly or inherited or self.catches_up):

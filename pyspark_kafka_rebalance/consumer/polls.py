@@ -68,7 +68,7 @@ class Polls:
     Attributes
     ----------
     woken : threading.Event
-        If set, the poll under way ends early; without one, the next poll does.
+        If set, the poll under way ends early, or the next one if none is.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Polls:
         return self._result({}, {})
 
     def told_in_passing(self, was: bool) -> None:
-        """Set whether only an iteration, whose loop may have been left, was told of the last turn.
+        """Note whether only an iteration was told of the last turn; its loop may have been left.
 
         If so, the next poll reports the turn, unless it is the iteration's own.
         """

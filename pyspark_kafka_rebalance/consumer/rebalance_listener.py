@@ -20,7 +20,7 @@ class ListenerCalls:
     """Calls the listener on the polling thread, and keeps what it raises.
 
     A turn of the rebalance does not depend on the listener's success: it is carried out to its end.
-    Then the poll raises the listener's first error, as Java's does.
+    Then the poll raises the listener's first error, as Java's consumer does.
 
     Parameters
     ----------

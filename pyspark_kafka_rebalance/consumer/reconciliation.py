@@ -14,7 +14,7 @@ Invariants:
  1. A heartbeat lists what is owned, and what is assigned and so could be owned at any moment: the
     coordinator could give away whatever is not listed. What is given up is removed before the
     heartbeat is sent.
- 2. A target becomes acknowledged only by the answer to a heartbeat that listed exactly it.
+ 2. A target becomes acknowledged only by the answer to a heartbeat that listed exactly that target.
  3. The deadline of a revoke is never later than the broker's, even if answers were lost.
 """
 

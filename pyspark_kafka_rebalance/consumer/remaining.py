@@ -214,7 +214,7 @@ class Remaining:
         return Remaining(higher.live, tuple(common(lower.between(0, higher.live), higher.gaps)))
 
     def close_spaces(self, gaps: int) -> Remaining:
-        """Reduce this to at most so many gaps, by closing the smallest spaces after gaps.
+        """Reduce this to at most this many gaps, by closing the smallest spaces after gaps.
 
         The offsets in a closed space are processed once more. No other set with so few gaps repeats
         fewer offsets.
@@ -276,7 +276,7 @@ class Remaining:
             none.
         bound_to : str
             What the commit is bound to besides its offset, such as the topic's id: :meth:`decode`
-            believes metadata only if it is given the same.
+            accepts metadata only if it is given the same.
         leader_epoch : int
             Of the highest record that is processed, -1 if unknown. A record of a later epoch is
             not the one processed at that offset: the log was truncated in between (KIP-320).
@@ -287,7 +287,7 @@ class Remaining:
             Empty if there is nothing to tell beyond the offset.
         """
         gaps, live = self.gaps, self.live
-        if gaps and gaps[-1].end == live:  # the same set; metadata do not say who reads what
+        if gaps and gaps[-1].end == live:  # the same set; metadata name no reader
             gaps, live = gaps[:-1], gaps[-1].start
         told = Remaining(live, gaps)
         while told.gaps:

@@ -1,7 +1,7 @@
 """SetAside: the part of one partition that is set aside, and not handed out yet (KIP-333). Pure.
 
-The live part is read as usual, and begins at ``live_from``. Below it, a reader of its own reads
-some gaps, lowest first.
+The live part is read as usual, and begins at ``live_from``. Below it, a separate reader reads some
+gaps, lowest first.
 
 Invariant: unread offsets lie below the live part. Nobody has processed them, whatever is said of
 records beyond: they hold back the position to commit. They are removed only by their reader, by a

@@ -23,6 +23,6 @@ class Sought(dict[TopicPartition, int | None]):
         return offset is None or offset > position
 
     def is_below(self, partition: TopicPartition, position: int) -> bool:
-        """Whether a seek lets polls go on below this position, and nothing was handed out since."""
+        """Whether polls go on below this position after a seek, with nothing handed out since."""
         offset = self.get(partition, LOG_END)
         return offset is None or offset < position

@@ -1,7 +1,7 @@
 """Stretches: the ranges that polls of one partition have read without a seek in between. Pure.
 
 Only these offsets belong to the current assignment: a late worker of the previous assignment may
-name any. Offsets in a stretch that do not exist are not remembered, and are taken for handed out.
+name any. Offsets in a stretch that do not exist are not remembered, and are treated as handed out.
 """
 
 from __future__ import annotations

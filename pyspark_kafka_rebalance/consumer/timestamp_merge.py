@@ -2,9 +2,9 @@
 
 The order is that of Kafka Streams' PartitionGroup and RecordQueue. The next record comes from the
 partition whose first buffered record has the lowest timestamp; on a tie, from the lower topic and
-partition. Within a partition records keep their order, whatever their timestamps: one whose
-timestamp goes back comes right after the one before it. A record without a timestamp is treated as
-if it had the highest that its partition has returned so far.
+partition. Within a partition records keep their order, whatever their timestamps: a record with an
+earlier timestamp comes right after the one before it. A record without a timestamp is treated as if
+it had the highest that its partition has returned so far.
 
 Pure: times are given. A group consists of what ``idling.py`` decides, and of the buffers. Buffers
 may hold any form of records (records here, Arrow batches in ``arrow_merge.py``).
@@ -227,12 +227,12 @@ class TimestampMerge(Generic[GroupT]):
                 group.remove(partition, keep=True)
 
     def answered(self, partition: TopicPartition, lag: int, now: float) -> None:
-        """Note a fetch response: so many offsets follow what is buffered."""
+        """Note a fetch response: ``lag`` offsets follow the buffered ones."""
         if partition in self._active:
             self._group(partition).idling.answered(partition, lag, now)
 
     def buffered(self, partition: TopicPartition) -> int:
-        """How many records of it are buffered."""
+        """How many records of the partition are buffered."""
         return self._group(partition).buffered(partition) if partition in self._in else 0
 
     def is_ready(self, now: float) -> bool:

@@ -1,7 +1,7 @@
 """ToldRemaining: what is left of partitions, as reported by a caller that does not poll them.
 
-A query's batches are read by others than the member that commits for them. Nothing is handed out
-here: the unprocessed offsets come with each commit, as a whole.
+A query's batches are not read by the member that commits for them. Nothing is handed out here: the
+unprocessed offsets come with each commit, as a whole.
 
 Not thread-safe, except for :meth:`metadata`, which only looks up what others replace.
 """

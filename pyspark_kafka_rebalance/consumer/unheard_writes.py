@@ -2,8 +2,8 @@
 
 A Kafka 4 coordinator answers a heartbeat once its earlier writes for its groups are replicated. One
 that has just taken over may not notice that they are (seen with 4.3.0: the high watermark rises
-after the log was loaded, and before anybody listens to it). Then it answers every heartbeat after 5
-s with COORDINATOR_NOT_AVAILABLE, until something else is written to that partition of
+after the log was loaded, and before anybody listens to it). It then answers every heartbeat with
+COORDINATOR_NOT_AVAILABLE after 5 s, until something else is written to that partition of
 ``__consumer_offsets``. A group that commits recovers with its next commit. Members of a quiet group
 would lose all they own at the end of their sessions, so they have to make it write.
 """

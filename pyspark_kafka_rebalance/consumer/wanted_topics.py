@@ -86,7 +86,7 @@ class WantedTopics:
         return self._unreadable
 
     def fields(self, wanted: Wanted) -> dict[str, Any]:
-        """The fields of a heartbeat that send this."""
+        """The heartbeat fields for this subscription."""
         fields: dict[str, Any] = {"subscribed_topic_names": sorted(wanted.topics)}
         if self._tells_patterns():
             fields["subscribed_topic_regex"] = wanted.pattern or ""

@@ -3,9 +3,8 @@
 One thread reads gaps next to live records, so decoding gaps takes time from the live records and
 from everything else on this thread. kafka-python decodes in Python, and takes three times as long.
 
-The records are the same to the last field. The compiled decoder leaves some batches to others:
-those with headers, of older formats, and damaged ones. kafka-python decodes them like those of any
-poll.
+The records are the same to the last field. The compiled decoder does not handle batches with
+headers, of older formats, or damaged ones; kafka-python decodes those like the batches of any poll.
 """
 
 from __future__ import annotations

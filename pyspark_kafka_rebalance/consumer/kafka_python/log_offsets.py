@@ -4,8 +4,8 @@ Each leader is asked once.
 
 kafka-python's own look-up asks again at once, until every leader has answered or its time is up,
 and with metadata that it does not renew: one deleted partition keeps it from returning anything.
-Nor does it have an isolation level for a single question. For a thousand partitions it works for 5
-ms, and a planner asks at every trigger.
+Nor does it have an isolation level for a single question. It takes 5 ms for a thousand partitions,
+and a planner asks at every trigger.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OfTopic = ListOffsetsRequest.ListOffsetsTopic
 _OfPartition = _OfTopic.ListOffsetsPartition
 
 #: The last version that is not flexible: it takes a third of the time to encode. Later ones support
-#: tiered storage and, from the second version here on, the highest timestamp.
+#: tiered storage and, from v7 on, the highest timestamp.
 _HIGHEST_VERSION, _OF_HIGHEST_TIMESTAMP = 5, 7
 
 _T = TypeVar("_T")

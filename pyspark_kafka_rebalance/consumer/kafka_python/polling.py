@@ -34,10 +34,10 @@ def watch_fetches(
     consumer: KafkaConsumer,
     answered: Callable[[Any, Collection[TopicPartition], Any], None],
 ) -> None:
-    """Have ``answered(node_id, partitions asked for, response)`` called; before the first fetch.
+    """Have ``answered(node_id, requested partitions, response)`` called for each fetch response.
 
-    It is called on the I/O loop, before kafka-python looks at the response: a poll that returns its
-    records also has what ``answered`` made of it.
+    To be set up before the first fetch. It is called on the I/O loop, before kafka-python looks at
+    the response: a poll that returns its records also has what ``answered`` made of it.
     """
     fetcher = consumer._fetcher
     handle = fetcher._handle_fetch_response
@@ -52,13 +52,13 @@ def watch_fetches(
 
 
 def resume_what_was_begun(consumer: KafkaConsumer) -> None:
-    """Have a partition go on that was paused during a fetch; before the first fetch.
+    """Make a partition go on that was paused during a fetch.
 
-    kafka-python puts the rest of that fetch aside, and resumes it when no other partition is next.
-    But it checks that with ``is None``, and an exhausted partition stays next. Then what was put
-    aside is never returned, and nothing more of its partition is fetched. Also, it resumes a
-    partition only before it looks at the next one: if that one is put aside, it finds nothing, and
-    waits.
+    To be set up before the first fetch. kafka-python puts the rest of that fetch aside, and resumes
+    it when no other partition is next. But it checks that with ``is None``, and an exhausted
+    partition stays next. Then what was put aside is never returned, and nothing more of its
+    partition is fetched. Also, it resumes a partition only before it looks at the next one: if that
+    one is put aside, it finds nothing, and waits.
     """
     fetcher, paused = consumer._fetcher, consumer._subscription
     aside = fetcher._paused_partition_records
@@ -94,7 +94,7 @@ class StepsBeside:
         self._sending: Future | None = None
 
     def step(self, max_records: int, update: bool) -> Any:
-        """One round: return at most so many records that are there, and have more fetched."""
+        """One round: return at most ``max_records`` that are there, and have more fetched."""
         self.raise_failure()
         self._fetcher.fetch_records = self._fetch_records
         try:
@@ -135,7 +135,7 @@ class StepsBeside:
 
 
 async def _settled(future: Future) -> None:
-    with contextlib.suppress(Exception):  # the future keeps it
+    with contextlib.suppress(Exception):  # the future keeps the error
         await future
 
 

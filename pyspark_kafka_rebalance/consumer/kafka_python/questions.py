@@ -44,7 +44,7 @@ async def first_answer(
     Parameters
     ----------
     manager : KafkaConnectionManager
-        That of the client that asks.
+        The manager of the client that asks.
     ask : callable
         Sends the question, to a broker of kafka-python's choice.
     timeout_ms : float
@@ -53,7 +53,7 @@ async def first_answer(
     Raises
     ------
     kafka.errors.KafkaTimeoutError
-        No broker answered; has the last error in its text.
+        No broker answered; the text has the last error.
     kafka.errors.KafkaError
         An error that is not retriable.
     """

@@ -1,4 +1,4 @@
-"""The seam to kafka-python's decoding: an unreadable record raises an error that names it, always.
+"""The seam to kafka-python's decoding: every read of an unreadable record raises, and names it.
 
 kafka-python's own ``PartitionRecords`` forgets after one error that it has failed: the next poll
 takes nothing from it, again and again, and never returns. Here the unreadable data are dropped with
@@ -40,7 +40,7 @@ require_names(
 
 
 class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
-    """kafka-python's ``PartitionRecords``, with the same interface; it raises a poll's errors.
+    """kafka-python's ``PartitionRecords``, with the same interface and the errors that polls raise.
 
     Raises
     ------
@@ -137,9 +137,10 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
-    """Also name the partition and offset if a fetch cannot give its data; before the first fetch.
+    """Also name the partition and offset if a fetch cannot give its data.
 
-    It also takes nothing from a response without records: the position keeps its leader epoch.
+    To be set up before the first fetch. It also takes nothing from a response without records: the
+    position keeps its leader epoch.
     """
     fetcher = consumer._fetcher
     parse: Callable[[Any], Any] = fetcher._parse_fetched_data

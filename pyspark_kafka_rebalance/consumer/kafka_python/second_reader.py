@@ -291,7 +291,7 @@ class SecondReader:
                 self._bounds[partition] = answer
 
     def take_bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The answers to that so far; reading will meet again what could not be answered."""
+        """The bounds reported since; if some could not be, reading meets the same error again."""
         told = {p: answer for p, answer in self._bounds.items() if answer.is_done}
         for partition in told:
             del self._bounds[partition]

@@ -1,7 +1,7 @@
 """Starts: an assigned partition begins where the group is.
 
-Invariant: no partition begins without the leader epoch that is known of the records before. So even
-a partition that nobody writes to notices that the log was truncated there (KIP-320).
+Invariant: a partition begins with the leader epoch of the record before it, if that is known. So
+even a partition that nobody writes to notices that the log was truncated there (KIP-320).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Starts:
     Attributes
     ----------
     backlogs : Backlogs or None
-        If given, partitions that it sets a backlog aside of begin as it says.
+        If given, it decides where partitions with a backlog begin.
     """
 
     def __init__(

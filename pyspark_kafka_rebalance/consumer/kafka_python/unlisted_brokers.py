@@ -3,8 +3,8 @@
 While a broker shuts down, metadata may name it as a leader and not have it in their list of
 brokers. As of kafka-python 3.0.12, ``send`` then raises ``UnknownBrokerIdError`` instead of
 returning a future that fails. During a poll, that loses the records which the poll had taken from
-the buffer, since the positions are already past them. And the broker is taken for one with a fetch
-in flight for ever, so that nothing is fetched from it when it is back.
+the buffer, since the positions are already past them. The broker also keeps a fetch in flight for
+ever, so nothing is fetched from it when it is back.
 """
 
 from __future__ import annotations
