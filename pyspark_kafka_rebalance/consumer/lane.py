@@ -1,13 +1,13 @@
-"""The lane: what must not wait while a join is held.
+"""Lane: the requests of a member that must not wait while a join is held.
 
-A broker holds JoinGroup until every member has joined, with a dead member up to its session
-timeout, and answers the requests of one connection in order. OffsetCommit, OffsetFetch,
-LeaveGroup and Heartbeat therefore go over a connection of their own, with the generation in hand
-and the error handling below; the broker accepts them throughout.
+A broker holds JoinGroup until every member has joined, for a dead member up to its session
+timeout, and it answers the requests of one connection in order. OffsetCommit, OffsetFetch,
+LeaveGroup and Heartbeat therefore use a connection of their own, with the current generation and
+the error handling below. The broker accepts them throughout.
 
 Protocol: Heartbeat v0-4, LeaveGroup v0-5, OffsetCommit v2-8 (classic); ConsumerGroupHeartbeat v0-1,
-OffsetCommit v9-10, DescribeConfigs v1-4 (consumer); OffsetFetch v1-7. Where nothing but stable
-offsets is asked for, OffsetFetch is kafka-python's own, which the seam sends over the lane as well.
+OffsetCommit v9-10, DescribeConfigs v1-4 (consumer); OffsetFetch v1-7. Callers that need only stable
+offsets use kafka-python's own OffsetFetch, which the seam also sends over the lane.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: DescribeConfigs: the resource type of groups, and the name of their setting (KIP-848).
+#: DescribeConfigs: the resource type of groups, and the group setting to read (KIP-848).
 _GROUP_RESOURCE = 32
 _SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
-#: OffsetCommit: from here on topics go by their ids, and by nothing else.
+#: OffsetCommit: from this version on, topics are identified only by their ids.
 _COMMITS_BY_TOPIC_ID = 10
 
 
 class Lane:
-    """The requests of one member beside its joins. All coroutines run on the I/O loop.
+    """The requests of one member other than its joins. All coroutines run on the I/O loop.
 
-    They raise what the connection raises; ``verdict_of`` classifies that too.
+    They raise the connection's errors, which ``verdict_of`` classifies too.
 
     Attributes
     ----------
     topic_id_of : callable
-        The id of the topic that a partition was assigned with; None where the protocol has none.
+        The topic id with which a partition was assigned; None if the protocol has no topic ids.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Lane:
         self.topic_id_of: Callable[[TopicPartition], UUID | None] = lambda _: None
 
     async def heartbeat(self, member: Member) -> type[Exception]:
-        """Send one heartbeat; the broker's error class, ``NoError`` included."""
+        """Send one heartbeat; return the broker's error class, ``NoError`` included."""
         response = await self._loop.send(
             HeartbeatRequest(
                 group_id=self._group_id,
@@ -88,14 +88,16 @@ class Lane:
     async def commit(
         self, member: Member, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, type[Exception]]:
-        """Commit next offsets, fenced by the member's generation; the error of each partition.
+        """Commit next offsets, fenced by the member's generation; return each partition's error.
 
-        With their metadata, and the leader epoch of the last record before each (KIP-320).
+        Each offset carries its metadata, and the leader epoch of the last record before it
+        (KIP-320).
 
-        A topic that was created anew is another one, whose records nobody has processed: a broker
-        that has OffsetCommit v10 (Kafka 4.1) refuses the offsets of the one that was assigned.
+        A recreated topic is a different topic, whose records nobody has processed: a broker with
+        OffsetCommit v10 (Kafka 4.1) refuses offsets of the topic that was assigned before.
 
-        NetworkExceptionError (no response was received) of one that the answer does not name.
+        A partition that the response does not name gets NetworkExceptionError (no response was
+        received).
         """
         by_topic: dict[tuple[str, UUID | None], dict[int, OffsetAndMetadata]] = defaultdict(dict)
         for partition, entry in offsets.items():
@@ -145,10 +147,10 @@ class Lane:
     async def committed(
         self, partitions: Collection[TopicPartition], *, stable: bool
     ) -> dict[TopicPartition, OffsetAndMetadata | type[Exception]]:
-        """What the group has committed, asked once; the error of those that are not told.
+        """Fetch the group's committed offsets, once; an error class where the broker reports one.
 
-        Without those that have nothing. With ``stable``, UnstableOffsetCommitError of those that
-        an undecided transaction commits (KIP-447).
+        Partitions without a committed offset are left out. With ``stable``, partitions with offsets
+        in an undecided transaction get UnstableOffsetCommitError (KIP-447).
         """
         by_topic: dict[str, list[int]] = defaultdict(list)
         for partition in partitions:
@@ -161,7 +163,7 @@ class Lane:
                     for topic, found in by_topic.items()
                 ],
                 require_stable=stable,
-                max_version=7,  # from there on it asks for several groups
+                max_version=7,  # from v8 on the request is for several groups
             ),
             self._io.coordinator(),
             self._timeout_ms,
@@ -203,12 +205,12 @@ class Lane:
     async def consumer_group_heartbeat(
         self, member: Member, epoch: int, fields: Mapping[str, Any] | None = None
     ) -> Any:
-        """Send one heartbeat of the consumer protocol (KIP-848); the broker's response.
+        """Send one heartbeat of the consumer protocol (KIP-848); return the broker's response.
 
         Parameters
         ----------
         member : Member
-            Whose id to send.
+            The member whose id to send.
         epoch : int
             The member epoch; 0 joins, -1 leaves, -2 leaves as a static member that comes back.
         fields : mapping, optional
@@ -227,9 +229,9 @@ class Lane:
         )
 
     async def session_timeout_ms(self) -> int | None:
-        """The session timeout of the group's consumer-protocol members, which the broker sets.
+        """Read the session timeout that the broker sets for the group's consumer-protocol members.
 
-        None when it may not be read (DESCRIBE_CONFIGS on the group), or the broker has none.
+        None if this client lacks DESCRIBE_CONFIGS on the group, or the broker has no such setting.
         """
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=_GROUP_RESOURCE,

@@ -1,14 +1,15 @@
-"""LeaderEpochs: of which leader epochs a partition's records are, as far as that was seen. Pure.
+"""LeaderEpochs: the leader epochs of a partition's records, as far as they were seen. Pure.
 
 A commit carries the leader epoch of the last record before its offset, and the next owner asks the
-leader where that epoch ended (KIP-320). One that is too low sends it back to records that are
-processed; so what was not seen is unknown, and not what was seen last.
+leader where that epoch ended (KIP-320). An epoch that is too low sends the next owner back to
+processed records. So an epoch that was not seen is unknown, instead of the last one seen.
 
 Invariants:
- 1. Epochs do not fall with the offsets. Where what is learned contradicts what was known, the log
-    was truncated in between: what was known is of records that are gone, and is forgotten.
- 2. Between two records that were seen there is none (compaction, markers of transactions), so the
-    epoch of the lower one holds to the higher one. What a seek left out is learned as unknown.
+ 1. Epochs never fall as offsets rise. If a new epoch contradicts a known one, the log was truncated
+    in between: the known epoch belongs to records that are gone, and is forgotten.
+ 2. There are no records between two that were read in sequence (only compaction or transaction
+    markers), so the epoch of the lower one holds up to the higher one. Offsets that a seek skipped
+    are learned as unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from operator import itemgetter
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-#: Of a record whose batch does not tell, and in an OffsetCommit.
+#: The epoch of a record whose batch has none; an OffsetCommit also sends it for "unknown".
 UNKNOWN = -1
 
 _offset = itemgetter(0)
@@ -30,7 +31,7 @@ class LeaderEpochs:
     """The leader epochs of one partition's records."""
 
     def __init__(self) -> None:
-        # From which offset on which epoch, in order; no two neighbours are alike.
+        # (first offset, epoch), in order; neighbours have different epochs.
         self._known: list[tuple[int, int]] = []
         self._end = 0  # exclusive
 
@@ -39,10 +40,10 @@ class LeaderEpochs:
         return self._at(next_offset - 1) if next_offset <= self._end else UNKNOWN
 
     def learn(self, start: int, end: int, epoch: int) -> None:
-        """Records in [start, end) were seen, all of this leader epoch (-1: unknown)."""
+        """Learn that the records in [start, end) have this leader epoch (-1: unknown)."""
         known = self._known
         if known and start >= self._end and known[-1][1] == epoch:
-            self._end = end  # by far the most
+            self._end = end  # by far the most frequent case
             return
         before = [
             (at, UNKNOWN if 0 <= epoch < past else past)
@@ -60,19 +61,19 @@ class LeaderEpochs:
         self._end = max(self._end, end)
 
     def is_news(self, offset: int, epoch: int) -> bool:
-        """Whether a record of this epoch there proves others, from there on, to be gone."""
+        """Whether a record with this epoch proves known records from this offset on to be gone."""
         if epoch == UNKNOWN or offset >= self._end:
             return False
         known = self._known[max(0, bisect_right(self._known, offset, key=_offset) - 1) :]
         return any(0 <= past < epoch for _, past in known)
 
     def truncate(self, offset: int) -> None:
-        """The records from this offset on are gone."""
+        """Forget the records from this offset on: they are gone."""
         del self._known[bisect_right(self._known, offset - 1, key=_offset) :]
         self._end = min(self._end, offset) if self._known else 0
 
     def forget_below(self, offset: int) -> None:
-        """No lower next offset will be asked for; what it takes to know this one's is kept."""
+        """Forget what only lower next offsets need; the epoch before this one stays known."""
         while len(self._known) > 1 and self._known[1][0] < offset:
             del self._known[0]
 
@@ -82,7 +83,7 @@ class LeaderEpochs:
 
 
 class EpochsByPartition(defaultdict[TopicPartition, LeaderEpochs]):
-    """What is known of the owned partitions, also before anything of them is handed out."""
+    """The known epochs of the owned partitions, also before their first hand-out."""
 
     def __init__(self) -> None:
         super().__init__(LeaderEpochs)
@@ -95,6 +96,6 @@ class EpochsByPartition(defaultdict[TopicPartition, LeaderEpochs]):
     def entries(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """These next offsets as they are committed, each with that epoch (KIP-320)."""
+        """Turn these next offsets into commit entries, each with that leader epoch (KIP-320)."""
         before = self.before
         return {p: OffsetAndMetadata(at, "", before(p, at)) for p, at in offsets.items()}

@@ -1,6 +1,6 @@
-"""Lease: until when the membership is certain, pure.
+"""Lease: how long the membership is certain. Pure.
 
-The broker fences a member when it has not heard of it for the session timeout. A process that was
+The broker fences a member that it has not heard from for the session timeout. A process that was
 stopped (SIGSTOP, a long garbage collection, a suspended machine) does not notice that; the lease
 does, from the clock alone, before anything is handed out.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-#: The margin is this share of the session timeout: what is handed out just before the lease ends
-#: still has time to be recorded before the broker can give the partition away.
+#: The margin is this share of the session timeout. It leaves time to record what was handed out
+#: just before the lease ends, before the broker can give the partition away.
 MARGIN_SHARE = 0.1
 
 
@@ -25,10 +25,10 @@ class Lease:
     """The time up to which the broker cannot have fenced this member.
 
     Dated by the *send* time of a request that the broker then accepted: the broker's session
-    timer cannot have started earlier than that. A join counts from when its SyncGroup is sent, not
-    its JoinGroup: that may be held for longer than the session while a newcomer, which is in no
-    generation yet, cannot heartbeat. The broker expects none of it: it starts the timer when the
-    join completes, and again with the SyncGroup.
+    timer cannot have started earlier than that. A join is dated by its SyncGroup, not by its
+    JoinGroup: the broker may hold a JoinGroup for longer than the session, and a newcomer, which is
+    in no generation yet, cannot heartbeat meanwhile. The broker expects no heartbeat from it: it
+    starts the timer when the join completes, and again with the SyncGroup.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ class Lease:
         self._renewed_at = None
 
     def holds(self) -> bool:
-        """Whether something may be handed out now: the session minus its margin has not passed."""
+        """Whether records may be handed out now: the session minus its margin has not passed."""
         return self._age() < self.session_timeout_ms / 1000 * (1 - MARGIN_SHARE)
 
     def expired(self) -> bool:
-        """Whether a membership that was there may have been fenced: the whole session passed."""
+        """Whether the last renewal is a whole session old: the member may have been fenced."""
         return self._renewed_at is not None and self._age() >= self.session_timeout_ms / 1000
 
     def _age(self) -> float:

@@ -1,7 +1,7 @@
-"""Leaving: telling the coordinator that a member leaves its group.
+"""Leaving: tells the coordinator that a member leaves its group.
 
-In the midst of its first join, too: the coordinator has the member by then, and would keep it, and
-what it assigns to it, until the session times out.
+A member can leave during its first join, too. The coordinator already knows the member by then, and
+would keep it, and the partitions assigned to it, until the session times out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Leaving:
-    """Says goodbye for one member, as its protocol does.
+    """Sends the leave request of one member, in the way of its protocol.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Leaving:
     group_id : str
         For the log.
     send : callable
-        A coroutine function that tells the coordinator; the broker's error class.
+        A coroutine function that tells the coordinator, and returns the broker's error class.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Leaving:
         self._send = send
 
     def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
-        """Tell the coordinator, if it knows the member; not on the I/O loop."""
+        """Tell the coordinator, if it knows the member; not to be called on the I/O loop."""
         if member.member_id:
             self._loop.run(self.leave_async, member, reason, timeout_ms)
 
@@ -55,7 +55,7 @@ class Leaving:
     ) -> None:
         """Tell the coordinator, if it knows the member.
 
-        When that fails, the session timeout does the same.
+        If that fails, the session timeout has the same effect.
         """
         if not member.member_id:
             return

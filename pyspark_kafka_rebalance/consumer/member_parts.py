@@ -1,4 +1,4 @@
-"""MemberParts: what a member of a group consists of beside its protocol."""
+"""MemberParts: the parts of a group member other than its protocol."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class BrokerRules(NamedTuple):
-    """What a broker makes of the members of a protocol.
+    """How a broker treats the members of a protocol.
 
     Attributes
     ----------
     commit_version : int
-        The highest OffsetCommit: up to v8 the classic protocol's meaning, from v9 on a member epoch
-        fences.
+        The highest OffsetCommit version: up to v8 it has the classic protocol's meaning; from v9
+        on, the member epoch fences.
     member_id_survives : bool
-        Whether a member that was fenced comes back under its id.
+        Whether a fenced member comes back with the same id.
     commits_are_signs_of_life : bool
         Whether an accepted commit resets the session timer.
     """
@@ -42,7 +42,7 @@ class BrokerRules(NamedTuple):
 
 
 class MemberParts:
-    """The parts of one member, put together; and what they do in common.
+    """The assembled parts of one member, and the actions that all protocols share.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ class MemberParts:
     config : mapping
         kafka-python's consumer configuration.
     rules : BrokerRules
-        Those of the protocol.
+        The rules of the protocol.
     clock : callable, optional
-        Seconds, of all parts: for tests.
+        Returns seconds; all parts use it. For tests.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class MemberParts:
         )
 
     def active(self) -> bool:
-        """Whether the member's loops go on."""
+        """Whether the member's loops should go on."""
         record = self.record
         return not record.closed and not self.loop.closed and record.failure is None
 
     def hurry(self) -> None:
-        """The assignment has changed: heartbeat often for a while."""
+        """Heartbeat often for a while, because the assignment has changed."""
         self.schedule.hurry()
         self.heartbeat_alarm.notify()
 
@@ -109,14 +109,14 @@ class MemberParts:
         reason: str | None = None,
         failure: Exception | None = None,
     ) -> None:
-        """Draw the consequences that any protocol draws.
+        """Apply the consequences that all protocols share.
 
         Parameters
         ----------
         found : Consequence
-            What ``verdicts`` says.
+            The consequences that ``verdicts`` found.
         error : type
-            Of what.
+            The error that they follow from.
         reason : str, optional
             Why the membership is lost, in more words than the error's name.
         failure : Exception, optional
@@ -149,4 +149,4 @@ class MemberParts:
 
 
 def _ignore(sent_at: float) -> None:
-    """A commit that is accepted is no sign of life."""
+    """Ignore an accepted commit: it is no sign of life."""

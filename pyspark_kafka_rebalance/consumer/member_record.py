@@ -1,13 +1,13 @@
-"""MemberRecord: who a member is to its coordinator, and what of its fate is still to be applied.
+"""MemberRecord: a member's identity at its coordinator, and the events still to be applied.
 
-The I/O loop joins, heartbeats and learns of losses, while another thread polls. It never applies
-anything: what happens to the assignment is recorded here as an event, and the consumer's next poll
-applies it.
+The I/O loop joins, heartbeats and learns of losses, while another thread polls. The I/O loop never
+applies anything: it records here, as an event, what happens to the assignment, and the consumer's
+next poll applies it.
 
 Invariants:
  1. Events are taken in the order in which they happened; a loss drops an unapplied assignment.
- 2. A loss invalidates whatever was in flight. A request begins with ``attempt()``, and ``accept``
-    refuses its answer when a loss, or the member's own leaving, has overtaken it.
+ 2. A loss invalidates every request in flight. A request begins with ``attempt()``, and ``accept``
+    refuses its answer if a loss, or the member's own leaving, has overtaken it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Member(NamedTuple):
-    """This member as the coordinator knows it; replaced whole, so that any thread may read it."""
+    """This member as the coordinator knows it; replaced as a whole, so any thread can read it."""
 
     generation: int = DEFAULT_GENERATION_ID
     member_id: str = UNKNOWN_MEMBER_ID
@@ -49,9 +49,9 @@ class AssignmentReceived:
     generation : int
         Generation (classic) or member epoch.
     partitions : frozenset of TopicPartition
-        What the member shall own.
+        The partitions that the member should own.
     topic_ids : dict of TopicPartition to UUID
-        Under which topic id each is assigned; empty in the classic protocol, which has none.
+        The topic id of each partition; empty in the classic protocol, which has none.
     """
 
     generation: int
@@ -61,19 +61,19 @@ class AssignmentReceived:
 
 @dataclass(frozen=True)
 class Lost:
-    """Partitions are lost; with ``partitions`` None the membership, and whatever it owned."""
+    """Partitions are lost; if ``partitions`` is None, the membership and everything it owned."""
 
     reason: str
     partitions: frozenset[TopicPartition] | None = None
 
     def takes(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of these partitions that it is about."""
+        """The given partitions that this loss covers."""
         asked = frozenset(partitions)
         return asked if self.partitions is None else asked & self.partitions
 
 
 class Attempt(NamedTuple):
-    """The token of a request: who sent it, in which of the memberships that follow each other."""
+    """The token of a request: which member sent it, and in which of its successive memberships."""
 
     member: Member
     losses: int
@@ -81,7 +81,7 @@ class Attempt(NamedTuple):
 
 
 def not_owned(offsets: Mapping[TopicPartition, Committable]) -> PartitionsLostError:
-    """The error of a commit by who does not own these partitions."""
+    """The error for a commit of partitions that the caller does not own."""
     named = ", ".join(
         f"{p.topic}-{p.partition} at {getattr(offsets[p], 'offset', offsets[p])}"
         for p in sorted(offsets)
@@ -92,7 +92,7 @@ def not_owned(offsets: Mapping[TopicPartition, Committable]) -> PartitionsLostEr
 def refuse_strangers(
     offsets: Mapping[TopicPartition, Committable], committable: frozenset[TopicPartition]
 ) -> None:
-    """Raise PartitionsLostError, naming them, when some partitions may not be committed."""
+    """Raise PartitionsLostError, naming the partitions, if some must not be committed."""
     strangers = offsets.keys() - committable
     if strangers:
         raise not_owned({p: offsets[p] for p in strangers})
@@ -106,20 +106,20 @@ class MemberRecord:
     group_id : str
         For the log.
     id_survives : bool
-        Whether the member id stays the same when the coordinator gives the member up.
+        Whether the member keeps its id when the coordinator gives the member up.
 
     Attributes
     ----------
     lock : threading.RLock
-        Protects what is in here, and whatever a group protocol keeps that changes with it in one
-        step: what it has synced or reconciled. Held for decisions only, never over I/O and never
-        over a callback of the application. It nests inside the lock of ``HandOuts`` and around
-        that of ``CommitLoop``: a commit is added, and all commits are forgotten, under it. Can be
-        entered again by its holder, so that a protocol makes one step of several calls.
+        Protects this record, and the state of a group protocol that changes with it in one step:
+        what the protocol has synced or reconciled. Held only for decisions, never during I/O or a
+        callback of the application. It nests inside the lock of ``HandOuts``. The lock of
+        ``CommitLoop`` nests inside it: a commit is added, and all commits are forgotten, under it.
+        Reentrant, so that a protocol can make one step of several calls.
     failure : Exception or None
         What ended the membership for good; raised by polls.
     closed : bool
-        Nothing is begun any more.
+        Nothing new is started any more.
     """
 
     def __init__(self, group_id: str, *, id_survives: bool) -> None:
@@ -131,17 +131,17 @@ class MemberRecord:
         self._member = Member()
         self._events: list[AssignmentReceived | Lost] = []
         self._losses = 0  # counts every end of a membership
-        self._departures = 0  # counts those that this member wanted
+        self._departures = 0  # counts the ends that this member wanted
         self._on_end: Callable[[], None] = lambda: None
         self._on_loss: Callable[[], None] = lambda: None
 
     def watch(self, *, ended: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Have ``ended`` called, under the lock, when a membership ends; ``lost`` after a loss."""
+        """Call ``ended``, under the lock, when a membership ends, and ``lost`` after a loss."""
         self._on_end, self._on_loss = ended, lost
 
     @property
     def member(self) -> Member:
-        """The member now."""
+        """The current member."""
         return self._member
 
     @property
@@ -152,32 +152,32 @@ class MemberRecord:
     # -- requests and their answers ---------------------------------------------------------------
 
     def attempt(self) -> Attempt:
-        """The token of a request that begins now."""
+        """The token of a request that starts now."""
         with self.lock:
             return Attempt(self._member, self._losses, self._departures)
 
     def overtaken(self, attempt: Attempt) -> bool:
-        """Whether the membership in which the request began has ended."""
+        """Whether the membership in which the request started has ended."""
         return attempt.losses != self._losses
 
     def departed(self, attempt: Attempt) -> bool:
-        """Whether it has ended because this member left."""
+        """Whether that membership has ended because this member left."""
         return attempt.departures != self._departures
 
     def is_current(self, attempt: Attempt) -> bool:
-        """Whether the member is still what it was then; else another answer has said more."""
+        """Whether the member is unchanged since then; otherwise a newer answer is in force."""
         with self.lock:
             return not self.overtaken(attempt) and attempt.member == self._member
 
     def accept(
         self, attempt: Attempt, member: Member, event: AssignmentReceived | None = None
     ) -> bool:
-        """The coordinator's answer makes the member this, maybe with an assignment.
+        """Apply the coordinator's answer: the new member, and possibly an assignment.
 
         Returns
         -------
         bool
-            False if the attempt is overtaken: then nothing has changed.
+            False if the attempt is overtaken; then nothing changes.
         """
         with self.lock:
             if self.overtaken(attempt):
@@ -188,7 +188,7 @@ class MemberRecord:
             return True
 
     def become(self, member: Member) -> None:
-        """Go by another id or generation; what is owned stays."""
+        """Change the id or generation; what is owned stays owned."""
         with self.lock:
             self._member = member
 
@@ -213,7 +213,7 @@ class MemberRecord:
         self._on_loss()
 
     def depart(self) -> Member:
-        """Forget the membership, because this member ends it; who it was."""
+        """Forget the membership, because this member ends it; return who the member was."""
         with self.lock:
             member = self._member
             self._departures += 1
@@ -229,13 +229,13 @@ class MemberRecord:
     # -- events -----------------------------------------------------------------------------------
 
     def offer(self, event: AssignmentReceived) -> None:
-        """Let this be applied instead of the assignments that still wait."""
+        """Queue this assignment in place of the ones that are not applied yet."""
         with self.lock:
             self._events = [e for e in self._events if isinstance(e, Lost)]
             self._events.append(event)
 
     def lose_partitions(self, reason: str, partitions: frozenset[TopicPartition]) -> None:
-        """Record the loss of these partitions alone; assignments that wait come after it."""
+        """Record the loss of only these partitions, ahead of the assignments not applied yet."""
         with self.lock:
             losses = [e for e in self._events if isinstance(e, Lost)]
             waiting = [e for e in self._events if not isinstance(e, Lost)]
@@ -256,12 +256,12 @@ class MemberRecord:
             return bool(self._events) and isinstance(self._events[0], Lost)
 
     def lost_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of these that are lost, although no poll has said so yet."""
+        """The given partitions that are lost, although no poll has reported it yet."""
         with self.lock:
             losses = [event for event in self._events if isinstance(event, Lost)]
         return frozenset[TopicPartition]().union(*(loss.takes(partitions) for loss in losses))
 
     def refuse_lost(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """Raise PartitionsLostError, naming them, when some are lost."""
-        if self._events and (lost := self.lost_of(offsets)):  # asked for every record
+        """Raise PartitionsLostError, naming the partitions, if some are lost."""
+        if self._events and (lost := self.lost_of(offsets)):  # called for every record
             raise not_owned({p: offsets[p] for p in lost})

@@ -1,4 +1,4 @@
-"""MemberStatus: how a member of a group stands, as of its last poll. Asks no broker."""
+"""MemberStatus: the state of a group member as of its last poll. Asks no broker."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .ownership import Ownership
 
 
 class MemberStatus(ClusterQueries):
-    """A KafkaConsumer that tells what it owns; on any thread, also while a poll runs."""
+    """A KafkaConsumer that reports what it owns; on any thread, also while a poll runs."""
 
     _membership: GroupMembership
     _ownership: Ownership
     _ends: EndOffsets
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions assigned now, those to be revoked included.
+        """The partitions assigned now, including those to be revoked.
 
-        A partition leaves it when its revoke is completed or it is lost, even while the answer
-        to its last commit keeps it from being released to the group.
+        A partition leaves the assignment when its revoke is completed or it is lost, even while an
+        unanswered last commit still delays its release to the group.
         """
         return (
             self._ownership.assignment
@@ -31,7 +31,7 @@ class MemberStatus(ClusterQueries):
         )
 
     def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
-        """Partitions whose revoke is completed in the next poll, unless it is delayed."""
+        """The partitions whose revoke the next poll completes, unless it is delayed."""
         return self._ownership.to_be_revoked
 
     def get_lost_partitions(self) -> frozenset[TopicPartition]:
@@ -52,7 +52,7 @@ class MemberStatus(ClusterQueries):
         Raises
         ------
         IllegalStateError
-            The partition is not assigned; as ``position`` and ``highwater`` do.
+            The partition is not assigned; ``position`` and ``highwater`` raise it, too.
         """
         if partition not in self.assignment():
             raise IllegalStateError(f"{partition} is not assigned")
@@ -77,11 +77,11 @@ class MemberStatus(ClusterQueries):
 
     @property
     def session_timeout_ms(self) -> int:
-        """Without a sign of life for so long this member is out; the broker's, once known."""
+        """The member is out after this long without a sign of life; the broker's, once known."""
         return self._membership.lease.session_timeout_ms
 
     def may_hand_out(self) -> bool:
-        """Whether the membership is certain right now (the lease; no loss waits to be applied)."""
+        """Whether the membership is certain now: the lease holds, and no loss is unapplied."""
         return self._membership.lease.holds() and not self._membership.loss_waits()
 
     def acknowledged(self, partition: TopicPartition) -> int | None:

@@ -1,13 +1,13 @@
 """NextGenerationProtocol: the consumer group protocol (KIP-848) with deferred revoke.
 
-There is no join round: each member heartbeats, and the coordinator answers with the member epoch
-and, when it changed, with what the member shall own. What that means is decided in
-``reconciliation.py``; this module sends and receives.
+There is no join round. Each member heartbeats; the coordinator answers with the member epoch and,
+when it changed, with the member's assignment. ``reconciliation.py`` decides what that means; this
+module sends and receives.
 
-Invariants, beside those of ``member_record.py``:
+Invariants, in addition to those of ``member_record.py``:
  1. At most one heartbeat is in flight.
- 2. A heartbeat lists as owned what the consumer has not released, and what it may take to apply
-    while the heartbeat is under way.
+ 2. A heartbeat lists as owned what the consumer has not released, and what it might apply while the
+    heartbeat is in flight.
  3. At most one assignment waits to be applied: the newest.
 """
 
@@ -35,18 +35,18 @@ from .wanted_topics import Wanted, WantedTopics
 
 log = logging.getLogger(__name__)
 
-#: Member epochs of the protocol that are requests.
+#: Member epochs that are requests: join, leave, and leave as a static member that comes back.
 _JOIN_EPOCH = 0
 _LEAVE_EPOCH = -1
 _LEAVE_STATIC_EPOCH = -2
 
-#: How much earlier than the broker, as a share of the rebalance timeout, the member gives up what
-#: is not drained: the heartbeat that says so must arrive in time, at the second attempt if need be.
+#: The member gives up undrained partitions earlier than the broker, by this share of the rebalance
+#: timeout: the heartbeat that says so must arrive in time, at the second attempt if need be.
 _GIVE_UP_SHARE = 0.1
 
-# Joining with another id while the broker has not fenced the old one, a member would share its
-# group, until the session times out, with one that nobody is. And only heartbeats reset the session
-# timer in this protocol.
+# If a member joined with another id before the broker fenced the old one, it would share the group
+# with a dead member until the session times out. Only heartbeats reset the session timer in this
+# protocol.
 RULES = BrokerRules(commit_version=10, member_id_survives=True, commits_are_signs_of_life=False)
 
 
@@ -56,7 +56,7 @@ class NextGenerationProtocol:
     Parameters
     ----------
     parts : MemberParts
-        The member's.
+        The parts of the member.
     assignor : str, optional
         The server-side assignor (``group.remote.assignor``); the broker's default if None.
     """
@@ -76,7 +76,7 @@ class NextGenerationProtocol:
         self._leaving = Leaving(parts.io, parts.group_id, self._send_leave)
         self._reconciliation = self._new_reconciliation()
         parts.lane.topic_id_of = lambda partition: self._reconciliation.owned.get(partition)
-        # As it came, by topic id: its topics may not be known by name yet.
+        # As received, by topic id: the names of its topics may not be known yet.
         self._assignment: dict[uuid.UUID, list[int]] = {}
         self._decided_at = 0.0
         self._wanted = WantedTopics(
@@ -90,30 +90,30 @@ class NextGenerationProtocol:
 
     @property
     def reconciliation(self) -> Reconciliation:
-        """What is owned and what shall be, in this membership."""
+        """The owned partitions and the target of this membership."""
         return self._reconciliation
 
     def is_stable(self) -> bool:
-        """Joined, and what it owns is what the coordinator has assigned and knows it to own."""
+        """Whether it has joined, and the coordinator knows that it owns exactly its assignment."""
         record = self._record
         with record.lock:
             settled = not record.any_waits() and self._reconciliation.reconciled
             return record.member.joined and settled
 
     def taken(self, event: AssignmentReceived) -> None:
-        """What it assigns counts as owned from here on; the record is locked.
+        """Treat the event's partitions as owned from now on; the record is locked.
 
-        Else a smaller target that came while the consumer applies it would be acknowledged, and
-        others given what the consumer is about to own.
+        Otherwise, if a smaller target arrived while the consumer applies this one, it would be
+        acknowledged, and the coordinator would give away what the consumer is about to own.
         """
         self._reconciliation.own(event.topic_ids)
 
     def applied(self, event: AssignmentReceived) -> None:
-        """The assignment is in force: acknowledge it unless something is still to be revoked."""
+        """Acknowledge the applied assignment, unless something is still to be revoked."""
         self._wake()
 
     def released(self, partitions: Collection[TopicPartition]) -> None:
-        """The partitions are given up: tell the coordinator once all that it wants is."""
+        """Give up these partitions; tell the coordinator once the whole surplus is given up."""
         self._parts.commits.drop(partitions)
         with self._record.lock:
             self._reconciliation.release(partitions)
@@ -122,34 +122,34 @@ class NextGenerationProtocol:
         self._wake()
 
     def on_metadata_update(self) -> None:
-        """Topics may have got a name, or the subscription more topics."""
+        """Try again to resolve topic names; the subscription may also have gained topics."""
         with self._record.lock:
             if not self._reconciliation.complete:
                 self._resolve()
         self._wake()
 
     async def run(self) -> None:
-        """Nothing goes on beside the heartbeats."""
+        """Do nothing: nothing but the heartbeats runs in this protocol."""
 
     def wake(self) -> None:
-        """Nothing waits but the heartbeats."""
+        """Do nothing: nothing but the heartbeats waits."""
 
     def forget(self) -> None:
-        """The membership ended; the record is locked."""
+        """Reset the state after the membership ended; the record is locked."""
         self._reconciliation = self._new_reconciliation()
         self._assignment = {}
-        self._session_known = False  # whoever administers the group may change it
+        self._session_known = False  # an administrator may change it
 
     def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
-        """Leave. A static member says that it will be back: till its session ends all is kept."""
+        """Leave. A static member says it will be back, and keeps all until its session ends."""
         self._leaving.leave(member, reason, timeout_ms)
 
     async def leave_async(self, member: Member, reason: str) -> None:
-        """The same on the I/O loop."""
+        """As ``leave``, on the I/O loop."""
         await self._leaving.leave_async(member, reason)
 
     def _wake(self) -> None:
-        """A heartbeat may be due."""
+        """Wake the heartbeats, since one may be due."""
         self._parts.heartbeat_alarm.notify()
 
     def _new_reconciliation(self) -> Reconciliation:
@@ -173,7 +173,7 @@ class NextGenerationProtocol:
         return min(schedule.until_due(), revoke_by - self._parts.clock())
 
     async def beat(self) -> None:
-        """Send one heartbeat and draw the consequences of its answer."""
+        """Send one heartbeat and apply the consequences of its answer."""
         record = self._record
         attempt = record.attempt()
         try:
@@ -212,7 +212,7 @@ class NextGenerationProtocol:
             return  # answers a membership that has ended
         error = error_of(response.error_code)
         if self._unheard.answered(error):
-            # What has changed of a member is written; so small a change is none of anything else.
+            # A changed member makes the coordinator write; 1 ms changes nothing else.
             self._added_ms ^= 1
         if response.error_code:
             self._refused(error, response.error_message or "")
@@ -239,7 +239,7 @@ class NextGenerationProtocol:
             parts.hurry()
 
     def _fields(self, report: Report, wanted: Wanted) -> dict[str, Any]:
-        """The optional fields: all of them, or those that changed."""
+        """The optional fields: all of them, or only those that changed."""
         fields: dict[str, Any] = {}
         if report.all_fields:
             fields["rebalance_timeout_ms"] = self._rebalance_timeout_ms + self._added_ms
@@ -258,7 +258,7 @@ class NextGenerationProtocol:
         return fields
 
     async def _learn_session_timeout(self) -> None:
-        """The broker sets the session timeout, and does not say so in any answer to a heartbeat."""
+        """Ask for the session timeout: the broker sets it, and no heartbeat response has it."""
         session_timeout_ms = await self._parts.lane.session_timeout_ms()
         if session_timeout_ms is not None:
             self._parts.lease.session_timeout_ms = session_timeout_ms
@@ -267,7 +267,7 @@ class NextGenerationProtocol:
     # -- answers ----------------------------------------------------------------------------------
 
     def _resolve(self) -> None:
-        """Give the assignment to the reconciliation, by name; locked."""
+        """Give the assignment, with topic names, to the reconciliation; locked."""
         known = {topic_id: p.topic for p, topic_id in self._reconciliation.owned.items()}
         named: dict[TopicPartition, uuid.UUID] = {}
         complete = True
@@ -283,13 +283,13 @@ class NextGenerationProtocol:
             log.info("group %s: assigned topics that the metadata lack yet", self._parts.group_id)
 
     def _offer_assignment(self) -> None:
-        """Let the consumer apply what may be owned now, instead of what still waits; locked."""
+        """Offer the consumer what it may own now, in place of an unapplied assignment; locked."""
         assignable = self._reconciliation.assignable
         generation = self._record.member.generation
         self._record.offer(AssignmentReceived(generation, frozenset(assignable), assignable))
 
     def _give_up_overdue(self) -> None:
-        """At the deadline the partitions that are not released, and only those, are lost."""
+        """Lose the partitions that are not released by the deadline, and only those."""
         with self._record.lock:
             overdue = self._reconciliation.give_up_overdue(self._parts.clock())
             if not overdue:
@@ -297,12 +297,12 @@ class NextGenerationProtocol:
             self._parts.commits.drop(overdue)
             reason = f"not released within the rebalance timeout, {self._rebalance_timeout_ms} ms"
             self._record.lose_partitions(reason, overdue)
-            if self._reconciliation.missing:  # under another topic id
+            if self._reconciliation.missing:  # the same ones under another topic id
                 self._offer_assignment()
         log.warning("group %s: lost, %s: %s", self._parts.group_id, reason, sorted(overdue))
 
     def _refused(self, error: type[Exception], message: str) -> None:
-        """The heartbeat was not accepted, or it is not known whether it was."""
+        """Handle a heartbeat that was not accepted, or whose outcome is unknown."""
         record = self._record
         with record.lock:
             self._reconciliation.not_answered()
@@ -328,12 +328,12 @@ class NextGenerationProtocol:
             self._parts.draw(found, error, reason=reason, failure=failure)
 
     def _wait_for_instance(self, message: str) -> None:
-        """A static member that died holds its instance id until its session times out."""
+        """Wait for a dead static member: it holds the instance id until its session times out."""
         now = self._parts.clock()
         if self._unreleased_since is None:
             self._unreleased_since = now
             log.warning("group %s: %s: waiting for it", self._parts.group_id, message)
-        # Half as much again, since the other's last heartbeat is not known to be old.
+        # 1.5 sessions, because the other member's last heartbeat may be recent.
         elif now - self._unreleased_since > 1.5 * self._parts.lease.session_timeout_ms / 1000:
             self._parts.fail(kafka_errors.UnreleasedInstanceIdError(message))
 

@@ -1,19 +1,20 @@
-"""OffsetCommits: which offsets wait to be committed, which are under way, which are acknowledged.
+"""OffsetCommits: the offsets that wait to be committed, are in flight, or are acknowledged.
 
-Two kinds of commits share one order. A commit in the *background* says how far everything is
-processed: commits are merged, and sent again until the answer is final. A commit *by hand* says
-where the group shall stand, be it lower: it is sent as it is.
+Two kinds of commits share one order. A *background* commit says how far everything is processed:
+background commits are merged, and sent again until the answer is final. A commit *by hand* says
+where the group should be, even at a lower offset: it is sent as it is.
 
 Invariants:
  1. At most one commit is in flight, of either kind.
- 2. In the background a partition's committed position only moves forward while it is owned, unless
-    the position from which it is read moved back (a seek, a truncation, a topic created anew).
- 3. An offset counts as acknowledged only by the broker's answer to a commit that carried it.
- 4. Nothing of a dropped (lost or released) partition is sent any more, by hand neither.
- 5. Commits by hand are sent in the order in which they were entered. What waited in the background
-    before one is not sent after that one was accepted. What is added after it is sent when it is
-    answered, and only if it is higher, or if the position moved back in between.
- 6. What a commit by hand would have replaced is sent after all if that one is not accepted.
+ 2. In the background, a partition's committed position only moves forward while it is owned, unless
+    the read position moved back (a seek, a truncation, a recreated topic).
+ 3. An offset becomes acknowledged only by the broker's answer to a commit that carried it.
+ 4. Nothing more is sent for a dropped (lost or released) partition, not even by hand.
+ 5. Commits by hand are sent in the order in which they were entered. A background offset that
+    waited before one of them is not sent after that commit was accepted. One that is added after
+    it is sent once the commit is answered, and only if it is higher, or if the position moved back
+    in between.
+ 6. If a commit by hand is not accepted, the offsets that it would have replaced are sent after all.
 
 Pure: the lane sends, this class decides what. Not thread-safe; the owner holds a lock.
 """
@@ -33,17 +34,17 @@ class OffsetCommits:
 
     def __init__(self) -> None:
         self._lines: dict[TopicPartition, CommitLine] = {}
-        self._open: set[TopicPartition] = set()  # those with something that is not sent
+        self._open: set[TopicPartition] = set()  # partitions with something unsent
         self._by_hand: list[CommitByHand] = []  # in order, the one in flight included
         self._in_flight: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._sent_by_hand: CommitByHand | None = None  # which of them is in flight
-        self._others_first = False  # the first by hand was just not accepted
+        self._sent_by_hand: CommitByHand | None = None  # the one in flight
+        self._others_first = False  # the first by hand was not accepted just now
         self._abandoned: set[TopicPartition] = set()  # in flight, but dropped meanwhile
 
     # -- what is to be committed ------------------------------------------------------------------
 
     def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """Records up to these next offsets (exclusive) are processed; older ones are ignored."""
+        """Add next offsets (exclusive): the records below are processed. Lower ones are ignored."""
         for partition, value in offsets.items():
             line = self._line(partition)
             line.add(as_entry(value))
@@ -52,15 +53,15 @@ class OffsetCommits:
     def repeat(
         self, offsets: Mapping[TopicPartition, Committable]
     ) -> dict[TopicPartition, Committable]:
-        """Commit where these partitions stand once more: what is processed beyond has changed.
+        """Commit the same positions again, because what is processed beyond them has changed.
 
-        Not what was committed with metadata of the application's own, which would be replaced, nor
-        where it has moved the group back.
+        Positions that the application committed with its own metadata are left out, since those
+        would be replaced; so are partitions in which it has moved the group back.
 
         Returns
         -------
         dict of TopicPartition to Committable
-            Those that have to wait for the answer to a commit by hand.
+            The partitions that have to wait for the answer to a commit by hand.
         """
         later = {}
         for partition, value in offsets.items():
@@ -74,21 +75,21 @@ class OffsetCommits:
         return later
 
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
-        """The partition is read from this offset, which a former owner has committed.
+        """Note that the partition is read from this offset, which a former owner has committed.
 
-        With metadata of the application's own, if it is described by them. What is lower is not
-        committed in the background, unless the position moves back; nor what is the same, if that
-        would replace the metadata.
+        If it is ``described``, that commit has metadata of the application's own. Lower offsets are
+        not committed in the background, unless the position moves back. Nor is the same offset, if
+        that would replace the metadata.
         """
         line = self._line(partition)
         line.began_at = offset
-        if line.acknowledged is None:  # else the application has put the group somewhere since
+        if line.acknowledged is None:  # else the application has set a position since
             line.described = described
             floor = offset if described else offset - 1
             line.stretches[0].floor = max(line.stretches[0].floor, floor)
 
     def enter(self, by_hand: CommitByHand) -> None:
-        """Commit this by hand, after what was entered before it (invariant 5)."""
+        """Commit this by hand, after the commits that were entered before it (invariant 5)."""
         self._by_hand.append(by_hand)
         for partition in by_hand.offsets:
             line = self._line(partition)
@@ -96,7 +97,7 @@ class OffsetCommits:
             self._note(partition, line)
 
     def withdraw(self, by_hand: CommitByHand) -> None:
-        """Send this commit by hand no more (invariant 6); what is in flight cannot be recalled."""
+        """Stop sending this commit by hand (invariant 6); one in flight cannot be recalled."""
         if by_hand in self._by_hand:
             self._by_hand.remove(by_hand)
             for partition in by_hand.offsets:
@@ -106,22 +107,22 @@ class OffsetCommits:
                     self._note(partition, line)
 
     def move_back(self, partition: TopicPartition, offset: int) -> None:
-        """Polls go on from this offset, which may be lower: so may be what is committed next."""
+        """Polls go on from this offset, possibly lower; then the next commit may be lower, too."""
         self._line(partition).move_back(offset)
 
     def seek(self, partition: TopicPartition, offset: int | None) -> None:
-        """Polls are to go on from this offset; None is one that is not known yet.
+        """Note that polls are to go on from this offset; None if it is not known yet.
 
-        Nothing came from there. What is committed next may be as low as that, and not lower; where
-        polls are sent elsewhere first, it has not been.
+        No record has come from there yet. The next commit may be as low as this offset, and not
+        lower. If polls are sent elsewhere first, this seek has no effect.
         """
         self._line(partition).seek(offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
-        """The records from this offset on are gone, and others may be there by now.
+        """The records from this offset on are gone, and others may have replaced them by now.
 
-        What is said about them in the background is forgotten. A commit by hand is sent as it is,
-        and its answer acknowledges nothing of them.
+        Background commits of these records are forgotten. A commit by hand is sent as it is, but
+        its answer acknowledges nothing of them.
         """
         line = self._line(partition)
         line.truncate(offset)
@@ -134,15 +135,15 @@ class OffsetCommits:
         self._note(partition, line)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> list[CommitByHand]:
-        """The partitions are no longer ours: forget them (invariant 4).
+        """Forget partitions that are no longer ours (invariant 4).
 
-        A commit that is in flight cannot be recalled; ``outstanding`` still tells of it until it
-        is answered, and it is not sent again.
+        A commit in flight cannot be recalled. ``outstanding`` still reports it until it is
+        answered, and it is not sent again.
 
         Returns
         -------
         list of CommitByHand
-            Those that named one of them and were not sent: withdrawn as a whole.
+            The unsent commits that named one of the partitions: withdrawn as a whole.
         """
         gone = set(partitions)
         withdrawn = [
@@ -165,11 +166,11 @@ class OffsetCommits:
 
     @property
     def sent_by_hand(self) -> CommitByHand | None:
-        """The commit by hand that is in flight; None while one of the background is, or none."""
+        """The commit by hand in flight; None if nothing is in flight, or a background commit is."""
         return self._sent_by_hand
 
     def take(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to send now, which is then in flight; empty while a commit is (invariant 1)."""
+        """Take what to send now, which is then in flight; empty while a commit is (invariant 1)."""
         if self._in_flight:
             return {}
         taken = {} if self._by_hand and not self._others_first else self._take_waiting()
@@ -190,16 +191,17 @@ class OffsetCommits:
         return taken
 
     def recall(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is left to send of what was taken but has not been sent yet (invariant 4).
+        """What is left to send of a commit that was taken but not sent yet (invariant 4).
 
-        What was dropped meanwhile is left out, and a commit by hand that names it as a whole.
+        Partitions that were dropped meanwhile are left out. A commit by hand that names one of them
+        is left out as a whole.
         """
         if self._sent_by_hand is not None and self._sent_by_hand.lost:
             return {}
         return {p: entry for p, entry in self._in_flight.items() if p not in self._abandoned}
 
     def acknowledge(self, partitions: Iterable[TopicPartition]) -> None:
-        """The broker accepted these partitions of the commit in flight."""
+        """Note that the broker accepted these partitions of the commit in flight."""
         by_hand = self._sent_by_hand
         for partition in partitions:
             entry = self._in_flight.pop(partition, None)
@@ -226,7 +228,7 @@ class OffsetCommits:
             self._by_hand.remove(by_hand)
 
     def retry(self) -> None:
-        """Whatever is still in flight was not accepted: send it again, newer offsets first."""
+        """Send again what is still in flight, since it was not accepted; newer offsets win."""
         if self._sent_by_hand is None:
             for partition, entry in self._in_flight.items():
                 if partition not in self._abandoned:
@@ -254,7 +256,7 @@ class OffsetCommits:
     # -- how things stand -------------------------------------------------------------------------
 
     def outstanding(self, partition: TopicPartition) -> bool:
-        """Whether something of the partition is waiting or in flight."""
+        """Whether a commit of the partition is waiting or in flight."""
         return partition in self._open or partition in self._in_flight
 
     def any_waiting(self) -> bool:

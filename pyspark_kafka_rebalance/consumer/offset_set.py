@@ -1,7 +1,6 @@
-"""OffsetSet: a set of offsets that changes, kept as ranges. Pure.
+"""OffsetSet: a mutable set of offsets, kept as ranges. Pure.
 
-Memory grows with the ranges, not with the offsets. Of what is added by far the most goes on where
-the last range ends.
+Memory grows with the number of ranges, not of offsets. Most additions by far extend the last range.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from .gaps import Gap, common, without
 
 
 class OffsetSet:
-    """Offsets as ranges that are disjoint, do not touch, and are in order."""
+    """Offsets as ordered, disjoint ranges that do not touch."""
 
     def __init__(self) -> None:
-        # Two lists of numbers: moving the last end is what almost every poll does.
+        # Two lists of numbers, because almost every poll only moves the last end.
         self._starts: list[int] = []
         self._ends: list[int] = []
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """The number of ranges."""
         return len(self._starts)
 
     def __iter__(self) -> Iterator[Gap]:
@@ -37,7 +36,7 @@ class OffsetSet:
         return self._starts[0] if self._starts else None
 
     def add(self, start: int, end: int) -> None:
-        """Add [start, end), joined with what it touches."""
+        """Add [start, end), merged with the ranges that it touches."""
         if self._ends and self._ends[-1] == start:
             self._ends[-1] = end
             return
@@ -50,7 +49,7 @@ class OffsetSet:
         self._ends[first:last] = [end]
 
     def discard(self, offset: int) -> None:
-        """Take one offset out, if it is in there."""
+        """Remove one offset, if it is in the set."""
         at = bisect_right(self._starts, offset) - 1
         if at < 0 or offset >= self._ends[at]:
             return
@@ -67,21 +66,21 @@ class OffsetSet:
             self._ends.insert(at + 1, end)
 
     def discard_below(self, offset: int) -> None:
-        """Take out what is lower than this offset."""
+        """Remove all offsets below this one."""
         at = bisect_right(self._ends, offset)
         del self._starts[:at], self._ends[:at]
         if self._starts and self._starts[0] < offset:
             self._starts[0] = offset
 
     def discard_from(self, offset: int) -> None:
-        """Take out this offset and what is higher."""
+        """Remove this offset and all above it."""
         at = bisect_left(self._starts, offset)
         del self._starts[at:], self._ends[at:]
         if self._ends and self._ends[-1] > offset:
             self._ends[-1] = offset
 
     def discard_all(self, ranges: Iterable[Gap]) -> None:
-        """Take out what is in any of these ranges."""
+        """Remove the offsets that are in any of these ranges."""
         for taken in ranges:
             first = bisect_right(self._ends, taken.start)
             last = bisect_left(self._starts, taken.end)
@@ -91,13 +90,13 @@ class OffsetSet:
             self._ends[first:last] = [gap.end for gap in left]
 
     def keep(self, ranges: Iterable[Gap]) -> None:
-        """Take out what is in none of these ranges, which are in order and disjoint."""
+        """Remove the offsets that are in none of these ranges, which are ordered and disjoint."""
         left = list(common(list(self), list(ranges)))
         self._starts = [gap.start for gap in left]
         self._ends = [gap.end for gap in left]
 
     def copy(self) -> OffsetSet:
-        """Another one, with the same offsets."""
+        """A copy with the same offsets."""
         other = OffsetSet()
         other._starts, other._ends = list(self._starts), list(self._ends)
         return other

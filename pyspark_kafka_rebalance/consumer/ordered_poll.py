@@ -1,4 +1,4 @@
-"""OrderedPoll: what one poll of a TimestampOrderedRecords brought."""
+"""OrderedPoll: the result of one poll of a TimestampOrderedRecords."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kafka.structs import TopicPartition
 
 @dataclass(frozen=True)
 class OrderedPoll:
-    """What one poll of a :class:`TimestampOrderedRecords` brought.
+    """The result of one poll of a :class:`TimestampOrderedRecords`.
 
     Attributes
     ----------
     records : list of ConsumerRecord, or pyarrow.Table
-        In order of their timestamps, of each group of partitions; maybe none.
+        In timestamp order within each group of partitions; possibly none.
     catch_up : dict of TopicPartition to list
-        With ``parallel_rebalance="live"`` what is read of the backlogs, in no order beside
+        With ``parallel_rebalance="live"``, the records of the backlogs, in no order relative to
         ``records``: as in ``PollResult``, also with `poll_arrow`.
     to_be_revoked, lost, assigned, revoked : frozenset of TopicPartition
         As in ``PollResult``.

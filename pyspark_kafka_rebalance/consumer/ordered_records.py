@@ -1,15 +1,16 @@
-"""TimestampOrderedRecords: records of several partitions, by their timestamps (KIP-695).
+"""TimestampOrderedRecords: the records of several partitions in timestamp order (KIP-695).
 
-What Kafka Streams does in front of a task, over a :class:`DeferredRevokeConsumer`. The consumer
-polls ahead of what is returned; ``read_ahead.py`` keeps apart how far the application is,
-``timestamp_merge.py`` which record is next, ``idling.py`` whether it waits for more.
+Does what Kafka Streams does in front of a task, on top of a :class:`DeferredRevokeConsumer`. The
+consumer polls ahead of what is returned. ``read_ahead.py`` tracks how far the application is,
+``timestamp_merge.py`` decides which record is next, and ``idling.py`` whether to wait for more.
 
 Invariants:
- 1. What is buffered is not handed out, of a gap neither (KIP-333): it enters ``HandOuts`` when it
-    is returned.
- 2. Of a partition whose revoke is requested, that is lost, or sought, nothing buffered is returned.
- 3. A poll that has something to tell of the rebalance ends the wait: no second one follows before
-    the application was told. (An iteration tells by returning the next record.)
+ 1. Buffered records are not handed out, not even those of a gap (KIP-333): a record enters
+    ``HandOuts`` when it is returned.
+ 2. No buffered record is returned of a partition whose revoke is requested, or that is lost or
+    sought.
+ 3. A poll with news of the rebalance ends the wait: no second poll follows before the application
+    was told. (An iteration tells by returning the next record.)
 """
 
 from __future__ import annotations
@@ -38,26 +39,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A poll that waits for answers looks at them this often: an answer without records ends no poll.
+#: How often a waiting poll looks at fetch responses: one without records does not end it.
 _SLICE_S = 0.02
 
-#: However much is buffered, the rebalance is looked at, and more is fetched, this often.
+#: How often to look at the rebalance and to fetch more, however much is buffered.
 _POLL_EVERY_S = 0.1
 
-#: Waiting for so long for a partition of which nothing is known, or nothing comes, is worth a line.
+#: Warn after waiting this long for a partition whose lag is unknown, or that sends nothing.
 _WARN_AFTER_S = 10.0
 
-#: Rows of one poll_arrow.
+#: The most rows of one poll_arrow.
 ARROW_ROWS = 100_000
 
 
 def by_number(partition: TopicPartition) -> int:
-    """``partition_group`` of Kafka Streams' tasks: the same number of several topics."""
+    """The ``partition_group`` of Kafka Streams' tasks: the same partition number of all topics."""
     return int(partition.partition)
 
 
 def _all_in_one(partition: TopicPartition) -> None:
-    """``partition_group`` unless another is given."""
+    """The default ``partition_group``."""
 
 
 class TimestampOrderedRecords:
@@ -69,33 +70,34 @@ class TimestampOrderedRecords:
                 partition = TopicPartition(record.topic, record.partition)
                 consumer.commit_processed({partition: record.offset + 1})
 
-    Next comes, of the first buffered record of each partition, the one with the lowest timestamp.
-    Within a partition the order of the log stays. ``max_task_idle_ms`` says how long to wait for a
-    partition of which nothing is buffered; what comes later than that comes late.
+    The next record is the one with the lowest timestamp among the first buffered records of all
+    partitions. Within a partition, the order of the log is kept. ``max_task_idle_ms`` says how long
+    to wait for a partition without buffered records; records that arrive after that come late.
 
-    What is buffered is not handed out: ``position``, ``commit()`` and the group know only what was
-    returned. Whoever is given a partition next, delivers the rest. All other calls go to the
-    consumer as before: ``commit_processed``, ``processed``, ``seek``, ``pause``. Its own polls
-    return what is buffered here, too; then here it is read again from behind that.
+    Buffered records are not handed out: ``position``, ``commit()`` and the group know only what was
+    returned. The next owner of a partition delivers the rest. All other calls go to the consumer as
+    before: ``commit_processed``, ``processed``, ``seek``, ``pause``. The consumer's own polls also
+    return what is buffered here; this class then reads on after that.
 
     Parameters
     ----------
     consumer : DeferredRevokeConsumer
-        Subscribed, or assigned by hand. Everything on the thread that polls it.
+        Subscribed, or assigned by hand. Call everything on the thread that polls it.
     max_task_idle_ms : int, default -1
-        -1: never wait. 0: wait while it is unknown whether the broker has more of a partition, or
+        -1: never wait. 0: wait while the broker has more of a partition, or it is unknown whether
         it has. n: once it has no more, wait n ms for that to change.
     partition_group : callable, optional
-        Of a partition, the group whose order it is part of: anything hashable. By default all are
-        one group; `by_number` is that of Streams. A group does not wait for another.
+        Returns the group in whose order a partition takes part: anything hashable. By default all
+        partitions are one group; `by_number` groups as Streams does. Groups do not wait for each
+        other.
     buffered_records_per_partition : int, default 1000
-        A partition with more is not fetched until it has no more than that. What one fetch brings
-        comes on top.
+        A partition with more buffered records is not fetched until it has at most this many. The
+        records of one fetch come on top.
 
     Raises
     ------
     OptionError
-        An option that is not allowed.
+        The value of an option is not allowed.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class TimestampOrderedRecords:
             raise OptionError("buffered_records_per_partition", bound, "a whole number, 1 or more")
         self._consumer = consumer
         catching_up = consumer._catching_up
-        #: With "ordered" a backlog comes before its partition's live records, through the merge.
+        #: With "ordered", the merge returns a backlog before its partition's live records.
         self._gaps = catching_up.gaps if catching_up is not None and catching_up.in_order else None
         self._max_task_idle_ms = checked_idle_ms(max_task_idle_ms)
         self._group_of = partition_group or _all_in_one
@@ -122,7 +124,7 @@ class TimestampOrderedRecords:
         self._due = True
         self._polled_at = 0.0
         self._stopped: set[TopicPartition] = set()
-        self._waits_since: dict[TopicPartition, float] = {}  # infinite: a warning has said so
+        self._waits_since: dict[TopicPartition, float] = {}  # infinite: already warned
         self._subscription.hold_while_buffered()
 
     # -- records ----------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ class TimestampOrderedRecords:
     def __next__(self) -> Any:
         """The next record; ends as the consumer's own iteration does.
 
-        A requested revoke is completed once the record before has been through the loop's body.
+        A requested revoke is completed once the loop's body is done with the record before.
 
         Raises
         ------
@@ -152,15 +154,15 @@ class TimestampOrderedRecords:
                 ends_at = now + consumer.config["consumer_timeout_ms"] / 1000
             elif now >= ends_at:
                 break
-            polls.told_in_passing(False)  # its record has been through the loop's body
+            polls.told_in_passing(False)  # the loop's body is done with its record
             self._read(ends_at, consumer.config["max_poll_records"])
             polls.told_in_passing(True)
         raise StopIteration
 
     def next_buffered(self) -> Any:
-        """The next record, if it is buffered and its turn; asks nobody, and waits for nothing.
+        """The next record, if it is buffered and its turn; asks no broker and never waits.
 
-        None if there is none, or if a poll is to look at the rebalance or to fetch more first.
+        None if there is none, or if a poll must look at the rebalance or fetch more first.
         """
         self._begin(ReadableRecords, RecordGroup)
         now = time.monotonic()
@@ -169,23 +171,24 @@ class TimestampOrderedRecords:
         return self._take_one(now)
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> OrderedPoll:
-        """The next records, at most ``max_poll_records`` unless told otherwise.
+        """The next records, by default at most ``max_poll_records``.
 
-        For whoever processes records beside the loop: delay the revoke of what is not done with
-        ``consumer.delay_revoke``. May take turns with an iteration.
+        For applications that process records outside the polling loop: delay the revoke of
+        unfinished partitions with ``consumer.delay_revoke``. Polls and an iteration can alternate.
 
         Parameters
         ----------
         timeout_ms : float
             How long to wait for records that may be returned.
         max_records : int, optional
-            Default: ``max_poll_records``. Of backlogs that are read beside, as many come on top.
+            Default: ``max_poll_records``. If backlogs are read in parallel, as many of their
+            records come on top.
         """
         number = max_records or self._consumer.config["max_poll_records"]
         return self._poll_records(timeout_ms, number, number)
 
     def poll_next(self, timeout_ms: float) -> OrderedPoll:
-        """As ``poll``, of one record at most, with others buffered for ``next_buffered``."""
+        """As ``poll``, but at most one record; others are buffered for ``next_buffered``."""
         return self._poll_records(timeout_ms, 1, self._consumer.config["max_poll_records"])
 
     def _poll_records(self, timeout_ms: float, number: int, read: int) -> OrderedPoll:
@@ -200,7 +203,7 @@ class TimestampOrderedRecords:
         return self._poll(take, len, timeout_ms, read)
 
     def _take_one(self, now: float) -> Any:
-        """The next record that may be returned now, handed out; None if there is none."""
+        """Hand out the next record that may be returned now; None if there is none."""
         for group in self._merge.in_turn():
             while (taken := group.take(now)) is not None:
                 partition, record = taken
@@ -218,15 +221,15 @@ class TimestampOrderedRecords:
     ) -> OrderedPoll:
         """The next records as one Arrow table.
 
-        No object is made for a record, which makes it many times as fast. May take turns with the
-        other polls, which then read again what is buffered.
+        No Python object is created per record, so this is many times as fast. It can alternate with
+        the other polls, which then read buffered records again.
 
         Parameters
         ----------
         timeout_ms : float
             How long to wait for rows that may be returned.
         max_records : int
-            At most so many rows.
+            The most rows to return.
         include_headers : bool
             Whether there is a column ``headers``.
 
@@ -235,7 +238,7 @@ class TimestampOrderedRecords:
         OrderedPoll
             ``records`` is a ``pyarrow.Table`` with the columns ``key``, ``value``, ``topic`` (a
             dictionary), ``partition``, ``offset``, ``timestamp``, ``timestampType``. It ends where
-            the rule has the merge wait. Several groups follow each other, each in its order.
+            the idling rule makes the merge wait. Groups follow each other, each in its own order.
 
         Raises
         ------
@@ -267,13 +270,13 @@ class TimestampOrderedRecords:
         return self._poll(take, lambda table: int(table.num_rows), timeout_ms, ARROW_ROWS)
 
     def buffered(self, partition: TopicPartition) -> int:
-        """How many records of it are read ahead and not returned."""
+        """How many records of the partition are read ahead and not returned."""
         return self._merge.buffered(partition)
 
     # -- reading ahead ----------------------------------------------------------------------------
 
     def _begin(self, form: Callable[..., Any], make_group: Callable[..., Group]) -> None:
-        """What is buffered in another form, or for another merge, is read again."""
+        """Read again what is buffered in another form, or for another merge."""
         if self._form is form and self._ahead.merge is self:
             return
         self._subscription.end_reading_ahead()
@@ -292,8 +295,8 @@ class TimestampOrderedRecords:
         timeout_ms: float,
         number: int,
     ) -> OrderedPoll:
-        # Until when: the timeout. Ended early by records whose turn it is, by what a rebalance has
-        # to tell, or by a wakeup.
+        # Waits until the timeout. Ended early by a record whose turn it is, by news of the
+        # rebalance, or by a wakeup.
         ends_at = time.monotonic() + timeout_ms / 1000
         while True:
             result = self._read(ends_at, number)
@@ -313,7 +316,7 @@ class TimestampOrderedRecords:
                 )
 
     def _read(self, ends_at: float, number: int) -> PollResult:
-        """One poll of the consumer, into the buffers; waits only if no record is to be returned."""
+        """Poll the consumer once, into the buffers; wait only if no record can be returned."""
         assert self._form is not None
         now = time.monotonic()
         self._take_notice(now)
@@ -333,13 +336,13 @@ class TimestampOrderedRecords:
             partition = TopicPartition(error.topic, error.partition)
             if not self._merge.buffered(partition):
                 raise
-            self._stopped.add(partition)  # told once what comes before it is returned
+            self._stopped.add(partition)  # raised once the records before it are returned
             self._ahead.held.add(partition)
             result = PollResult()
         finally:
             self._ahead.reading = False
         gaps = self._ahead.gaps
-        # Of what is assigned by hand, nobody else does.
+        # Nobody else does so for partitions that are assigned by hand.
         self._ahead.note({p: found for p, found in result.records.items() if p not in gaps})
         bound = self._consumer._hand_outs.truncations.bound
         gone = self._ahead.gone(self._subscription.read_position, bound)
@@ -349,7 +352,7 @@ class TimestampOrderedRecords:
         self._take_notice(now)
         for partition, found in result.records.items():
             if partition in gone:
-                continue  # read again, with what comes before it
+                continue  # read again, with the records before it
             self._merge.extend(partition, found)
             if self._merge.buffered(partition) > self._bound:
                 self._ahead.held.add(partition)
@@ -361,7 +364,7 @@ class TimestampOrderedRecords:
         return result
 
     def _take_notice(self, now: float) -> None:
-        """Of what was sought, revoked, lost, assigned or paused since."""
+        """Apply to the merge what was sought, revoked, lost, assigned or paused since."""
         ahead = self._ahead
         ahead.dirty = False
         while ahead.moved:
@@ -374,7 +377,7 @@ class TimestampOrderedRecords:
     def _handed_out(
         self, partition: TopicPartition, found: list[Any], end: int, leader_epoch: int
     ) -> list[Any]:
-        """These are returned now; what of them is still owed."""
+        """Hand out records that are returned now; return those of them that are still owed."""
         ahead = self._ahead
         left = self._merge.buffered(partition)
         if partition in ahead.gaps:

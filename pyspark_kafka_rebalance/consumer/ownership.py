@@ -1,6 +1,7 @@
-"""Ownership: what a member owns, and what is being taken from it (KIP-983), pure.
+"""Ownership: what a member owns, and what is being revoked from it (KIP-983). Pure.
 
-A revoke takes a partition this way; the first three are assigned to the application::
+A revoke moves a partition through these states; in the first three, the partition is assigned to
+the application::
 
     revoke-next <-> revoke-thereafter   requested, and maybe delayed
          -> completing                  the rebalance listener is told, which may still commit
@@ -8,19 +9,20 @@ A revoke takes a partition this way; the first three are assigned to the applica
          -> released                    the group may give it to another member
 
 The group may take a request back; then the partition simply stays. A loss ends all of this at
-once. At its deadline a revoke ends as a loss, and the partition goes to releasing: a commit that is
-in flight cannot be recalled.
+once. A revoke that reaches its deadline ends as a loss, and the partition goes to releasing,
+because a commit in flight cannot be recalled.
 
 Invariants:
  1. A partition is in at most one of revoke-next, revoke-thereafter, completing and releasing, and
-    is owned as long as it is in one of them.
+    is owned while it is in one of them.
  2. A partition is never both lost and assigned.
- 3. A revoke that was not taken back ends once: completed by ``begin``, or lost.
- 4. Only what was given up is released, and nothing that has a commit outstanding.
+ 3. A revoke that was not taken back ends once: lost, or completed by ``begin`` (by ``assigned`` if
+    revokes are not deferred).
+ 4. Only partitions that were given up are released, and only without an outstanding commit.
  5. Each requested revoke has a deadline until it is taken back, released or lost.
 
-Times are seconds on any clock, the same for all calls. One thread at a time calls the methods;
-the properties may be read on any thread at any time, each as of one and the same moment.
+Times are seconds on any clock, the same for all calls. One thread at a time calls the methods. Any
+thread can read the properties at any time; each property shows a single moment.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ _NONE: frozenset[TopicPartition] = frozenset()
 
 @dataclass(frozen=True)
 class Step:
-    """What one event changes, for the consumer to execute.
+    """The changes that one event makes, for the consumer to execute.
 
     Attributes
     ----------
     owned : frozenset of TopicPartition
-        What the library's assignment shall hold from here on, all of it.
+        All partitions that the library's assignment should hold from now on.
     gated : frozenset of TopicPartition
-        Those among them of which nothing is fetched or returned any more.
+        The owned partitions of which nothing more is fetched or returned.
     revoked : frozenset of TopicPartition
         Their revoke completes: tell the listener, which may still commit, then ``give_up``.
     lost : frozenset of TopicPartition
@@ -52,7 +54,7 @@ class Step:
     added : frozenset of TopicPartition
         Newly assigned: tell the listener.
     return_early : bool
-        Whether the poll under way shall return without waiting for records.
+        Whether the current poll should return without waiting for records.
     """
 
     owned: frozenset[TopicPartition]
@@ -66,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class _Standing:
-    """How things stand between two events."""
+    """The state between two events."""
 
     generation: int = -1
     owned: frozenset[TopicPartition] = _NONE
@@ -75,7 +77,7 @@ class _Standing:
     completing: frozenset[TopicPartition] = _NONE
     releasing: frozenset[TopicPartition] = _NONE
     deadlines: Mapping[TopicPartition, float] = field(default_factory=dict)
-    # Of the present poll.
+    # Of the current poll.
     lost: frozenset[TopicPartition] = _NONE
     revoked: frozenset[TopicPartition] = _NONE
     added: frozenset[TopicPartition] = _NONE
@@ -92,7 +94,7 @@ class _Standing:
         return frozenset(p for p, deadline in self.deadlines.items() if now >= deadline)
 
     def without(self, gone: frozenset[TopicPartition]) -> _Standing:
-        """Nothing is being taken from the member of what is gone."""
+        """The same state, with these partitions out of all revoke lists."""
         return replace(
             self,
             revoke_next=self.revoke_next - gone,
@@ -109,15 +111,15 @@ class Ownership:
     Parameters
     ----------
     revoke_timeout_s : float
-        How long after its request a revoke is lost that is not completed, and released, by then.
+        A revoke that is not completed and released this long after its request is lost.
     defer_revoke : bool
-        False completes a revoke at once, in the poll that learned of it.
+        False completes a revoke at once, in the poll that learns of it.
     """
 
     def __init__(self, revoke_timeout_s: float, defer_revoke: bool = True) -> None:
         self._revoke_timeout_s = revoke_timeout_s
         self._defer_revoke = defer_revoke
-        self._standing = _Standing()  # replaced, never changed: other threads read it
+        self._standing = _Standing()  # replaced, never mutated: other threads read it
 
     # -- how things stand, on any thread ----------------------------------------------------------
 
@@ -128,12 +130,12 @@ class Ownership:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What the group has assigned and not got back, what is being released included."""
+        """What the group has assigned and not got back, including what is being released."""
         return self._standing.owned
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """What is assigned to the application: owned, and not given up."""
+        """What is assigned to the application: owned and not given up."""
         standing = self._standing
         return standing.owned - standing.releasing
 
@@ -144,17 +146,17 @@ class Ownership:
 
     @property
     def revoking(self) -> frozenset[TopicPartition]:
-        """Requested, and neither completed nor lost: revoke-next and revoke-thereafter."""
+        """Revoke requested, neither completed nor lost: revoke-next and revoke-thereafter."""
         return self._standing.revoking
 
     @property
     def releasing(self) -> frozenset[TopicPartition]:
-        """Given up, and not released to the group yet."""
+        """Given up, but not released to the group yet."""
         return self._standing.releasing
 
     @property
     def gated(self) -> frozenset[TopicPartition]:
-        """Requested and not released: nothing of it is fetched or returned any more."""
+        """Revoke requested and not released yet: nothing more of it is fetched or returned."""
         return self._standing.gated
 
     @property
@@ -197,10 +199,10 @@ class Ownership:
         Parameters
         ----------
         lost : iterable of TopicPartition
-            Lost since the last poll ended. They are taken out first, because what is lost cannot
-            be completed, and are on this poll's lost list.
+            Lost since the last poll ended. They are removed first, because a lost partition's
+            revoke cannot be completed, and they are on this poll's lost list.
         now : float
-            What is overdue is not completed either: ``overdue``, which is to follow, loses it.
+            Overdue revokes are not completed either: ``overdue``, to be called next, loses them.
         """
         before = self._standing
         gone = before.owned.intersection(lost)
@@ -220,16 +222,16 @@ class Ownership:
         return self._step(revoked=completed, lost=gone, return_early=bool(gone))
 
     def assigned(self, partitions: frozenset[TopicPartition], generation: int, now: float) -> Step:
-        """The group has decided what this member shall own, all of it.
+        """Apply the group's decision about what this member should own, all of it.
 
-        What is owned and not among ``partitions`` is requested; what was requested and is among
-        them is taken back. What is being released is released all the same, and comes again with a
-        later generation.
+        The revoke of an owned partition that is not in ``partitions`` is requested; a request for
+        one that is in ``partitions`` is taken back. A partition that is being released is released
+        all the same, and comes again with a later generation.
 
         Raises
         ------
         ValueError
-            This poll has lost something: the assignment is to wait for the next (invariant 2).
+            This poll has lost something: the assignment must wait for the next poll (invariant 2).
         """
         before = self._standing
         if before.lost:
@@ -253,7 +255,7 @@ class Ownership:
         return self._step(revoked=at_once, added=added, return_early=bool(requested - at_once))
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Step:
-        """Lost at once, in the midst of a poll: out of all lists, into the lost list."""
+        """Lose partitions at once, during a poll: out of all lists, into the lost list."""
         gone = self._standing.owned.intersection(partitions)
         before = self._standing.without(gone)
         self._standing = replace(
@@ -265,9 +267,9 @@ class Ownership:
         return self._step(lost=gone, return_early=bool(gone))
 
     def overdue(self, now: float) -> Step:
-        """At the deadline the partitions that are not released, and only those, are lost.
+        """Lose the partitions that are not released by their deadline, and only those.
 
-        The group gets them when no commit is outstanding, as after a revoke.
+        The group gets them once no commit is outstanding, as after a revoke.
         """
         gone = self._standing.overdue(now)
         if gone:
@@ -281,9 +283,9 @@ class Ownership:
         return self._step(lost=gone, return_early=bool(gone))
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """No longer assigned, since the listener was told that the revoke completes.
+        """Unassign partitions, because the listener was told that their revoke completes.
 
-        Or the consumer closes: then of any partition, and it stays so.
+        Also called for any partition when the consumer closes; that is final.
         """
         gone = self._standing.owned.intersection(partitions)
         before = self._standing
@@ -296,7 +298,7 @@ class Ownership:
         )
 
     def drained(self, outstanding: Collection[TopicPartition]) -> Step:
-        """Release what was given up, without those that still have a commit outstanding."""
+        """Release what was given up, except for partitions with an outstanding commit."""
         released = self._standing.releasing.difference(outstanding)
         if released:
             before = self._standing.without(released)

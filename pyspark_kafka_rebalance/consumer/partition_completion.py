@@ -1,19 +1,19 @@
 """PartitionCompletion: which handed out records of one partition are processed.
 
-Asynchronous workers finish out of order; a committed position may only pass what is complete
-(KIP-983, problem 4). What is pending is an ``OffsetSet``: memory grows with the gaps between it
-(out of order workers, compaction, transaction markers), not with the records. Where a backlog was
-set aside (KIP-333), what of it is not handed out yet is in ``SetAside``; what was handed out of it
-is pending as anything else is.
+Asynchronous workers finish out of order, and a committed position must pass only what is complete
+(KIP-983, problem 4). Pending offsets are kept in an ``OffsetSet``: memory grows with the gaps
+between them (out of order workers, compaction, transaction markers), not with the records. If a
+backlog was set aside (KIP-333), its part that is not handed out yet is in ``SetAside``; what was
+handed out of it is pending like anything else.
 
 Invariants:
- 1. What is pending was handed out, is not complete, and lies below ``next_offset``.
- 2. The position to commit is the lowest pending offset, or where polls go on if that is lower:
-    after a seek back they hand out again what was complete.
- 3. What was never handed out (a forward seek, compaction) holds nothing up. Who takes over has not
-    sought: what a seek left out is still to be processed there.
- 4. Handed out again after a seek, a record is pending again.
- 5. What is set aside holds the position to commit, too.
+ 1. A pending offset was handed out, is not complete, and lies below ``next_offset``.
+ 2. The position to commit is the lowest pending offset, or the offset where polls go on if that is
+    lower: after a seek back, polls hand out again what was complete.
+ 3. What was never handed out (a forward seek, compaction) holds nothing up. The next owner has not
+    sought: there, what a seek left out is still to be processed.
+ 4. A record that is handed out again after a seek is pending again.
+ 5. What is set aside also holds back the position to commit.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -39,14 +39,14 @@ class PartitionCompletion:
     Parameters
     ----------
     epochs : LeaderEpochs, optional
-        What is known of the partition's before its first hand-out.
+        The partition's leader epochs that are known before its first hand-out.
     """
 
     def __init__(self, epochs: LeaderEpochs | None = None) -> None:
-        #: What was handed out and is not complete.
+        #: Offsets that were handed out and are not complete.
         self.pending = OffsetSet()
         self._stretches = Stretches()
-        #: What waits for a reader of its own.
+        #: The backlog that waits for a reader of its own.
         self.aside = SetAside()
         #: The offset after the highest that was handed out; None before the first.
         self.next_offset: int | None = None
@@ -57,23 +57,23 @@ class PartitionCompletion:
         #: Whether records were completed one by one.
         self.singly = False
         self._left_out: list[Gap] = []  # by forward seeks, above the position to commit
-        self._sought_to: int | None = None  # the application, and nothing is handed out since
-        #: Whether the position to commit is lower than it was, and nobody was told.
+        self._sought_to: int | None = None  # by the application; nothing was handed out since
+        #: Whether the position to commit is lower than it was, and nobody was told yet.
         self.moved_back = False
-        #: What the owner before had completed out of order; those records are not handed out.
+        #: What the previous owner had completed out of order; those records are not handed out.
         self.inherited: Inherited | None = None
 
     def reached(self, offset: int) -> bool:
-        """Whether the offset was handed out under the present assignment."""
+        """Whether the offset was handed out under the current assignment."""
         inherited = self.inherited
         if inherited is not None and inherited.offset <= offset not in inherited.remaining:
             return False
         return offset in self._stretches
 
     def reached_below(self, offset: int, position: int | None) -> int:
-        """How far polls went through of what ends at this next offset; 0 if through nothing there.
+        """How far polls read in the stretch that starts below this next offset; 0 without one.
 
-        They stand at this position, if that is known, and were not sought to it.
+        ``position`` is where polls are now, if that is known and they were not sought there.
         """
         return self._stretches.end_below(offset, self.continues_at or 0, position)
 
@@ -91,10 +91,10 @@ class PartitionCompletion:
         return after if first is None or after < first else first
 
     def position_from(self, sought: int) -> int:
-        """The offset to commit when polls go on from there, and handed out nothing there yet.
+        """The offset to commit if polls go on from ``sought``, with nothing handed out there yet.
 
-        What they went through before is complete if it is not pending, also behind where they stood
-        last: after a look back, and forth again, it does not come again.
+        Offsets that polls read before are complete unless they are pending, also those beyond the
+        last position of polls: after a seek back and forward again, they do not come again.
         """
         after = sought
         if self.continues_at is not None and sought > self.continues_at:
@@ -114,10 +114,11 @@ class PartitionCompletion:
         return offset not in self.pending and not left_out and offset not in self.aside
 
     def remaining(self, offset: int) -> tuple[Remaining, int]:
-        """What is left to process when this offset is committed, and the highest leader epoch.
+        """What is left to process if this offset is committed, and the highest leader epoch.
 
-        Everything from where polls go on, and what is pending below. Without gaps while nobody
-        completes records one by one: what is left out of a log is nothing to tell of.
+        That is everything from where polls go on, and the pending offsets below. There are no gaps
+        unless records are completed one by one, inherited or caught up: holes in a log are not
+        reported.
         """
         inherited = self.inherited
         if self.continues_at is None or not (self.singly or inherited or self.catches_up):
@@ -129,11 +130,11 @@ class PartitionCompletion:
         if inherited is not None:
             remaining = remaining.merge(inherited.remaining)
             if self._lowest is not None and complete_to <= self._lowest:
-                epoch = inherited.leader_epoch  # none of ours is complete
+                epoch = inherited.leader_epoch  # no record of ours is complete
             known = epoch >= 0 and inherited.leader_epoch >= 0
             epoch = max(epoch, inherited.leader_epoch) if known else -1
         remaining = remaining.trim(offset)
-        if offset not in remaining:  # committed lower than it might be; the rest is on its way
+        if offset not in remaining:  # lower than possible; the rest is on its way
             between = remaining.between(offset, remaining.live)
             in_order = not between or between == (Gap(between[0].start, remaining.live),)
             if in_order:
@@ -142,12 +143,12 @@ class PartitionCompletion:
         return remaining, epoch
 
     def hand_out(self, offsets: Sequence[int], leader_epoch: int = -1) -> None:
-        """These offsets, ascending, are in processing now; also again, after a seek back."""
+        """Note that these offsets, ascending, are in processing; after a seek back, again."""
         if not offsets:
             return
         before = self.position
         after = offsets[-1] + 1
-        # Where polls only went on, what they passed before does not exist.
+        # Without a seek, offsets that polls passed without a record do not exist.
         came_from = offsets[0] if self._sought_to is not None else self.continues_at
         came_from = offsets[0] if came_from is None else min(came_from, offsets[0])
         if came_from < offsets[0] and self.inherited is None:
@@ -166,7 +167,7 @@ class PartitionCompletion:
             self._epochs.forget_below(min(before, position))
 
     def seek(self, offset: int) -> None:
-        """The application said that polls go on from this offset."""
+        """Note that the application sought to this offset."""
         after, position = self.continues_at, self.position or 0
         self._sought_to = offset
         self.aside.go_back(offset)
@@ -178,12 +179,12 @@ class PartitionCompletion:
             self._epochs.learn(start, offset, UNKNOWN)  # there may be records
 
     def skip(self, offset: int) -> None:
-        """Polls go on from this offset, which is behind a record that cannot be read."""
+        """Let polls go on from this offset, which follows a record that cannot be read."""
         self.seek(offset)
         self.continues_at, self._sought_to = offset, None
 
     def disinherit(self) -> None:
-        """What the owner before had completed is no part of what polls went through."""
+        """Remove what the previous owner had completed from what polls have read."""
         if self.inherited is not None:
             remaining = self.inherited.remaining
             below, beyond = Gap(0, self.inherited.offset), Gap(remaining.live, sys.maxsize)
@@ -192,7 +193,7 @@ class PartitionCompletion:
             self.inherited = None
 
     def go_on(self, offset: int) -> None:
-        """Polls have come to here, and what they passed is not handed out."""
+        """Note that polls have come to here, and that what they passed is not handed out."""
         inherited_from = offset if self.inherited is None else self.inherited.offset
         start = inherited_from if self.continues_at is None else self.continues_at
         if start < offset:
@@ -214,12 +215,12 @@ class PartitionCompletion:
         self.continues_at = offset
 
     def complete(self, offset: int) -> None:
-        """The record at this offset is processed; again is fine."""
+        """Note that the record at this offset is processed; idempotent."""
         self.singly = True
         self.pending.discard(offset)
 
     def complete_below(self, offset: int) -> bool:
-        """Everything below this next offset is processed.
+        """Note that everything below this next offset is processed.
 
         Returns
         -------
@@ -232,7 +233,7 @@ class PartitionCompletion:
     # -- what is set aside (KIP-333) --------------------------------------------------------------
 
     def set_aside(self, remaining: Remaining, in_order: bool) -> None:
-        """Before the first hand-out: polls go on at the live position, beside the gaps' reader."""
+        """Before any hand-out: let polls go on at the live position, next to the gaps' reader."""
         self.aside = SetAside(remaining.gaps, remaining.live, in_order)
         self.continues_at = remaining.live
 
@@ -240,13 +241,13 @@ class PartitionCompletion:
     def catches_up(self) -> bool:
         """Whether something below the live part is not processed."""
         live_from = self.aside.live_from
-        if live_from is None:  # by far the most
+        if live_from is None:  # by far the most frequent case
             return False
         first = self.pending.first
         return bool(self.aside.unread) or (first is not None and first < live_from)
 
     def live_in_processing(self) -> Gap | None:
-        """From the first live record that is pending to the last; None without a gap beside it."""
+        """From the first pending live record to the last; None if no gap is read in parallel."""
         live_from = self.aside.live_from
         if live_from is None or self.aside.in_order or not self.catches_up:
             return None
@@ -254,10 +255,10 @@ class PartitionCompletion:
         return Gap(live[0].start, live[-1].end) if live else None
 
     def catch_up(self, offsets: Sequence[int], end: int, leader_epoch: int = -1) -> None:
-        """The reader of the gaps has passed this end, and handed out these offsets below it.
+        """Note that the gaps' reader has passed this end, and handed out these offsets below it.
 
-        Ascending, and each is one that was unread. What it passed without finding a record does
-        not exist.
+        The offsets are ascending, and each was unread. Offsets that the reader passed without
+        finding a record do not exist.
         """
         if offsets:
             self._epochs.learn(offsets[0], offsets[-1] + 1, leader_epoch)
@@ -270,13 +271,14 @@ class PartitionCompletion:
         self._epochs.forget_below(self.position or 0)
 
     def leave_out(self, start: int, end: int) -> None:
-        """The application gave up what is unread in [start, end); who is next may read it."""
+        """The application gave up what is unread in [start, end); the next owner may read it."""
         self._left_out += self.aside.give_up(start, end)
 
     def end_order(self) -> None:
-        """The application sought. In order there is one position: all is the live reader's now.
+        """Give an ordered backlog back to the live reader, because the application sought.
 
-        What is unread is left out, or not, as by any seek.
+        In order there is only one position. As with any seek, unread offsets are left out unless
+        polls come to them after all.
         """
         aside = self.aside
         if aside.in_order and aside.unread and aside.live_from is not None:
@@ -284,18 +286,18 @@ class PartitionCompletion:
             self.leave_out(0, aside.live_from)
 
     def handed_out_so_far(self) -> tuple[Gap, ...]:
-        """All that was handed out, and what lies between."""
+        """All offsets that were handed out, and those in between."""
         return self.aside.read_of(0, self.next_offset or 0)
 
     def with_processed(self, claims: Iterable[Gap]) -> PartitionCompletion:
-        """A copy in which everything in there that was handed out is processed."""
+        """A copy in which everything in these ranges that was handed out is processed."""
         other = copy(self)
         other.pending = self.pending.copy()
         other.pending.discard_all(claims)
         return other
 
     def _begin(self, start: int, end: int) -> None:
-        """These offsets are in processing now."""
+        """Add these offsets to those in processing."""
         if self._left_out:
             self._left_out = without(self._left_out, start, end)
         self.pending.add(start, end)
@@ -304,7 +306,7 @@ class PartitionCompletion:
 def _last_complete(pending: Iterable[Gap], end: int) -> int:
     """The offset after the last one below this end that is in none of these ranges.
 
-    What was skipped behind it is of an unknown leader epoch, which says nothing of it.
+    Offsets that were skipped after it have an unknown leader epoch, which says nothing about it.
     """
     for start, after in sorted(pending, key=end_of, reverse=True):
         if after < end:

@@ -1,4 +1,4 @@
-"""PollResult: what one poll of a DeferredRevokeConsumer brought."""
+"""PollResult: the result of one poll of a DeferredRevokeConsumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .fetch_metadata import FetchMetadata
 
 @dataclass(frozen=True)
 class PollResult:
-    """What one poll brought (KIP-983, variant 1).
+    """The result of one poll (KIP-983, variant 1).
 
     Attributes
     ----------
@@ -21,15 +21,15 @@ class PollResult:
     to_be_revoked : frozenset of TopicPartition
         Their revoke is completed at the start of the next poll unless it is delayed.
     lost : frozenset of TopicPartition
-        Lost during this poll: abort their processing, commit nothing of them.
+        Lost during this poll: abort their processing, and commit nothing of them.
     assigned : frozenset of TopicPartition
         New since the last poll.
     revoked : frozenset of TopicPartition
         Their revoke was completed at the start of this poll.
     metadata : dict of TopicPartition to FetchMetadata
-        Of every partition that a fetch answered since the last poll, empty answers included, and
-        of those in ``records`` (KIP-695). Never of one whose revoke is requested: nothing more of
-        it will be read, so that whoever waits for its lag to shrink would wait in vain.
+        For every partition with a fetch response since the last poll, even without records, and for
+        those in ``records`` (KIP-695). Never for a partition whose revoke is requested: nothing
+        more of it will be read, so its lag would never shrink.
     catch_up : dict of TopicPartition to list, as ``records``
         With ``parallel_rebalance="live"``, records of the backlog that was there when the partition
         was assigned, lowest first; ``records`` has the live ones (KIP-333).
@@ -44,7 +44,7 @@ class PollResult:
     catch_up: dict[TopicPartition, list[Any]] = field(default_factory=dict)
 
     def in_one(self) -> dict[TopicPartition, list[Any]]:
-        """Both kinds of records; of a partition those that are caught up first."""
+        """Both kinds of records together; in a partition, those that are caught up come first."""
         if not self.catch_up:
             return self.records
         partitions = dict.fromkeys([*self.catch_up, *self.records])

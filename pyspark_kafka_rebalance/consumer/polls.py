@@ -1,12 +1,12 @@
-"""Polls: what a poll does, from the turn of the rebalance to the records that it hands out.
+"""Polls: what a poll does, from the rebalance's turn to the records that it hands out.
 
-One at a time, on the thread that polls; a wakeup may come from any.
+One poll runs at a time, on the polling thread; a wakeup can come from any thread.
 
 Invariants:
- 1. No turn of the rebalance begins before somebody was told of the last one. What a poll that
-    raised has not told, the next one tells; also what only an iteration was told.
- 2. A poll that has something to tell of the rebalance waits no longer, and tells it: a record that
-    cannot be read is met again by a later poll.
+ 1. No turn of the rebalance begins before the last one was reported. The next poll reports what a
+    poll that raised did not, and what only an iteration was told.
+ 2. A poll with news of the rebalance waits no longer, and reports it; an unreadable record is met
+    again by a later poll.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .rebalancing import Rebalancing
 if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator
 
-#: How long poll waits for records at a stretch before it looks for rebalance events again.
+#: How long poll waits for records at a time before it looks for rebalance events again.
 _SLICE_MS = 50
 
 
@@ -43,32 +43,32 @@ class Polls:
     Parameters
     ----------
     consumer : KafkaConsumer
-        Who polls.
+        The consumer that polls.
     by_hand : callable
         The library's own poll: timeout, number of records, whether to update the offsets.
     io : GroupCoordinator
         The seam to kafka-python.
     membership : GroupMembership
-        Told that the application is alive.
+        Learns from polls that the application is alive.
     ownership : Ownership
-        What a poll tells of the rebalance.
+        What a poll reports of the rebalance.
     rebalancing : Rebalancing
         Executes the turns.
     listener : ListenerCalls
-        What it has raised is raised by the poll.
+        A poll raises what the listener has raised.
     hand_outs : HandOuts
-        What goes to the application goes through it.
+        All records for the application go through it.
     ends : EndOffsets
-        What fetches have said of the partitions' ends.
+        The partitions' ends, from fetch responses.
     metadata_of : callable
-        Of a partition, what a poll tells of its end, once that is known.
+        Returns what a poll reports of a partition's end; None until that is known.
     catching_up : CatchingUp, optional
-        Hands out what was set aside, too.
+        Also hands out what was set aside.
 
     Attributes
     ----------
     woken : threading.Event
-        Set: the poll under way ends early, or else the next one.
+        If set, the poll under way ends early, or the next one if none is.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class Polls:
         self._ends = ends
         self._metadata_of = metadata_of
         self._catching_up = catching_up
-        self._untold = False  # while a poll runs, and after it if it raised
+        self._untold = False  # set while a poll runs, and after it if it raised
         self._told_in_passing = False
 
     def poll(
         self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
     ) -> PollResult:
-        """Poll, and have the records handed out in this form; see `hand_out_as`."""
+        """Poll, and hand out the records in this form; see `hand_out_as`."""
         hand_out_as(self._consumer, form)
         if self._is_by_hand(timeout_ms):
             records = self._poll_by_hand(timeout_ms, max_records, True)
@@ -118,7 +118,7 @@ class Polls:
         max_records: int | None,
         update_offsets: bool,
     ) -> dict[TopicPartition, list[Any]]:
-        """As ``poll``; only the records, all in one, maybe without moving on behind them."""
+        """As ``poll``, but only the records, merged; maybe without advancing the positions."""
         hand_out_as(self._consumer, form)
         if self._is_by_hand(timeout_ms):
             return self._poll_by_hand(timeout_ms, max_records, update_offsets)
@@ -138,26 +138,26 @@ class Polls:
         return self._result({}, {})
 
     def told_in_passing(self, was: bool) -> None:
-        """Whether only an iteration was told of the last turn, whose loop may have been left.
+        """Note whether only an iteration was told of the last turn; its loop may have been left.
 
-        Then the next poll tells of it, unless it is the iteration's.
+        If so, the next poll reports the turn, unless it is the iteration's own.
         """
         self._told_in_passing = was
 
     def forget_all(self) -> None:
-        """Nothing is assigned any more, and there is nothing to tell of it."""
+        """Nothing is assigned any more, and nothing is left to report."""
         self._untold = self._told_in_passing = False
         self._ends.collect(())
 
     def _is_by_hand(self, timeout_ms: float) -> bool:
-        """Whether the library's own poll does it, or refuses it."""
+        """Whether the library's own poll handles this call, or refuses it."""
         closed = is_closed(self._consumer)
         return closed or timeout_ms < 0 or not self._subscription.subscribed
 
     def _poll_by_hand(
         self, timeout_ms: float, max_records: int | None, update_offsets: bool
     ) -> dict[TopicPartition, list[Any]]:
-        """The library's own poll: its checks, and what is assigned by hand.
+        """The library's own poll, with its checks, for partitions that are assigned by hand.
 
         It knows no wakeup, so it waits a slice at a time, as ``_poll`` does.
         """
@@ -179,8 +179,8 @@ class Polls:
         max_records: int | None,
         update_offsets: bool,
     ) -> PollResult:
-        # Until when: the timeout. Ended early by records, a requested revoke, a loss, or wakeup. In
-        # between, kafka-python's fetcher waits for data a slice at a time.
+        # Waits until the timeout. Ended early by records, a requested revoke, a loss, or a wakeup.
+        # In between, kafka-python's fetcher waits for data a slice at a time.
         if max_records is None:
             max_records = self._consumer.config["max_poll_records"]
         deadline = time.monotonic() + timeout_ms / 1000
@@ -196,7 +196,7 @@ class Polls:
         self._rebalancing.begin_turn()
         self._untold = True
         while True:
-            self._membership.polled()  # waiting in a poll is being alive, however long it takes
+            self._membership.polled()  # waiting in a poll means being alive, however long it takes
             return_early = self._rebalancing.apply_events()
             self._listener.raise_failure()
             left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
@@ -213,7 +213,7 @@ class Polls:
                 if not return_early:
                     self._hand_outs.seeks.stopped(error)
                     raise
-                # first what this poll has to tell; a later one meets them again
+                # report this poll's news first; a later poll meets the record again
             looked_at = records.keys()
             if update_offsets:
                 records = self._hand_outs.hand_out(records)
@@ -230,17 +230,18 @@ class Polls:
                 return self._result(records, self._fetch_metadata(records), gaps)
 
     def _end_iteration(self, update_offsets: bool) -> None:
-        """What ``__next__`` has fetched ahead is polled again by whoever polls in between.
+        """Drop what ``__next__`` has fetched ahead, so that a poll in between returns it.
 
-        It polls without updating the offsets.
+        ``__next__`` polls without updating the offsets.
         """
         if update_offsets:
             end_iteration(self._consumer)
 
     def _take_untold(self) -> PollResult | None:
-        """What the last poll learned and nobody who polls was told; None if nothing.
+        """What the last poll learned and no poll has reported yet; None if nothing.
 
-        No other turn begins before that is told: it would complete revokes that nobody could delay.
+        No other turn begins before that is reported: it would complete revokes that nobody could
+        delay.
         """
         if not (self._untold or self._told_in_passing):
             return None
@@ -269,7 +270,7 @@ class Polls:
     def _fetch_metadata(
         self, records: Collection[TopicPartition]
     ) -> dict[TopicPartition, FetchMetadata]:
-        """What the fetches answered since the last poll say, seen from where this poll ends."""
+        """The metadata of the fetch responses since the last poll, as of where this poll ends."""
         self._ends.collect(self._subscription.owned())
         told = self._ends.take_fresh().union(records) - self._ownership.gated
         found = ((partition, self._metadata_of(partition)) for partition in told)

@@ -1,4 +1,4 @@
-"""Which of the two group protocols a consumer uses."""
+"""The choice between the two group protocols."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ log = logging.getLogger(__name__)
 
 
 def chosen_protocol(consumer: KafkaConsumer, group_protocol: str) -> str:
-    """``"classic"`` or ``"consumer"``, by what the brokers offer; the former needs no question.
+    """Choose ``"classic"`` or ``"consumer"`` by what the brokers offer.
+
+    If ``group_protocol`` is ``"classic"``, no broker is asked.
 
     Raises
     ------
     UnsupportedBrokerError
-        ``"consumer"`` is asked for and not offered.
+        ``"consumer"`` is requested and not offered.
     """
     if group_protocol == "classic":
         return group_protocol
@@ -52,12 +54,12 @@ def membership_in(
     revoking: Callable[[], Collection[TopicPartition]],
     committable: Callable[[], frozenset[TopicPartition]],
 ) -> GroupMembership:
-    """A member that speaks this protocol.
+    """Create a member that speaks this protocol.
 
     Parameters
     ----------
     protocol : {"classic", "consumer"}
-        Which.
+        The protocol.
     group_remote_assignor : str, optional
         Consumer protocol: the server-side assignor.
     io : GroupCoordinator
@@ -65,9 +67,9 @@ def membership_in(
     config : mapping
         kafka-python's consumer configuration.
     revoking : callable
-        The partitions whose revoke is requested and not released yet.
+        Returns the partitions whose revoke is requested and that are not released yet.
     committable : callable
-        The partitions that may be committed: owned, and their revoke not completed.
+        Returns the partitions that may be committed: owned, and their revoke not completed.
     """
     if protocol == "classic":
         parts = MemberParts(io, config, classic.RULES)

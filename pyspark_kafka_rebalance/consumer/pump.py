@@ -1,4 +1,4 @@
-"""Pump: the thread that keeps group members going while the application does something else.
+"""Pump: the thread that keeps group members alive while the application does something else.
 
     application's thread                       pump thread
       start()                 ──────────►      begin()
@@ -9,15 +9,15 @@
 
 Four rules:
 
- 1. ``begin``, ``tick``, ``finish`` and ``close`` run on the pump's thread alone, in this order.
- 2. What one of the first three raises ends the pump. It is kept before ``close`` is called, and
-    raised by every later :meth:`Pump.raise_failure`: a failure in the background surfaces in the
+ 1. ``begin``, ``tick``, ``finish`` and ``close`` run only on the pump's thread, in this order.
+ 2. An error from one of the first three ends the pump. It is kept before ``close`` is called, and
+    every later :meth:`Pump.raise_failure` raises it: a failure in the background surfaces in the
     application's next call.
  3. A wake-up is never lost: one that comes during a tick makes the next tick follow at once.
- 4. Stopping has a deadline, which ``finish`` and ``close`` ask for (:meth:`Pump.left_s`). The
-    thread is a daemon: one that hangs beyond the deadline keeps no process alive.
+ 4. Stopping has a deadline, which ``finish`` and ``close`` can look up (:meth:`Pump.left_s`). The
+    thread is a daemon: if it hangs beyond the deadline, it does not keep the process alive.
 
-Knows nothing of groups: an owner says what a tick is.
+The pump knows nothing of groups: its owner says what a tick is.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Pump:
     Parameters
     ----------
     tick : callable
-        One round. Returns after how many seconds the next one is due; None: when it is woken.
+        One round. Returns the seconds until the next one is due; None: only when woken.
     name : str
         The thread's name.
     what : str
         What ends with the pump, for the log: ``group 'orders': the membership``.
     begin : callable
-        Called before the first tick; may take its time.
+        Called before the first tick; may be slow.
     finish : callable
         Called after the last tick, if neither that nor an earlier one failed.
     close : callable
-        Called last, whatever happened; may not raise.
+        Called last, whatever happened; must not raise.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Pump:
         self._wake.set()
 
     def leave(self, timeout_s: float) -> None:
-        """Ask the thread to finish within ``timeout_s``, and do not wait for it; idempotent."""
+        """Ask the thread to finish within ``timeout_s``, without waiting for it; idempotent."""
         if not self._stopping.is_set():
             self._stop_by = time.monotonic() + timeout_s
             self._stopping.set()
             self._wake.set()
 
     def stop(self, timeout_s: float) -> bool:
-        """As :meth:`leave`, and wait for it; False when it has not ended in time.
+        """As :meth:`leave`, and wait for the thread; False if it has not ended in time.
 
         On the pump's own thread there is nothing to wait for: it ends after this call.
         """
@@ -115,7 +115,7 @@ class Pump:
         return self._stopping.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, on any thread, so long or until the pump is asked to stop; whether it was."""
+        """Wait this long, or until the pump is asked to stop; return whether it was. Any thread."""
         return self._stopping.wait(seconds)
 
     def left_s(self) -> float:
@@ -141,7 +141,7 @@ class Pump:
             self._close()
 
     def _fail(self, error: BaseException) -> None:
-        # Our own errors say all but the stack; another is a defect.
+        # Our own errors say everything but the stack; any other error is a defect.
         level = logging.DEBUG if isinstance(error, KafkaRebalanceError) else logging.ERROR
         log.log(level, "%s ended", self._what, exc_info=error)
         self._failure = error

@@ -1,18 +1,18 @@
-"""ReadAhead: how far the application is where more is buffered than it was given (KIP-695).
+"""ReadAhead: how far the application is, if more records are buffered than it was given (KIP-695).
 
-A merge by timestamps polls records before it is their turn. To kafka-python they are consumed; to
-everybody else (``position``, commits without offsets, the next owner) the partition stands at its
-mark, where the application is.
+A merge by timestamps polls records before it is their turn. For kafka-python they are consumed. For
+everybody else (``position``, commits without offsets, the next owner) the partition is at its mark,
+where the application is.
 
 Invariants:
- 1. A partition has a mark exactly while records of it are buffered and still wanted. Of what was
-    set aside (KIP-333) it has none, but an entry in ``gaps``: the live reader is not to go back
-    there. Of one partition there is never both: live records come when nothing is set aside any
-    more, and what is buffered of that is gone.
- 2. Whatever takes one of these away, apart from the merge itself, enters the partition in
-    ``moved``: what the merge has buffered of it is worthless.
+ 1. A partition has a mark exactly while records of it are buffered and still wanted. Records that
+    were set aside (KIP-333) have no mark, but an entry in ``gaps``: the live reader must not go
+    back there. A partition never has both: live records come once nothing is set aside any more,
+    and then nothing that was set aside is buffered.
+ 2. Whatever removes a mark or an entry, apart from the merge itself, enters the partition in
+    ``moved``: what the merge has buffered of it is then worthless.
 
-Marks are set by the thread that polls, and read by any.
+The polling thread sets the marks; any thread can read them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Mark:
     Attributes
     ----------
     read_to : int
-        Behind what is buffered.
+        The offset after what is buffered.
     bound : str
-        Of which topic that is (``Truncations.bound``); empty: not known yet.
+        The topic of the buffered records (``Truncations.bound``); empty: not known yet.
     """
 
     __slots__ = ("bound", "leader_epoch", "offset", "read_to")
@@ -46,7 +46,7 @@ class Mark:
         self.bound = ""
 
     def as_position(self) -> OffsetAndMetadata:
-        """As kafka-python keeps positions."""
+        """As one of kafka-python's positions."""
         return OffsetAndMetadata(self.offset, "", self.leader_epoch)
 
 
@@ -60,24 +60,24 @@ class ReadAhead:
     marks : dict of TopicPartition to Mark
         See the invariants.
     gaps : dict of TopicPartition to int
-        Of what is buffered of a gap: up to where its reader has come.
+        Where the gaps' reader has come to, for partitions with buffered records of a gap.
     moved : set of TopicPartition
-        Until the merge has taken notice.
+        Partitions whose buffers are worthless, until the merge has taken notice.
     dirty : bool
-        Whether something happened that the merge has to take notice of, `moved` included.
+        Whether something happened that the merge must take notice of, `moved` included.
     held : set of TopicPartition
-        Of these enough is buffered: nothing more is fetched. Not the application's own pause.
+        Partitions with enough buffered: nothing more is fetched. Not the application's own pause.
     woken : threading.Event
         Set by ``wakeup``.
     merge : object
-        Whose buffers the marks are of.
+        The merge whose buffers the marks belong to.
     """
 
     def __init__(self) -> None:
         self.reading = False
         self.marks: dict[TopicPartition, Mark] = {}
         self.gaps: dict[TopicPartition, int] = {}
-        self._bounds_of_gaps: dict[TopicPartition, str] = {}  # as a mark's
+        self._bounds_of_gaps: dict[TopicPartition, str] = {}  # like a mark's bound
         self.moved: set[TopicPartition] = set()
         self.dirty = False
         self.held: set[TopicPartition] = set()
@@ -89,7 +89,7 @@ class ReadAhead:
         found: Mapping[TopicPartition, list[Any]],
         epoch_before: Callable[[TopicPartition, int], int] = lambda *_: -1,
     ) -> None:
-        """These live records, or Arrow batches of them, go into the buffers.
+        """Note that these live records, or Arrow batches of them, go into the buffers.
 
         Parameters
         ----------
@@ -99,11 +99,11 @@ class ReadAhead:
         self.forget(self.gaps.keys() & found.keys())
         for partition, records in found.items():
             brought = list(offsets_of(records))
-            first, after = brought[0][0][0], brought[-1][0][-1] + 1  # as HandOuts.hand_out
+            first, after = brought[0][0][0], brought[-1][0][-1] + 1  # as in HandOuts.hand_out
             mark = self.marks.get(partition)
             if mark is None:
                 mark = self.marks[partition] = Mark(first, epoch_before(partition, first))
-            elif first < mark.offset:  # the log became shorter
+            elif first < mark.offset:  # the log was truncated
                 mark.offset, mark.leader_epoch = first, -1
             mark.read_to = after
 
@@ -112,12 +112,12 @@ class ReadAhead:
         read_position: Callable[[TopicPartition], int | None],
         bound: Callable[[TopicPartition], str],
     ) -> list[TopicPartition]:
-        """Whose buffered records are no more: the log became shorter, or is another topic's.
+        """Partitions whose buffered records are gone: truncated, or those of another topic.
 
         Parameters
         ----------
         read_position, bound : callable
-            What is fetched next of a partition, and of which topic.
+            The next offset to fetch of a partition, and the topic that it belongs to.
         """
         found = []
         for partition, mark in self.marks.items():
@@ -130,11 +130,11 @@ class ReadAhead:
         return found + [p for p, here in bounds.items() if before.get(p, here) != here]
 
     def buffered(self) -> set[TopicPartition]:
-        """The partitions that the application is not as far in as the polls."""
+        """The partitions in which polls are ahead of the application."""
         return self.marks.keys() | self.gaps.keys()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls of these go on elsewhere, or not at all."""
+        """Forget these partitions: polls go on elsewhere, or not at all."""
         if self.merge is None:
             return
         for partition in partitions:

@@ -1,4 +1,4 @@
-"""ListenerCalls: the rebalance listener given to ``subscribe`` is told, and never in the way."""
+"""ListenerCalls: calls to the rebalance listener of ``subscribe``, which never stop a rebalance."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ log = logging.getLogger(__name__)
 
 
 class ListenerCalls:
-    """Calls the listener on the thread that polls, and keeps what it raises.
+    """Calls the listener on the polling thread, and keeps what it raises.
 
-    A turn of the rebalance waits for no listener's success: it is carried out to its end, and then
-    the poll raises what was raised first, as Java's does.
+    A turn of the rebalance does not depend on the listener's success: it is carried out to its end.
+    Then the poll raises the listener's first error, as Java's consumer does.
 
     Parameters
     ----------
     loop : IoLoop
-        For a listener's coroutines.
+        Runs a listener's coroutines.
     subscription : Subscription
-        Whose listener it is, at each call.
+        Holds the listener, which is looked up at each call.
     group_id : str
         For the log.
     """
@@ -39,7 +39,7 @@ class ListenerCalls:
         self._failure: BaseException | None = None
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Call ``on_partitions_assigned``, also with no partition."""
+        """Call ``on_partitions_assigned``, even without partitions."""
         self._call("on_partitions_assigned", partitions)
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -53,7 +53,7 @@ class ListenerCalls:
             self._call("on_partitions_lost", partitions)
 
     def raise_failure(self) -> None:
-        """Raise what the listener raised first since this was last called."""
+        """Raise the first error of the listener since the last call."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

@@ -1,10 +1,10 @@
-"""Rebalancing: a poll's part in the rebalance, on the thread that polls.
+"""Rebalancing: a poll's part in the rebalance, on the polling thread.
 
-The membership records on the I/O loop what happens, ``Ownership`` decides what follows from it, and
-this executes it: the library's assignment, the listener, dropped commits, releases.
+The membership records events on the I/O loop, ``Ownership`` decides what follows from them, and
+this class executes it: the library's assignment, the listener, dropped commits, releases.
 
-In a turn, what is lost comes first, since it cannot be completed; then the revokes that are due;
-then, over and over while the poll waits, releases, deadlines and the next event.
+In a turn, losses come first, since what is lost cannot be completed. Then come the revokes that are
+due, and then, over and over while the poll waits, releases, deadlines and the next event.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ class Rebalancing:
     group_id : str
         For the log.
     subscription : Subscription
-        The library's assignment.
+        Holds the library's assignment.
     membership : GroupMembership
-        Where events come from, and releases go to.
+        Source of the events; learns of the releases.
     ownership : Ownership
-        Changed here alone, but for delays, under the lock of ``hand_outs``.
+        Changed only here, except for delays and when the consumer leaves or closes; always under
+        the lock of ``hand_outs``.
     hand_outs : HandOuts
-        What was handed out of a partition that goes is forgotten.
+        Forgets what was handed out of a partition that goes.
     ends : EndOffsets
-        Likewise where it ended.
+        Likewise forgets where the partition ended.
     listener : ListenerCalls
         The application's.
     revoke_timeout_ms : int
@@ -72,7 +73,7 @@ class Rebalancing:
         self._revoke_timeout_ms = revoke_timeout_ms
 
     def begin_turn(self) -> None:
-        """The KIP's steps at the start of a poll."""
+        """Execute the KIP's steps at the start of a poll."""
         self._membership.lose_if_expired()
         with self._hand_outs.lock:
             step = self._ownership.begin(self._take_loss(), time.monotonic())
@@ -83,10 +84,10 @@ class Rebalancing:
         self._complete(step)
 
     def apply_events(self) -> bool:
-        """Apply what the membership recorded since; whether the poll should return early.
+        """Apply releases, deadlines and the next event; return whether to end the poll early.
 
-        After a loss the next assignment waits for the next poll, so that no partition is ever
-        both in the lost list and assigned.
+        After a loss the next assignment waits for the next poll, so that no partition is ever both
+        in the lost list and assigned.
         """
         self._membership.lose_if_expired()
         self._release_drained()
@@ -121,7 +122,7 @@ class Rebalancing:
         return self._ownership.owned if event.partitions is None else event.partitions
 
     def _take_effect(self, step: Step) -> None:
-        """What a step changes in this consumer; locked."""
+        """Apply a step to this consumer; locked."""
         self._subscription.set_assignment(step.owned, step.gated)
         self._ends.collect(step.owned)
         self._hand_outs.forget(step.lost | step.released)
@@ -138,7 +139,7 @@ class Rebalancing:
             self._listener.assigned(step.added)
 
     def _complete(self, step: Step) -> None:
-        """Complete revokes: no more is fetched by now, but the listener may still commit."""
+        """Complete revokes: nothing more is fetched by now, but the listener may still commit."""
         if step.revoked:
             self._listener.revoked(step.revoked)
             with self._hand_outs.lock:
@@ -158,7 +159,7 @@ class Rebalancing:
             self._membership.protocol.released(step.released)
 
     def _lose_overdue(self) -> None:
-        """At the deadline the partitions that are not drained, and only those, are lost."""
+        """Lose the partitions that are not drained by the deadline, and only those."""
         with self._hand_outs.lock:
             step = self._ownership.overdue(time.monotonic())
             if not step.lost:

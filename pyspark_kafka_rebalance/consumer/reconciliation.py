@@ -1,20 +1,21 @@
-"""Reconciliation: from what a member owns to what the coordinator wants it to own (KIP-848), pure.
+"""Reconciliation: from the partitions a member owns to the coordinator's target (KIP-848). Pure.
 
-The coordinator sends a *target*. What the member owns beyond it is to be revoked; while that is
-deferred the coordinator keeps the member at its epoch, and gives nothing of it away until the
-member acknowledges, by a heartbeat that lists what it owns, that it owns the target and no more.
-Release is all or nothing: a heartbeat that still lists one revoked partition frees none of them.
-The coordinator waits for the rebalance timeout, counted from the heartbeat that it answered with
-the smaller target; then it fences the member, with all that it owns.
+The coordinator sends a *target*. Partitions that the member owns beyond it are to be revoked. While
+that is deferred, the coordinator keeps the member at its epoch, and gives none of them away. It
+waits for the member to acknowledge, by a heartbeat that lists what it owns, that it owns the target
+and no more. Release is all or nothing: a heartbeat that still lists one revoked partition frees
+none of them. The coordinator waits for the rebalance timeout, counted from the heartbeat that it
+answered with the smaller target; then it fences the member, with all that it owns.
 
-Partitions carry their topic's id here, because a topic that was deleted and created again is
-another topic: its partitions are assigned only when those of the same name are released.
+Partitions carry their topic's id here, because a topic that was deleted and recreated is a
+different topic: its partitions are assigned only once the old ones of the same name are released.
 
 Invariants:
- 1. What a heartbeat lists is what is owned, or may be at any time since it is assigned: whatever
-    it left out the coordinator could give away. What is given up is gone before it is sent.
- 2. A target counts as acknowledged only by the answer to a heartbeat that listed exactly it.
- 3. The deadline of a revoke is never later than the broker's, also when answers were lost.
+ 1. A heartbeat lists what is owned, and what is assigned and so could be owned at any moment: the
+    coordinator could give away whatever is not listed. What is given up is removed before the
+    heartbeat is sent.
+ 2. A target becomes acknowledged only by the answer to a heartbeat that listed exactly that target.
+ 3. The deadline of a revoke is never later than the broker's, even if answers were lost.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from kafka.structs import TopicPartition
 
 @dataclass(frozen=True)
 class Report:
-    """What a heartbeat says beside the member epoch.
+    """What a heartbeat says in addition to the member epoch.
 
     Attributes
     ----------
     all_fields : bool
-        Send every field: a join, or the last answer is not known.
+        Send every field: on a join, or if the last answer is unknown.
     owned : dict of TopicPartition to UUID, or None
-        What is owned or assigned; None leaves it out.
+        What is owned or assigned; None leaves the field out.
     """
 
     all_fields: bool
@@ -49,8 +50,8 @@ class Reconciliation:
     Parameters
     ----------
     revoke_timeout_s : float
-        How long after the heartbeat that brought a smaller target the member gives up what it
-        still owns beyond it: the rebalance timeout that the coordinator was told, minus a margin.
+        How long after the heartbeat that brought a smaller target the member gives up what it still
+        owns beyond it: the rebalance timeout sent to the coordinator, minus a margin.
     """
 
     def __init__(self, revoke_timeout_s: float) -> None:
@@ -66,7 +67,7 @@ class Reconciliation:
 
     @property
     def owned(self) -> Mapping[TopicPartition, UUID]:
-        """What the member owns, what is being revoked included."""
+        """What the member owns, including what is being revoked."""
         return self._owned
 
     @property
@@ -81,12 +82,12 @@ class Reconciliation:
 
     @property
     def missing(self) -> bool:
-        """Whether something may be owned that is not, such as what was released unasked."""
+        """Whether something assignable is not owned, such as what was released unasked."""
         return not self.assignable.keys() <= self._owned.keys()
 
     @property
     def complete(self) -> bool:
-        """Whether all of the target is known by name."""
+        """Whether the names of all topics in the target are known."""
         return self._complete
 
     @property
@@ -105,7 +106,7 @@ class Reconciliation:
         return self._revoke_by
 
     def sending(self, now: float, *, joining: bool) -> Report:
-        """A heartbeat is sent now: what it says."""
+        """Return what a heartbeat that is sent now says."""
         if self._unanswered_since is None:
             self._unanswered_since = now
         everything = joining or self._resend
@@ -114,7 +115,7 @@ class Reconciliation:
         return Report(everything, self._listed)
 
     def answered(self, report: Report) -> float:
-        """The heartbeat was accepted; since when none before it had been."""
+        """Note an accepted heartbeat; return when the first one since the last answer was sent."""
         since = self._unanswered_since
         assert since is not None
         self._unanswered_since = None
@@ -124,22 +125,22 @@ class Reconciliation:
         return since
 
     def not_answered(self) -> None:
-        """It was refused, or it is not known what became of it: say everything in the next."""
+        """Note a heartbeat that was refused or whose outcome is unknown: say everything next."""
         self._resend = True
 
     def retarget(
         self, target: Mapping[TopicPartition, UUID], since: float, *, complete: bool = True
     ) -> None:
-        """The coordinator wants exactly this owned.
+        """Set the target: the coordinator wants exactly this owned.
 
         Parameters
         ----------
         target : mapping of TopicPartition to UUID
             The whole assignment.
         since : float
-            The earliest time at which it may have decided so; see ``answered``.
+            The earliest time at which the coordinator can have decided this; see ``answered``.
         complete : bool
-            False while some of it cannot be named yet; it will be given again.
+            False while some topic names are unknown; the target will be set again.
         """
         if dict(target) != self._target or complete != self._complete:
             self._target = dict(target)
@@ -148,21 +149,21 @@ class Reconciliation:
             self._changed()
 
     def own(self, partitions: Mapping[TopicPartition, UUID]) -> None:
-        """The member owns these as well from now on."""
+        """Add partitions that the member also owns from now on."""
         listed = self._listed
         self._owned |= {p: topic for p, topic in partitions.items() if p not in self._owned}
         if self._listed != listed:
             self._changed()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """The member does not own these any more."""
+        """Remove partitions that the member no longer owns."""
         gone = self._owned.keys() & set(partitions)
         if gone:
             self._owned = {p: topic for p, topic in self._owned.items() if p not in gone}
             self._changed()
 
     def give_up_overdue(self, now: float) -> frozenset[TopicPartition]:
-        """At the deadline: release the surplus, and only that, before all would be fenced."""
+        """At the deadline, release only the surplus, before the broker would fence everything."""
         if now < self._revoke_by:
             return frozenset()
         overdue = self.surplus
@@ -171,7 +172,7 @@ class Reconciliation:
 
     @property
     def _listed(self) -> dict[TopicPartition, UUID]:
-        """What is owned, and what may be at any time (invariant 1)."""
+        """What is owned, and what could be at any moment (invariant 1)."""
         return {**self.assignable, **self._owned}
 
     def _changed(self) -> None:

@@ -1,4 +1,4 @@
-"""RecordTime: a record of a log, as brokers tell it when they are asked by timestamps. Pure."""
+"""RecordTime: a record's offset and timestamp, as brokers report it for ListOffsets. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RecordTime(NamedTuple):
-    """A record of a log."""
+    """The offset and timestamp of a record in a log."""
 
     offset: int
     timestamp: int

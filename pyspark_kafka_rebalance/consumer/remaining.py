@@ -1,19 +1,19 @@
-"""Remaining: what a partition still owes, and how that travels with its OffsetCommit.
+"""Remaining: the unprocessed offsets of a partition, and how its OffsetCommit carries them.
 
 The unprocessed offsets of a partition are a set: some bounded gaps, and everything from the live
-position on. Workers that finish out of order leave gaps (KIP-983, problem 4), and so does who
-begins at the end of a log and catches up later (KIP-333)::
+position on. Workers that finish out of order leave gaps (KIP-983, problem 4), and so does a
+consumer that begins at the end of a log and catches up later (KIP-333)::
 
               gap          gap                  live position
     ──────────[70, 120)────[300, 310)───────────[4 000, ∞)
 
-The group's committed offset is the lowest number of the set, for every Kafka tool to see. The rest
-is the metadata string of the same OffsetCommit.
+The group's committed offset is the lowest offset of the set, visible to every Kafka tool. The rest
+is in the metadata string of the same OffsetCommit.
 
 Invariants:
- 1. Gaps are not empty, in order, and neither overlap nor touch one another.
+ 1. Gaps are non-empty and in order, and neither overlap nor touch one another.
  2. No gap reaches beyond the live position. The last one may touch it: the set is the same as if
-    the live position were at the gap's start, but who reads it is another.
+    the live position were at the gap's start, but another reader reads the gap.
  3. An offset leaves the set only when it is known to be processed, or to have no record. Metadata
     that are foreign or of another commit, and gaps that do not fit, repeat records and lose none.
 
@@ -35,10 +35,10 @@ from typing import NamedTuple
 from .gaps import Gap, common, end_of, joined, runs, start_of
 from .golomb import packed, unpacked
 
-#: The broker's ``offset.metadata.max.bytes`` unless it is configured otherwise.
+#: The default of the broker's ``offset.metadata.max.bytes``.
 DEFAULT_METADATA_BYTES = 4_096
 
-#: What metadata of ours begin with, whatever their version.
+#: The prefix of our metadata, whatever their version.
 _OURS = re.compile(r"unprocessed/([1-9][0-9]{0,8}):")
 _VERSION = 1
 _PREFIX = f"unprocessed/{_VERSION}:"
@@ -49,7 +49,7 @@ _HIGHEST = 2**63 - 1
 
 
 class Told(enum.Enum):
-    """What the metadata of a commit told of the records beyond its offset."""
+    """What a commit's metadata said about the records beyond its offset."""
 
     NOTHING = "nothing: they are empty, or somebody else's"
     GAPS = "gaps"
@@ -62,20 +62,20 @@ class Decoded(NamedTuple):
 
     remaining: Remaining
     told: Told
-    #: Of the highest record that was processed, when the metadata were written; -1: unknown.
+    #: The epoch of the highest record processed when the metadata were written; -1: unknown.
     leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The unprocessed offsets of one partition; no operation changes it.
+    """The unprocessed offsets of one partition; immutable.
 
     Parameters
     ----------
     live : int
         The live position: all offsets from here on are unprocessed.
     gaps : tuple of Gap
-        What is unprocessed below it (invariants 1 and 2).
+        The unprocessed ranges below it (invariants 1 and 2).
 
     Raises
     ------
@@ -101,9 +101,9 @@ class Remaining:
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]], live: int) -> Remaining:
-        """The union of any ranges [start, end) and all from the live position on.
+        """The union of any ranges [start, end) and everything from the live position on.
 
-        What of a range lies beyond the live position is cut off: it is in the set already.
+        The part of a range beyond the live position is cut off: it is in the set already.
         """
         gaps: list[Gap] = []
         for start, end in sorted(ranges):
@@ -125,14 +125,14 @@ class Remaining:
         return self.next_from(offset) == offset
 
     def next_from(self, offset: int) -> int:
-        """The lowest unprocessed offset that is not below this one."""
+        """The lowest unprocessed offset that is at or above this one."""
         at = bisect_right(self.gaps, offset, key=end_of)
         if at < len(self.gaps):
             return max(offset, self.gaps[at].start)
         return max(offset, self.live)
 
     def between(self, start: int, end: int) -> tuple[Gap, ...]:
-        """What is unprocessed of [start, end), in order; what touches the live position is one."""
+        """The unprocessed ranges of [start, end), in order; one touching the live part joins it."""
         if start >= end:
             return ()
         gaps = self.gaps[
@@ -147,31 +147,32 @@ class Remaining:
         return tuple(found)
 
     def count(self, end: int) -> int:
-        """How many offsets below this end (exclusive) are unprocessed: the lag, at a log's end."""
+        """How many offsets below this end (exclusive) are unprocessed; at a log's end, the lag."""
         return sum(gap.end - gap.start for gap in self.between(0, end))
 
     # -- what happens to a partition --------------------------------------------------------------
 
     def hand_out(self, start: int, end: int, offsets: Sequence[int] | None = None) -> Remaining:
-        """A reader went over [start, end): what it found there remains, as a gap.
+        """Let a reader pass [start, end): the records that it found there remain, as a gap.
 
-        Of any reader: of the live one, whose position is behind the gap afterwards, and of one
-        that catches up within a gap. What was processed already is not to be processed again.
+        This holds for any reader: the live one, whose position is after the gap then, and one that
+        catches up within a gap. Records that were already processed do not remain.
 
         Parameters
         ----------
         start, end : int
-            Where the reader stood before and where it stands now. What it passed without finding
-            a record (compaction, markers of transactions) does not exist, and remains no longer.
+            Where the reader was before, and where it is now. Offsets that it passed without finding
+            a record (compaction, transaction markers) do not exist, and no longer remain.
         offsets : sequence of int, optional
-            Those of the records that it found, ascending, all in [start, end). By default any of
-            them may exist; from the live position on that alone sets a backlog aside (KIP-333).
+            The offsets of the records that it found, ascending, all in [start, end). By default any
+            of them may exist: called from the live position on, that alone sets a backlog aside
+            (KIP-333).
 
         Returns
         -------
         Remaining
-            A live position that was below ``end`` is at ``end``. What lies between it and
-            ``start`` remains; ``process`` it where it was sought past for good.
+            A live position that was below ``end`` is at ``end``. What lies between it and ``start``
+            remains; ``process`` it if a seek skipped it for good.
         """
         within = self.between(start, end)
         if offsets is not None and len(offsets) < end - start:
@@ -179,31 +180,31 @@ class Remaining:
         return self._replace(start, end, within)
 
     def process(self, start: int, end: int) -> Remaining:
-        """The records in [start, end) are processed, whether anybody handed them out or not.
+        """Note that the records in [start, end) are processed, whether they were handed out or not.
 
-        Beyond the live position too, which is at ``end`` then.
+        The range may go beyond the live position, which is at ``end`` then.
         """
         return self if start == end else self._replace(start, end, ())
 
     def start_over(self, offset: int) -> Remaining:
-        """Everything from this offset on is to be processed, also what was before.
+        """Everything from this offset on is to be processed, also what was processed before.
 
-        After a seek back, or when a log was truncated there or created anew: the records from
-        here on may be others. The gaps below stay. From beyond the live position it changes
-        nothing. Where the group itself was reset, begin with ``Remaining(offset)``.
+        Use this after a seek back, or if a log was truncated there or recreated: the records from
+        here on may be others. The gaps below stay. An offset beyond the live position changes
+        nothing. If the group itself was reset, begin with ``Remaining(offset)``.
         """
         live = min(self.live, offset)
         return Remaining(live, self.between(0, live))
 
     def trim(self, log_start: int) -> Remaining:
-        """The records below the log start offset were deleted: nobody can process them.
+        """Remove what lies below the log start offset: nobody can process deleted records.
 
-        ``count(log_start)`` says before how many are lost at most.
+        ``count(log_start)``, called before, says how many are lost at most.
         """
         return self._replace(0, log_start, ())
 
     def merge(self, other: Remaining) -> Remaining:
-        """What both hold unprocessed: each of two views knows truly what was processed.
+        """What both hold unprocessed: each of the two views is right about what was processed.
 
         The live position is the higher one.
         """
@@ -213,10 +214,10 @@ class Remaining:
         return Remaining(higher.live, tuple(common(lower.between(0, higher.live), higher.gaps)))
 
     def close_spaces(self, gaps: int) -> Remaining:
-        """At most so many gaps: the smallest of the spaces behind them are closed.
+        """Reduce this to at most this many gaps, by closing the smallest spaces after gaps.
 
-        What lies in a space that is closed is processed once more. No other set of so few gaps
-        repeats fewer offsets.
+        The offsets in a closed space are processed once more. No other set with so few gaps repeats
+        fewer offsets.
         """
         if len(self.gaps) <= gaps:
             return self
@@ -231,7 +232,7 @@ class Remaining:
         return Remaining(start, tuple(kept))
 
     def _replace(self, start: int, end: int, within: Iterable[Gap]) -> Remaining:
-        """The same outside of [start, end), and inside of it what is given."""
+        """The same set outside of [start, end), and ``within`` inside of it."""
         if start > end:
             return self
         live = max(self.live, end)
@@ -245,14 +246,14 @@ class Remaining:
     ) -> str:
         """The metadata to commit together with the offset ``committed()``.
 
-        ASCII: ``unprocessed/1:`` and, in base64 for URLs (RFC 4648, without padding), a checksum
-        and the lengths of the gaps and of the spaces behind them in turn, less one; then a dot
-        and the leader epoch, if it is known. A length is
-        written in an exponential Golomb code, with one parameter for the gaps and one for the
-        spaces. Where half of the records are processed that is a tenth more than a bitset, and
-        where few are not a fraction of one. Numbers of whole bytes, deflated, take from a quarter
-        less (thousands of lengths that repeat) to half as much again (tens of gaps). Sizes in
-        bytes, prefix and checksum included:
+        The text is ASCII: ``unprocessed/1:``, then in base64 for URLs (RFC 4648, without padding)
+        a checksum and, in turn, the lengths of the gaps and of the spaces after them, each less
+        one; then a dot and the leader epoch, if it is known. Lengths are in an exponential Golomb
+        code, with one parameter for the gaps and one for the spaces. If half of the records are
+        processed, that takes a tenth more than a bitset; if few are not processed, a fraction of
+        one. Whole-byte numbers, deflated, would take from a quarter less (thousands of lengths
+        that repeat) to half as much again (tens of gaps). Sizes in bytes, prefix and checksum
+        included:
 
         ====================================================  ==  ==  ===  =====  ======
         gaps                                                   1  10  100  1,000  10,000
@@ -270,14 +271,15 @@ class Remaining:
         Parameters
         ----------
         limit : int
-            In bytes, the broker's ``offset.metadata.max.bytes``. What does not fit closes the
-            smallest spaces between gaps until it does: that repeats records and loses none.
+            In bytes, the broker's ``offset.metadata.max.bytes``. If the metadata do not fit, the
+            smallest spaces between gaps are closed until they do: that repeats records and loses
+            none.
         bound_to : str
-            What else than its offset the commit is bound to, such as the topic's id: metadata
-            are believed only where the same is given to :meth:`decode`.
+            What the commit is bound to besides its offset, such as the topic's id: :meth:`decode`
+            accepts metadata only if it is given the same.
         leader_epoch : int
             Of the highest record that is processed, -1 if unknown. A record of a later epoch is
-            another than the one processed there: the log was truncated in between (KIP-320).
+            not the one processed at that offset: the log was truncated in between (KIP-320).
 
         Returns
         -------
@@ -285,7 +287,7 @@ class Remaining:
             Empty if there is nothing to tell beyond the offset.
         """
         gaps, live = self.gaps, self.live
-        if gaps and gaps[-1].end == live:  # a set; who reads what is not told
+        if gaps and gaps[-1].end == live:  # the same set; metadata name no reader
             gaps, live = gaps[:-1], gaps[-1].start
         told = Remaining(live, gaps)
         while told.gaps:
@@ -312,17 +314,17 @@ class Remaining:
         Parameters
         ----------
         offset : int
-            The committed offset. Metadata that were written for another one, such as those that a
-            tool kept when it set the group's offset, tell nothing.
+            The committed offset. Metadata that were written for another offset, such as those that
+            a tool kept when it set the group's offset, are ignored.
         metadata : str or None
-            As committed, maybe by somebody else.
+            As committed, possibly by somebody else.
         bound_to : str
             As given to :meth:`encode`.
 
         Returns
         -------
         Decoded
-            Without gaps, everything from the offset on, unless the metadata tell more.
+            Everything from the offset on, without gaps, unless the metadata say more.
         """
         plain = cls(offset)
         ours = _OURS.match(metadata or "")
@@ -354,12 +356,12 @@ class Remaining:
 
 
 def is_ours(metadata: str) -> bool:
-    """Whether this version could have written these metadata, for whatever commit."""
+    """Whether this version could have written these metadata, for any commit."""
     ours = _OURS.match(metadata)
     return ours is not None and int(ours[1]) <= _VERSION
 
 
 def _checksum(offset: int, leader_epoch: int, bound_to: str, body: bytes) -> bytes:
-    """CRC-32 of a commit's offset, of what else it is bound to, and of what it tells."""
+    """CRC-32 of a commit's offset and leader epoch, of its binding, and of what it carries."""
     bound = f"{_VERSION} {offset} {leader_epoch} {bound_to}\0".encode()
     return zlib.crc32(bound + body).to_bytes(_CHECKSUM_BYTES, "big")

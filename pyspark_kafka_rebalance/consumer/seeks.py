@@ -1,8 +1,8 @@
-"""Seeks: what it changes of commits when the application says where polls go on.
+"""Seeks: what the application's seeks change about commits.
 
-A part of ``HandOuts``, under its lock: where polls go on is in its ``Completion``. From there on
-lower offsets may be committed. A seek past a record at which polls stopped is none: it gives up
-that record, and nothing else.
+A part of ``HandOuts``, under its lock; its ``Completion`` knows where polls go on. From a sought
+offset on, lower offsets may be committed. A seek past a record at which polls stopped is not a seek
+in this sense: it gives up that record, and nothing else.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Seeks:
         self._membership = hand_outs._membership
         self._commits = hand_outs._membership.commits
         self._completion = hand_outs._completion
-        # Records at which polls stopped, by partition: what cannot be read, [start, end).
+        # Unreadable records at which polls stopped, by partition: [start, end).
         self._unreadable: dict[TopicPartition, Gap] = {}
 
     # -- the thread that polls --------------------------------------------------------------------
 
     def stopped(self, error: UnreadableRecordError) -> None:
-        """A poll raises this, and will again until the application seeks past it."""
+        """Note an error that polls raise, again and again, until the application seeks past it."""
         if error.next_offset is not None:
             with self._lock:
                 partition = TopicPartition(error.topic, error.partition)
                 self._unreadable[partition] = Gap(error.offset, error.next_offset)
 
     def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
-        """The application said where polls go on; at which offset, as far as that is known.
+        """Note a seek of the application to this offset; None if the offset is not known.
 
         `LOG_END` is beyond every record.
         """
@@ -55,8 +55,8 @@ class Seeks:
                 unreadable = self._unreadable.pop(partition, None)
                 if unreadable is not None and unreadable.end == offset:
                     self._completion.skip(partition, *unreadable)
-                    return  # an offset is given for one partition alone, whose polls go on
-            if offset is None:  # its topic may have been created anew, and the id tells
+                    return  # an offset is given for only one partition, whose polls go on
+            if offset is None:  # its topic may have been recreated; the id tells
                 self._metadata.refresh()
             for partition in partitions:
                 self._sought(partition, offset)
@@ -64,7 +64,7 @@ class Seeks:
     # -- locked -----------------------------------------------------------------------------------
 
     def read_to(self, partition: TopicPartition, after: int) -> None:
-        """Polls brought records up to this next offset."""
+        """Note that polls brought records up to this next offset."""
         unreadable = self._unreadable.get(partition)
         if unreadable is not None and after > unreadable.start:  # it could be read now
             del self._unreadable[partition]
@@ -80,20 +80,20 @@ class Seeks:
             return
         found = self._completion.of(partition)
         if found is not None and found.singly:  # its position is committed as workers complete it
-            # Lost since: then the next poll says so.
+            # If it is lost by now, the next poll says so.
             with contextlib.suppress(PartitionsLostError):
                 self._membership.commit(self._completion.epochs.entries({partition: after}))
 
     def led_to(self, partition: TopicPartition, position: int) -> None:
-        """Polls stand there; where the application sought an end, that is where it is."""
+        """Resolve a seek to an end of the log: polls are at this position now."""
         if self._completion.sought.leads_to(partition, position):
             self._sought(partition, position)
 
     def note_start(self, partition: TopicPartition, sought: int | None = None) -> None:
-        """Lower than where the partition starts nothing is committed in the background.
+        """Commit nothing in the background that is below the partition's start.
 
-        As long as nothing is handed out, it may be where the group is, and no less; what was sought
-        before anybody asked where that is.
+        Until something is handed out, the lowest offset to commit is the one that the group has
+        committed, or the sought one if the seek came before anybody looked that up.
         """
         if not self.has_begun(partition):
             if (start := self._starts.of(partition)) is not None:
@@ -102,15 +102,15 @@ class Seeks:
                 self._commits.begin(partition, sought, described=False)
 
     def has_begun(self, partition: TopicPartition) -> bool:
-        """Whether polls brought something since it is assigned, or the application has sought."""
+        """Whether polls brought records since the assignment, or the application sought."""
         completion = self._completion
         return completion.of(partition) is not None or partition in completion.sought
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls of these go on no more."""
+        """Forget these partitions, which are not polled any more."""
         for partition in partitions:
             self._unreadable.pop(partition, None)
 
     def forget_all(self) -> None:
-        """Of whatever partition."""
+        """Forget all partitions."""
         self._unreadable.clear()

@@ -1,11 +1,11 @@
-"""SetAside: what of one partition is set aside, and not handed out yet (KIP-333). Pure.
+"""SetAside: the part of one partition that is set aside, and not handed out yet (KIP-333). Pure.
 
-The live part is as ever, and begins at ``live_from``; of what lies below, some gaps are read by a
-reader of their own, lowest first.
+The live part is read as usual, and begins at ``live_from``. Below it, a separate reader reads some
+gaps, lowest first.
 
-Invariant: what is unread lies below the live part. Nobody has processed it, whatever is said of
-records beyond: it holds the position to commit, and nothing else takes it away than its reader, a
-seek or truncation to below, or the application that gives up what is unreadable.
+Invariant: unread offsets lie below the live part. Nobody has processed them, whatever is said of
+records beyond: they hold back the position to commit. They are removed only by their reader, by a
+seek or truncation to a lower offset, or by the application when it gives up what is unreadable.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class SetAside:
     Parameters
     ----------
     gaps : iterable of Gap
-        What the group has not processed below the live position; all of it is handed out.
+        What the group has not processed below the live position; all of it will be handed out.
     live_from : int, optional
-        The live position; None where nothing was ever set aside.
+        The live position; None if nothing was ever set aside.
     in_order : bool
-        Whether nothing is handed out before what is lower. Then a position that is committed says
+        Whether records are handed out only after all lower ones. Then a committed position says
         that everything below is processed, as in every consumer.
     """
 
     def __init__(
         self, gaps: Iterable[Gap] = (), live_from: int | None = None, in_order: bool = False
     ) -> None:
-        #: What is not handed out yet, in order. Replaced, never changed: it is read without a lock.
+        #: What is not handed out yet, in order. Replaced, never mutated: it is read without a lock.
         self.unread: Sequence[Gap] = list(gaps)
         self.live_from = live_from
         self.in_order = in_order
@@ -41,32 +41,32 @@ class SetAside:
         return holding(self.unread, offset) is not None
 
     def pass_to(self, end: int) -> list[Gap]:
-        """The reader has passed this end; what of it was unread."""
+        """Note that the reader has passed this end; return what was unread below it."""
         passed = without(self.unread, end)
         self.unread = above(self.unread, end)
         return passed
 
     def give_up(self, start: int, end: int) -> list[Gap]:
-        """Nobody reads [start, end) any more; what of it was unread."""
+        """Note that nobody reads [start, end) any more; return what was unread in it."""
         given_up = list(common(self.unread, [Gap(start, end)]))
         self.unread = without(self.unread, start, end)
         return given_up
 
     def forget(self, offset: int) -> None:
-        """What is unread from this offset on is gone, and was never handed out."""
+        """Forget what is unread from this offset on: it is gone, and was never handed out."""
         self.unread = without(self.unread, offset)
 
     def go_back(self, offset: int) -> None:
-        """From this offset on everything is the live reader's."""
+        """Give everything from this offset on to the live reader."""
         if self.live_from is not None:
             self.live_from = min(self.live_from, offset)
             self.forget(offset)
 
     def claimed_by(self, offset: int) -> tuple[Gap, ...]:
-        """Which records a commit of this next offset says are processed.
+        """The ranges that a commit of this next offset declares to be processed.
 
-        A commit in the live part says nothing of the gaps. One in a gap, or at the boundary, speaks
-        of that gap and those below. None speaks of what nobody was handed out.
+        A commit in the live part says nothing about the gaps. A commit in a gap, or at the
+        boundary, covers that gap and those below. No commit covers what was not handed out.
         """
         start = 0
         if self.live_from is not None and self.live_from < offset and not self.in_order:
@@ -74,5 +74,5 @@ class SetAside:
         return self.read_of(start, offset)
 
     def read_of(self, start: int, end: int) -> tuple[Gap, ...]:
-        """What of [start, end) is not unread."""
+        """The part of [start, end) that is not unread."""
         return tuple(outside(self.unread, start, end))

@@ -1,8 +1,8 @@
-"""SimpleCommits: commits to a group by a client that is no member of it.
+"""SimpleCommits: commits to a group by a client that is not a member of it.
 
-Kafka's simple consumer: OffsetCommit v2-8 with generation -1 and an empty member id, which a
-coordinator accepts only as long as the group has no members. In the background, aggregated, one at
-a time, as a member's.
+This is Kafka's simple consumer: OffsetCommit v2-8 with generation -1 and an empty member id, which
+a coordinator accepts only while the group has no members. Commits run in the background,
+aggregated, one at a time, like a member's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .verdicts import Verdict
 
 log = logging.getLogger(__name__)
 
-#: The last version before that of the consumer protocol, which wants a member.
+#: The last version before that of the consumer protocol, which requires a member.
 _COMMIT_VERSION = 8
 
 
@@ -37,8 +37,8 @@ class SimpleCommits:
     client : ClusterQueries
         With a ``group_id``.
     refusal : callable
-        Makes the error for a group that has members, of the partitions and the coordinator's error,
-        both as text.
+        Makes the error for a group that has members, from the partitions and the coordinator's
+        error, both as text.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SimpleCommits:
     # -- any thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to send; once."""
+        """Start sending; to be called once."""
         self._io.loop.spawn(self._run)
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -76,7 +76,7 @@ class SimpleCommits:
         self._loop.add(offsets)
 
     def add_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """This is what is left of partitions: commit it, again if the gaps alone have changed."""
+        """Commit what is left of these partitions; again if only the gaps have changed."""
         further, beyond = self._told.news(remaining)
         self._told.tell({p: (remaining[p], self._bound(p)) for p in (*further, *beyond)})
         self._loop.add(further)
@@ -85,19 +85,19 @@ class SimpleCommits:
             self._loop.hurry()
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
-        """What :meth:`add_remaining` was given last, if the broker has accepted it."""
+        """What :meth:`add_remaining` was last given, if the broker has accepted it."""
         told = self._told.of(partition)
         if told is None or self._loop.outstanding(partition):
             return None
         return told if self._loop.acknowledged(partition) == told.committed() else None
 
     def add_again(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these next offsets, although they may have been acknowledged before."""
+        """Commit these next offsets, even if they were acknowledged before."""
         self._loop.drop(offsets)
         self._loop.add(offsets)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more of what waits, and let a lower offset be committed next."""
+        """Drop what waits to be sent, and let a lower offset be committed next."""
         self._told.forget(partitions)
         self._loop.drop(partitions)
 
@@ -106,13 +106,13 @@ class SimpleCommits:
         return self._loop.acknowledged(partition)
 
     def outstanding(self, partition: TopicPartition) -> bool:
-        """Whether a commit of the partition waits for its answer."""
+        """Whether a commit of the partition is waiting or in flight."""
         return self._loop.outstanding(partition)
 
     def take_unknown(self) -> frozenset[TopicPartition]:
-        """Those whose commit was given up since the last call, since the broker has no such.
+        """Partitions whose commit was given up since the last call: the broker does not know them.
 
-        The same may be told of them again.
+        The same may then be committed for them again.
         """
         unknown = self._loop.take_unknown()
         self._told.forget(unknown)
@@ -129,7 +129,7 @@ class SimpleCommits:
             raise self._failure
 
     def drain(self, timeout_ms: float) -> bool:
-        """Wait until all are acknowledged; False when they are not by ``timeout_ms``."""
+        """Wait until all are acknowledged; False if they are not within ``timeout_ms``."""
         deadline = time.monotonic() + timeout_ms / 1000
         while self._loop.any_outstanding():
             self.raise_failure()
@@ -139,7 +139,7 @@ class SimpleCommits:
         return True
 
     def end(self) -> None:
-        """Send nothing more; before the client is closed."""
+        """Send nothing more; to be called before the client is closed."""
         self._ended = True
         self._loop.wake()
 
@@ -163,7 +163,7 @@ class SimpleCommits:
         return not self._ended and not self._io.loop.closed and self._failure is None
 
     def _consider(self, verdict: Verdict, error: type[Exception], detail: str) -> None:
-        """Draw the consequences of an answer that was not an acceptance."""
+        """Apply the consequences of an answer that was not an acceptance."""
         if verdict is Verdict.COORDINATOR_GONE:
             self._io.coordinator_dead(error.__name__)
         elif verdict in (Verdict.AFTER_JOIN, Verdict.FENCED):

@@ -1,7 +1,7 @@
-"""Stretches: where polls of one partition went through, without a seek in between. Pure.
+"""Stretches: the ranges that polls of one partition have read without a seek in between. Pure.
 
-Of the present assignment are these offsets, and no other: a late worker of the assignment before
-may name any. Those in between that do not exist are not remembered, and count as handed out.
+Only these offsets belong to the current assignment: a late worker of the previous assignment may
+name any. Offsets in a stretch that do not exist are not remembered, and are treated as handed out.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from bisect import bisect_left, bisect_right
 
 from .offset_set import OffsetSet
 
-#: An application that seeks forward without end does not take memory without end.
+#: Bounds the memory for an application that seeks forward again and again.
 _MOST = 1_000
 
 
 class Stretches(OffsetSet):
-    """The offsets that polls went through; of too many stretches, the lowest two become one."""
+    """The offsets that polls have read; of too many stretches, the lowest two become one."""
 
     def add(self, start: int, end: int) -> None:
-        """Polls went from here to there."""
+        """Add [start, end), which polls have read."""
         super().add(start, end)
         if len(self._starts) > _MOST:
             del self._starts[1], self._ends[0]
 
     def end_from(self, offset: int) -> int:
-        """How far polls went through from this offset on without a gap."""
+        """How far polls have read from this offset on without a gap."""
         at = bisect_right(self._starts, offset) - 1
         return max(offset, self._ends[at]) if at >= 0 else offset
 
     def end_below(self, offset: int, stand_at: int, read_to: int | None) -> int:
-        """How far polls went through of what ends at this next offset; 0 if through nothing there.
+        """How far polls read in the stretch that starts below this next offset; 0 without one.
 
         Parameters
         ----------
         offset : int
             Exclusive.
         stand_at : int
-            Where polls stand, of what was handed out.
+            The position of polls, as of the last hand-out.
         read_to : int or None
-            Where they stand by now, if that is known and they were not sought to it.
+            The position of polls now, if it is known and they were not sought to it.
         """
         at = bisect_left(self._starts, offset) - 1
         if at < 0:

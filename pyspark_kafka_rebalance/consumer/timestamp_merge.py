@@ -1,13 +1,13 @@
-"""TimestampMerge: buffered records of several partitions, taken by their timestamps (KIP-695).
+"""TimestampMerge: takes the buffered records of several partitions in timestamp order (KIP-695).
 
-In the order of Kafka Streams' PartitionGroup and RecordQueue: next comes the first buffered record
-of that partition where it has the lowest timestamp; of equal ones that of the lower topic and
-partition. Within a partition records keep their order, whatever their timestamps: one that goes
-back comes right behind the one before it. A record without a timestamp counts as if it had the
-highest that its partition has returned so far.
+The order is that of Kafka Streams' PartitionGroup and RecordQueue. The next record comes from the
+partition whose first buffered record has the lowest timestamp; on a tie, from the lower topic and
+partition. Within a partition records keep their order, whatever their timestamps: a record with an
+earlier timestamp comes right after the one before it. A record without a timestamp is treated as if
+it had the highest that its partition has returned so far.
 
-Pure: times are given. Of one group there is what ``idling.py`` decides, and the buffers; what is
-buffered may have any form (records here, Arrow batches in ``arrow_merge.py``).
+Pure: times are given. A group consists of what ``idling.py`` decides, and of the buffers. Buffers
+may hold any form of records (records here, Arrow batches in ``arrow_merge.py``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kafka.structs import TopicPartition
 
 from .idling import Idling
 
-#: Before any record of a partition: lower than every timestamp.
+#: The time of a partition before its first record: lower than every timestamp.
 UNKNOWN = -1
 
 
 class Group(ABC):
-    """Buffers of partitions whose records are one order; others do not hold them up."""
+    """Buffers of partitions whose records form one order; other groups do not hold them up."""
 
     def __init__(self, idling: Idling) -> None:
         self.idling = idling
@@ -35,36 +35,37 @@ class Group(ABC):
     @property
     @abstractmethod
     def any_buffered(self) -> bool:
-        """Whether there is a record, maybe not to be taken now."""
+        """Whether any record is buffered, even if it must not be taken now."""
 
     @abstractmethod
     def buffered(self, partition: TopicPartition) -> int:
-        """How many records of it."""
+        """How many records of the partition are buffered."""
 
     @abstractmethod
     def _append(self, partition: TopicPartition, found: Sequence[Any]) -> None:
-        """Buffer records of a partition behind those that are there.
+        """Buffer records of a partition after those that are there.
 
-        One at or below the last of those takes its place: the log was truncated.
+        If they begin at or below a buffered offset, they replace what is buffered from there on:
+        the log was truncated.
         """
 
     @abstractmethod
     def _discard(self, partition: TopicPartition) -> None:
-        """Drop what is buffered of a partition."""
+        """Drop the buffered records of a partition."""
 
     @abstractmethod
     def _put_aside(self, partition: TopicPartition, aside: bool) -> None:
-        """Take what is buffered of it out of the merge; or take it in again."""
+        """Take the buffered records of a partition out of the merge, or back into it."""
 
     def add(self, partition: TopicPartition, now: float) -> None:
-        """A partition joins, or joins again; then with what is buffered of it."""
+        """Add a partition, or add it again, with the records that are still buffered."""
         self.idling.add(partition, now)
         self._put_aside(partition, False)
         if self.buffered(partition):
             self.idling.filled(partition)
 
     def remove(self, partition: TopicPartition, *, keep: bool) -> None:
-        """A partition leaves; what is buffered of it may be kept, until it joins again."""
+        """Remove a partition; with ``keep``, its buffered records stay until it is added again."""
         self.idling.remove([partition])
         if keep:
             self._put_aside(partition, True)
@@ -72,13 +73,13 @@ class Group(ABC):
             self._discard(partition)
 
     def extend(self, partition: TopicPartition, found: Sequence[Any]) -> None:
-        """Records of a partition, in offset order."""
+        """Buffer records of a partition, in offset order."""
         self._append(partition, found)
         if self.buffered(partition):
             self.idling.filled(partition)
 
     def clear(self, partition: TopicPartition, now: float) -> None:
-        """What is buffered of it is worthless, and what is known of it too."""
+        """Drop what is buffered of a partition, and what is known of it."""
         self._discard(partition)
         self.idling.unknown(partition)
         self.idling.emptied(partition, now)
@@ -99,7 +100,7 @@ class _Queue:
 
 
 class RecordGroup(Group):
-    """Of ConsumerRecords."""
+    """A group that buffers ConsumerRecords."""
 
     def __init__(self, idling: Idling) -> None:
         super().__init__(idling)
@@ -109,16 +110,16 @@ class RecordGroup(Group):
 
     @property
     def any_buffered(self) -> bool:
-        """Whether there is a record, maybe not to be taken now."""
+        """Whether any record is buffered, even if it must not be taken now."""
         return bool(self._heads)
 
     def buffered(self, partition: TopicPartition) -> int:
-        """How many records of it."""
+        """How many records of the partition are buffered."""
         queue = self._queues.get(partition)
         return 0 if queue is None else len(queue.records)
 
     def take(self, now: float) -> tuple[TopicPartition, Any] | None:
-        """The next record, if it is there and its turn."""
+        """Take the next record, if there is one and it is its turn."""
         if not self._heads or not self.idling.is_ready(now):
             return None
         time, partition = self._heads[0]
@@ -171,11 +172,11 @@ class TimestampMerge(Generic[GroupT]):
     Parameters
     ----------
     make_group : callable
-        Makes one, of either kind.
+        Makes a group, of either kind.
     max_task_idle_ms : int
         As checked.
     group_of : callable
-        Of a partition, in which group it is: anything hashable.
+        Returns the group of a partition: anything hashable.
     """
 
     def __init__(
@@ -194,9 +195,9 @@ class TimestampMerge(Generic[GroupT]):
     def set_partitions(
         self, wanted: Collection[TopicPartition], paused: Collection[TopicPartition], now: float
     ) -> None:
-        """These take part; the paused ones are as if they were not there, but keep their buffers.
+        """Set the partitions that take part; paused ones do not, but keep their buffers.
 
-        What is buffered of others is dropped.
+        The buffers of other partitions are dropped.
         """
         active = frozenset(wanted).difference(paused)
         kept = frozenset(wanted).intersection(paused)
@@ -214,11 +215,11 @@ class TimestampMerge(Generic[GroupT]):
             del self._groups[name]
 
     def extend(self, partition: TopicPartition, found: Sequence[Any]) -> None:
-        """Records of one of the partitions, in offset order."""
+        """Buffer records of one of the partitions, in offset order."""
         self._group(partition).extend(partition, found)
 
     def clear(self, partition: TopicPartition, now: float) -> None:
-        """Drop what is buffered, and what is known, of a partition that goes on elsewhere."""
+        """Drop what is buffered and known of a partition that goes on elsewhere."""
         if partition in self._in:
             group = self._group(partition)
             group.clear(partition, now)
@@ -226,12 +227,12 @@ class TimestampMerge(Generic[GroupT]):
                 group.remove(partition, keep=True)
 
     def answered(self, partition: TopicPartition, lag: int, now: float) -> None:
-        """A fetch was answered: behind what is buffered there are so many offsets."""
+        """Note a fetch response: ``lag`` offsets follow the buffered ones."""
         if partition in self._active:
             self._group(partition).idling.answered(partition, lag, now)
 
     def buffered(self, partition: TopicPartition) -> int:
-        """How many records of it are buffered."""
+        """How many records of the partition are buffered."""
         return self._group(partition).buffered(partition) if partition in self._in else 0
 
     def is_ready(self, now: float) -> bool:
@@ -240,11 +241,11 @@ class TimestampMerge(Generic[GroupT]):
 
     @property
     def any_buffered(self) -> bool:
-        """Whether there is a record, maybe not to be taken now."""
+        """Whether any record is buffered, even if it must not be taken now."""
         return any(group.any_buffered for group in self._groups.values())
 
     def next_deadline(self) -> float | None:
-        """When time alone may change that; None if it never does."""
+        """When a record becomes ready just because time passes; None if that never happens."""
         deadlines = [
             deadline
             for group in self._groups.values()
@@ -253,12 +254,12 @@ class TimestampMerge(Generic[GroupT]):
         return min(deadlines, default=None)
 
     def held_back_by(self) -> set[TopicPartition]:
-        """Partitions of which the broker has to say or send more before others go on."""
+        """The partitions whose broker must report or send more before others go on."""
         held = (g.idling.held_back_by() for g in self._groups.values() if g.any_buffered)
         return set().union(*held)
 
     def in_turn(self) -> list[GroupT]:
-        """The groups, to take from: the first this time is the last next time."""
+        """The groups, in the order to take from them; the first one now is the last next time."""
         groups = list(self._groups.values())
         if len(groups) > 1:
             first = next(iter(self._groups))

@@ -1,9 +1,9 @@
-"""ToldRemaining: what is left of partitions, as told by who keeps count of it without polls.
+"""ToldRemaining: what is left of partitions, as reported by a caller that does not poll them.
 
-A query's batches are read by others than the member that commits for them: nothing is handed out
-here, and what is unprocessed comes with each commit, as a whole.
+A query's batches are not read by the member that commits for them. Nothing is handed out here: the
+unprocessed offsets come with each commit, as a whole.
 
-Not thread-safe but for :meth:`metadata`, which only looks up what others replace.
+Not thread-safe, except for :meth:`metadata`, which only looks up what others replace.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .remaining import Remaining
 
 
 def bound_to(topic_id: UUID | None, partition: TopicPartition) -> str:
-    """What a commit's metadata are bound to: the same offsets elsewhere are other records."""
+    """What a commit's metadata are bound to: elsewhere, the same offsets are other records."""
     return f"{topic_id or partition.topic}-{partition.partition}"
 
 
 class ToldRemaining:
-    """What was told last of each partition, and what that is bound to."""
+    """The last report about each partition, and what it is bound to."""
 
     def __init__(self) -> None:
         self._told: dict[TopicPartition, tuple[Remaining, str]] = {}
@@ -30,9 +30,9 @@ class ToldRemaining:
     def news(
         self, remaining: Mapping[TopicPartition, Remaining]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """The offsets to commit: where they are further than told last, and where only gaps change.
+        """The offsets to commit: those beyond the last report, and those where only gaps change.
 
-        An offset that is lower than told last is neither.
+        An offset below the last reported one is in neither.
         """
         further, beyond = {}, {}
         for partition, left in remaining.items():
@@ -45,29 +45,29 @@ class ToldRemaining:
         return further, beyond
 
     def tell(self, told: Mapping[TopicPartition, tuple[Remaining, str]]) -> None:
-        """Note what is told of partitions now, and what that is bound to."""
+        """Note the current reports about partitions, and what they are bound to."""
         self._told.update(told)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Of these, something else may be told next."""
+        """Forget these partitions, so that something else may be reported next."""
         for partition in partitions:
             self._told.pop(partition, None)
 
     def forget_all(self) -> None:
-        """Of whatever partition."""
+        """Forget all partitions."""
         self._told.clear()
 
     def of(self, partition: TopicPartition) -> Remaining | None:
-        """What was told last."""
+        """What was reported last."""
         told = self._told.get(partition)
         return None if told is None else told[0]
 
     def metadata(
         self, partition: TopicPartition, offset: int, limit: int, bound: str
     ) -> str | None:
-        """The metadata of a commit of this offset; None if nothing was told of the partition.
+        """The metadata of a commit of this offset; None if nothing was reported of the partition.
 
-        Nothing but the offset where that is bound to something else by now.
+        Empty if the report is bound to something else by now, or says nothing about this offset.
         """
         told = self._told.get(partition)
         if told is None:
@@ -75,7 +75,7 @@ class ToldRemaining:
         remaining, bound_then = told
         if not remaining.gaps or bound_then != bound or offset > remaining.committed():
             return ""
-        if offset < remaining.committed():  # sent before more was told
+        if offset < remaining.committed():  # sent before more was reported
             before = offset, remaining.committed()
             remaining = Remaining.of([before, *remaining.gaps], remaining.live)
         return remaining.encode(limit, bound)

@@ -1,29 +1,29 @@
-"""UnheardWrites: a coordinator that waits for a write that was replicated long ago, pure.
+"""UnheardWrites: a coordinator that waits for a write that was replicated long ago. Pure.
 
-A coordinator of Kafka 4 answers a heartbeat once what was written for its groups before is
-replicated. One that has just taken over may miss that it is (seen with 4.3.0: the high watermark
-rises after the log was loaded, and before anybody listens to it). Then it answers every heartbeat
-after 5 s with COORDINATOR_NOT_AVAILABLE, for as long as nothing else is written to that partition
-of ``__consumer_offsets``. A group that commits is out of that with its next commit. Members of a
-quiet one would lose all they own at the end of their sessions, and have to make it write.
+A Kafka 4 coordinator answers a heartbeat once its earlier writes for its groups are replicated. One
+that has just taken over may not notice that they are (seen with 4.3.0: the high watermark rises
+after the log was loaded, and before anybody listens to it). It then answers every heartbeat with
+COORDINATOR_NOT_AVAILABLE after 5 s, until something else is written to that partition of
+``__consumer_offsets``. A group that commits recovers with its next commit. Members of a quiet group
+would lose all they own at the end of their sessions, so they have to make it write.
 """
 
 from __future__ import annotations
 
 from kafka import errors as kafka_errors
 
-#: One such answer is that of a coordinator that goes down, too. Then the next is another one's.
+#: A coordinator that shuts down gives one such answer, too; the next one comes from another.
 _SO_MANY = 2
 
 
 class UnheardWrites:
-    """What the answers to one member's heartbeats say of its coordinator."""
+    """What the answers to one member's heartbeats say about its coordinator."""
 
     def __init__(self) -> None:
         self._unavailable = 0
 
     def answered(self, error: type[Exception]) -> bool:
-        """A heartbeat was answered with this; whether something should be written now."""
+        """Note the answer to a heartbeat; return whether something should be written now."""
         if error is not kafka_errors.CoordinatorNotAvailableError:
             self._unavailable = 0
             return False

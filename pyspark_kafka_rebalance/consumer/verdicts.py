@@ -1,8 +1,8 @@
-"""Verdicts: what a broker's error means for the membership, pure.
+"""Verdicts: what a broker's error means for the membership. Pure.
 
-``verdict_of`` classifies an error, whatever was asked. What follows from it depends on the request:
-each has a function ``after_…`` here, which the group protocols and the commits execute through
-``MemberParts.draw``.
+``verdict_of`` classifies an error, whatever the request was. The consequences depend on the
+request: each has a function ``after_…`` here, whose result the group protocols and the commits
+apply through ``MemberParts.draw``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Verdict(enum.Enum):
     """What the coordinator's answer means for a request of this member."""
 
     ACCEPTED = "accepted"
-    #: Another generation is being formed: valid again once this member has joined it.
+    #: A new generation is forming: the request is valid again once this member has joined it.
     AFTER_JOIN = "after the join"
-    #: The coordinator is another broker, or could not be reached.
+    #: The coordinator is on another broker, or could not be reached.
     COORDINATOR_GONE = "coordinator gone"
     #: Try again soon.
     BUSY = "busy"
     #: This member is out of the group: everything it owned is lost.
     FENCED = "fenced"
-    #: Another process uses this ``group.instance.id``: lost, and not to be joined again.
+    #: Another process uses this ``group.instance.id``: all is lost, and rejoining is forbidden.
     INSTANCE_FENCED = "instance fenced"
     #: The topic or partition does not exist any more.
     NO_SUCH_PARTITION = "no such partition"
@@ -54,14 +54,14 @@ _VERDICTS: dict[type[Exception], Verdict] = {
     kafka_errors.UnknownMemberIdError: Verdict.FENCED,
     kafka_errors.FencedMemberEpochError: Verdict.FENCED,
     kafka_errors.GroupIdNotFoundError: Verdict.FENCED,
-    # The epoch was bumped; the answer that says so is under way.
+    # The epoch was bumped; the answer that says so is on its way.
     kafka_errors.StaleMemberEpochError: Verdict.AFTER_JOIN,
     kafka_errors.FencedInstanceIdError: Verdict.INSTANCE_FENCED,
     kafka_errors.UnknownTopicOrPartitionError: Verdict.NO_SUCH_PARTITION,
     kafka_errors.UnknownTopicIdError: Verdict.NO_SUCH_PARTITION,
 }
 
-#: The request may or may not have arrived; the coordinator is looked up anew.
+#: The request may or may not have arrived; the coordinator is looked up again.
 _UNREACHABLE = (
     kafka_errors.KafkaConnectionError,
     kafka_errors.KafkaTimeoutError,
@@ -82,18 +82,18 @@ def verdict_of(error: type[Exception]) -> Verdict:
 
 
 class Consequence(enum.Flag):
-    """What a member does about an answer; nothing but trying again, if none of these."""
+    """What a member does about an answer; with none of these it only tries again."""
 
     NONE = 0
-    #: The coordinator took the request for a sign of life: the lease is renewed.
+    #: The coordinator took the request as a sign of life: the lease is renewed.
     ALIVE = enum.auto()
-    #: The group is in this member's generation: what it owns is its own.
+    #: The group is in this member's generation: the member owns what it thinks it owns.
     STANDS = enum.auto()
-    #: Look up the coordinator anew.
+    #: Look up the coordinator again.
     FIND_COORDINATOR = enum.auto()
     #: A join is due.
     JOIN = enum.auto()
-    #: Speak for the generation that was synced last: the coordinator does not know a later one.
+    #: Go back to the last synced generation: the coordinator does not know a later one.
     FALL_BACK = enum.auto()
     #: Join without waiting for the backoff.
     AT_ONCE = enum.auto()
@@ -103,15 +103,15 @@ class Consequence(enum.Flag):
     LOST = enum.auto()
     #: The membership ends for good, and the next poll says why.
     FAILED = enum.auto()
-    #: Match the subscription's pattern here: the broker cannot read it.
+    #: Match the subscription's pattern in this client: the broker cannot parse it.
     MATCH_HERE = enum.auto()
-    #: Another member has the instance id, maybe a dead one: wait for the end of its session.
+    #: Another member, possibly dead, holds the instance id: wait until its session ends.
     WAIT_FOR_INSTANCE = enum.auto()
     #: The broker does not offer the protocol.
     UNSUPPORTED = enum.auto()
 
 
-#: What holds for every request.
+#: The consequences that hold for every request.
 _COMMON = {
     Verdict.COORDINATOR_GONE: Consequence.FIND_COORDINATOR,
     Verdict.FENCED: Consequence.LOST,
@@ -120,18 +120,18 @@ _COMMON = {
 
 
 def after_heartbeat(error: type[Exception], *, answered: bool) -> Consequence:
-    """A heartbeat of the classic protocol.
+    """The consequences of a heartbeat of the classic protocol.
 
     Parameters
     ----------
     error : type
-        The broker's, ``NoError`` included, or what the connection raised.
+        The broker's error, ``NoError`` included, or what the connection raised.
     answered : bool
-        Whether it is the broker's.
+        Whether the error is the broker's.
     """
     verdict = verdict_of(error)
     if verdict is Verdict.BUSY and not answered:
-        return Consequence.FIND_COORDINATOR  # nor will it answer a JoinGroup that it holds
+        return Consequence.FIND_COORDINATOR  # it will not answer a held JoinGroup, either
     if verdict is Verdict.ACCEPTED:
         return Consequence.ALIVE | Consequence.STANDS
     if verdict is Verdict.AFTER_JOIN:
@@ -144,7 +144,7 @@ def after_heartbeat(error: type[Exception], *, answered: bool) -> Consequence:
 
 
 def after_join(error: type[Exception]) -> Consequence:
-    """A JoinGroup or SyncGroup that was not accepted. Whatever the error, a join is due."""
+    """The consequences of a JoinGroup or SyncGroup that was not accepted; a join is always due."""
     verdict = verdict_of(error)
     found = Consequence.JOIN | _COMMON.get(verdict, Consequence.NONE)
     if error is kafka_errors.IllegalGenerationError:
@@ -159,10 +159,10 @@ def after_join(error: type[Exception]) -> Consequence:
 
 
 def after_commit(verdict: Verdict) -> Consequence:
-    """An OffsetCommit in the background that was not accepted, in either protocol.
+    """The consequences of a background OffsetCommit that was not accepted, in either protocol.
 
-    What is refused for good says nothing about what is owned. Of the verdict, not the error,
-    because the loop of commits has ways of its own out of some errors.
+    A final refusal says nothing about what is owned. This takes the verdict, not the error, because
+    the commit loop recovers from some errors by itself.
     """
     if verdict is Verdict.REFUSED:
         return Consequence.FAILED
@@ -170,14 +170,15 @@ def after_commit(verdict: Verdict) -> Consequence:
 
 
 def after_consumer_heartbeat(error: type[Exception], *, joined: bool) -> Consequence:
-    """A ConsumerGroupHeartbeat (KIP-848) that was not accepted.
+    """The consequences of a ConsumerGroupHeartbeat (KIP-848) that was not accepted.
 
     Parameters
     ----------
     error : type
-        The broker's, or what the connection raised.
+        The broker's error, or what the connection raised.
     joined : bool
-        Whether the member is in the group. One that is fenced as it joins would be fenced again.
+        Whether the member is in the group. A member that is fenced as it joins would be fenced
+        again.
     """
     verdict = verdict_of(error)
     if getattr(error, "errno", None) == _INVALID_REGULAR_EXPRESSION:
@@ -192,12 +193,12 @@ def after_consumer_heartbeat(error: type[Exception], *, joined: bool) -> Consequ
 
 
 def gone_already(error: type[Exception]) -> bool:
-    """Whether the coordinator answers a LeaveGroup so whose member it has not got any more."""
+    """Whether this answer to a LeaveGroup means that the coordinator no longer has the member."""
     return verdict_of(error) in (Verdict.FENCED, Verdict.INSTANCE_FENCED)
 
 
 def explained(error: Exception, group_id: str, topics: frozenset[str]) -> KafkaRebalanceError:
-    """What ended a membership for good, as the application is told."""
+    """The error that tells the application what ended a membership for good."""
     group = f"group {group_id!r}"
     told: KafkaRebalanceError
     if isinstance(error, AuthenticationError):

@@ -1,7 +1,8 @@
-"""WantedTopics: the subscription as a member of the consumer protocol tells it (KIP-848).
+"""WantedTopics: the subscription that a member of the consumer protocol sends (KIP-848).
 
-By name, or as a regular expression that the coordinator matches. Where brokers cannot match it, or
-would match what the application is not to see, the names that match here are told instead.
+The member sends names, or a regular expression that the coordinator matches. If brokers cannot
+match it, or would match what the application must not see, the member sends the names that match
+here instead.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Wanted(NamedTuple):
 
 
 class WantedTopics:
-    """What is subscribed to, and what of that the coordinator has been told.
+    """What is subscribed to, and what the coordinator knows of that.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class WantedTopics:
     subscription : Subscription
         What the application has subscribed to.
     exclude_internal_topics : bool
-        Whether a pattern does not mean the brokers' internal topics.
+        Whether a pattern leaves out the brokers' internal topics.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class WantedTopics:
         self._unreadable: str | None = None
 
     def now(self) -> Wanted:
-        """What to tell."""
+        """What to send now."""
         pattern = self._subscription.pattern
         if (
             pattern is None
@@ -76,16 +77,16 @@ class WantedTopics:
         return wanted == self._told
 
     def told(self, wanted: Wanted) -> None:
-        """The coordinator has accepted this."""
+        """Note that the coordinator has accepted this."""
         self._told = wanted
 
     def match_here(self) -> str | None:
-        """The broker cannot read the pattern of now, which this returns."""
+        """Match the current pattern here, since the broker cannot parse it; return the pattern."""
         self._unreadable = self._subscription.pattern
         return self._unreadable
 
     def fields(self, wanted: Wanted) -> dict[str, Any]:
-        """The fields of a heartbeat that tell it."""
+        """The heartbeat fields for this subscription."""
         fields: dict[str, Any] = {"subscribed_topic_names": sorted(wanted.topics)}
         if self._tells_patterns():
             fields["subscribed_topic_regex"] = wanted.pattern or ""

@@ -1,1 +1,1 @@
-"""The seam to kafka-python: the only place of ``consumer/`` that touches its private names."""
+"""The seam to kafka-python: the only place in ``consumer/`` that touches its private names."""

@@ -1,4 +1,4 @@
-"""The assignor of the classic protocol: ``cooperative-sticky``, told what is owned now."""
+"""The assignor of the classic protocol: ``cooperative-sticky``, based on what is owned now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.structs import TopicPartition
 
-#: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId beside OwnedPartitions (v1), so
+#: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId, next to OwnedPartitions (v1), so
 #: that a leader can tell a stale claim from a valid one.
 _SUBSCRIPTION_VERSION = 2
 
@@ -16,8 +16,8 @@ _SUBSCRIPTION_VERSION = 2
 class OwnedPartitionsAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
     """``cooperative-sticky`` that reports what is owned *now*, with the generation (v2).
 
-    kafka-python's own reports the leader's last assignment, which no longer holds a partition
-    whose revoke is deferred: the leader would give it to somebody else at once.
+    kafka-python's own reports the leader's last assignment, which no longer has a partition whose
+    revoke is deferred: the leader would give that partition to somebody else at once.
     """
 
     version = _SUBSCRIPTION_VERSION
@@ -25,7 +25,7 @@ class OwnedPartitionsAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
     def subscription(
         self, topics: Collection[str], owned: Collection[TopicPartition], generation: int
     ) -> bytes:
-        """The metadata of a JoinGroup, encoded."""
+        """Encode the metadata of a JoinGroup."""
         by_topic: dict[str, list[int]] = {}
         for partition in sorted(owned):
             by_topic.setdefault(partition.topic, []).append(partition.partition)

@@ -1,4 +1,4 @@
-"""LogBacklogs: where logs end when partitions are assigned, and what is set aside therefore."""
+"""LogBacklogs: the ends of logs when partitions are assigned, and the backlogs to set aside."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: For how long a leader is asked where its log ends; then the partition begins where the group is.
-#: Who could not tell that could not be read from either.
+#: How long to ask a leader where its log ends; after that the partition begins where the group is.
+#: A leader that cannot answer this could not be read from, either.
 _ASK_MS = 2_000
 
 
 class LogBacklogs:
-    """Of one consumer; everything here is called on its I/O loop.
+    """The backlogs of one consumer; everything here is called on its I/O loop.
 
     Parameters
     ----------
     consumer : KafkaConsumer
-        Asks, under its own isolation level.
+        Asks the brokers, under its own isolation level.
     io : GroupCoordinator
         The consumer's.
     options : CatchUpOptions
-        What a backlog is.
+        Say what a backlog is.
     gaps : GapHandOuts
-        Where what is set aside goes.
+        Takes what is set aside.
     now_ms : callable
-        Of the clock that the records' timestamps are from.
+        The time of the clock that the records' timestamps are from.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LogBacklogs:
     async def look_up(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Backlog]:
-        """What to set aside; without those of which it cannot be told, which begin as ever."""
+        """What to set aside; partitions where that is unknown are left out, and begin as usual."""
         if not self._io.subscription.subscribed:
             return {}
         try:
@@ -100,16 +100,16 @@ class LogBacklogs:
     def begin(
         self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
     ) -> None:
-        """The partition begins at the live position."""
+        """Begin the partition at the live position."""
         self._gaps.set_aside(partition, start, remaining, self._options.in_order)
 
     async def _left(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Remaining]:
-        """What the group has not processed, of the records that are there now.
+        """What the group has not processed of the records that are there now.
 
-        After an unclean election others are in the place of some that were processed: from where
-        the epoch of those ends. Without the partitions of which that is not told.
+        After an unclean election, other records are in the place of some processed ones: from where
+        the epoch of those ends. Partitions without an answer about that are left out.
         """
         told = {p: self._gaps.left(p, start) for p, start in committed.items()}
         left = {p: decoded.remaining for p, decoded in told.items()}

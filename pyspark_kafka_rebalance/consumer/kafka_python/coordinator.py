@@ -1,11 +1,11 @@
-"""The coordinator that is put behind a KafkaConsumer in place of its own.
+"""The coordinator that replaces a KafkaConsumer's own.
 
-kafka-python has no place to put one's own coordinator. What works from 3.0.5 to 3.0.12: build the
-KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass
-in its place before the first poll. The subclass below keeps what kafka-python does well (finding
-the coordinator, OffsetFetch, pattern subscription) and hands membership over to
-:class:`~pyspark_kafka_rebalance.consumer.group_membership.GroupMembership`, which is given parts of
-it: ``io_loop.py``, ``topic_metadata.py``, ``subscription.py``.
+kafka-python has no place to plug in another coordinator. What works from 3.0.5 to 3.0.12: build the
+KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass in
+its place before the first poll. The subclass below keeps what kafka-python does well (finding the
+coordinator, OffsetFetch, pattern subscription). It hands membership over to
+:class:`~pyspark_kafka_rebalance.consumer.group_membership.GroupMembership`, which gets parts of it:
+``io_loop.py``, ``topic_metadata.py``, ``subscription.py``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ require_names(
 
 
 class Membership(Protocol):
-    """What the seam asks of the membership that is put behind it."""
+    """What the seam needs from the membership behind it."""
 
     @property
     def generation(self) -> int: ...
@@ -74,24 +74,24 @@ class Membership(Protocol):
 class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     """kafka-python's coordinator with its membership replaced.
 
-    ``coordinator_id`` is the *lane*: a connection of its own to the coordinator's broker for
-    whatever must not queue behind a held JoinGroup or a fetch that waits for data. The
-    library's dedicated coordinator connection, ``join_node``, carries JoinGroup and SyncGroup only.
+    ``coordinator_id`` is the *lane*: a connection of its own to the coordinator's broker, for
+    requests that must not queue behind a held JoinGroup or a fetch that waits for data. The
+    library's dedicated coordinator connection, ``join_node``, carries only JoinGroup and SyncGroup.
 
     Attributes
     ----------
     loop : IoLoop
-        Where members run, and send.
+        Runs the members, and sends their requests.
     metadata : TopicMetadata
-        What topics there are.
+        Which topics there are.
     subscription : Subscription
         What is subscribed to, and what is assigned.
     log_offsets : LogOffsets
         Where logs begin and end.
     starts : Starts
-        Where what is assigned begins.
+        Where assigned partitions begin.
     membership : Membership
-        Put behind it once it is made.
+        Set once it is made.
     """
 
     membership: Membership
@@ -114,11 +114,11 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     # -- what kafka-python calls ------------------------------------------------------------------
 
     def poll(self, timeout_ms: float | None = None) -> bool:
-        """Never holds a poll up: joining runs on the I/O loop, its results wait to be applied."""
+        """Never hold a poll up: joining runs on the I/O loop; its results wait to be applied."""
         self._invoke_completed_offset_commit_callbacks()
         if self.group_id is not None and self.subscription.subscribed:
             self.membership.start()
-            if not self.membership.loss_waits():  # first the poll that says what is lost
+            if not self.membership.loss_waits():  # first let the poll report what is lost
                 self.membership.raise_if_failed()
         return True
 
@@ -130,7 +130,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     def _handle_metadata_update(self, cluster: Any) -> None:
         super()._handle_metadata_update(cluster)
-        if hasattr(self, "membership"):  # the I/O loop runs before the membership is put behind us
+        if hasattr(self, "membership"):  # the I/O loop runs before the membership is set
             if not self.membership.by_topic_id:
                 self.subscription.forget_replaced_topics()
             self.membership.on_metadata_update()
@@ -147,19 +147,19 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return lane
 
     def coordinator_dead(self, error: Any) -> None:
-        """The coordinator is to be looked up anew; nor will it answer a JoinGroup that it holds.
+        """Have the coordinator looked up again; it will not answer a held JoinGroup, either.
 
-        Without closing its connection a held join would wait for the rebalance timeout.
+        If its connection were not closed, a held join would wait for the rebalance timeout.
         """
         if self.join_node is not None and self.coordinator_id is not None and not self.loop.closed:
             self.loop.spawn(self._manager.close, self.join_node)
         super().coordinator_dead(error)
 
     async def ensure_coordinator_ready_async(self, timeout_ms: float | None = None) -> bool:
-        """Whether the coordinator was found in time (milliseconds; None: for as long as it takes).
+        """Whether the coordinator was found in time (milliseconds; None: without a limit).
 
-        The library asks for new metadata between two attempts, and lets a failure of that out,
-        although no broker within reach is what it is about to wait for.
+        Between two attempts the library asks for new metadata, and raises if that fails, although
+        it is about to wait for just that: a broker within reach.
         """
         timer = Timer(timeout_ms)
         while True:
@@ -173,10 +173,10 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     def commit_offsets_async(
         self, offsets: Mapping[TopicPartition, Any], callback: Callable[..., Any] | None = None
     ) -> Future:
-        """The answer to the commit itself; the callbacks are called by polls, in order.
+        """Commit; the future holds the answer to the commit, and polls call the callbacks in order.
 
-        The library's future is done as soon as an unknown coordinator is found, before anything
-        is committed, and its callbacks come last first.
+        The library's future is done as soon as an unknown coordinator is found, before anything is
+        committed, and its callbacks come in reverse order.
         """
         return self.tell_in_polls(
             self.loop.spawn(self._find_and_commit, offsets), offsets, callback
@@ -205,8 +205,9 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed *now*; raises KafkaTimeoutError.
 
-        The library keeps an answer for which nobody has waited long enough, and gives it to who
-        asks for the same partitions next, however much later, and whatever was committed since.
+        The library keeps an answer that came after its caller stopped waiting, and gives it to the
+        next caller that asks for the same partitions, however much later, and whatever was
+        committed since.
         """
         timer = Timer(timeout_ms)
         while partitions:
@@ -252,10 +253,10 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
 
 def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
-    """Put a :class:`GroupCoordinator` in the place of the consumer's own, before its first poll.
+    """Replace the consumer's coordinator by a :class:`GroupCoordinator`, before its first poll.
 
-    On the I/O loop: it goes through the metadata's listeners whenever metadata arrive, and if they
-    changed under its hands its refreshing would end for good, without a word.
+    This runs on the I/O loop, which goes through the metadata's listeners whenever metadata arrive:
+    if the listeners changed meanwhile, the loop's metadata refresh would end for good, silently.
     """
 
     def replace() -> GroupCoordinator:
@@ -264,11 +265,11 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
         coordinator = GroupCoordinator(
             consumer._client,
             consumer._subscription,
-            metrics=None,  # the first coordinator has registered their names, and stays registered
+            metrics=None,  # the first coordinator has registered their names, and keeps them
             assignors=(OwnedPartitionsAssignor,),
-            # Of OffsetFetch alone: with ``require_stable``, as the Java client always asks. Without
-            # it a coordinator that has just taken over may answer with offsets older than those
-            # acknowledged, and a new owner would begin there.
+            # This affects only OffsetFetch: with ``require_stable``, as the Java client always
+            # asks. Without it a coordinator that has just taken over may answer with offsets older
+            # than those acknowledged, and a new owner would begin there.
             **{**consumer.config, "isolation_level": "read_committed"},
         )
         consumer._coordinator = coordinator

@@ -1,10 +1,10 @@
-"""The records of gaps, decoded a record batch at a time by the compiled decoder.
+"""The records of gaps, decoded one record batch at a time by the compiled decoder.
 
-A gap is read beside live records by one thread, so what decoding it costs is taken from these, and
-from everything else that this thread does: kafka-python decodes in Python, in three times as long.
+One thread reads gaps next to live records, so decoding gaps takes time from the live records and
+from everything else on this thread. kafka-python decodes in Python, and takes three times as long.
 
-The records are the same to the last field. What the compiled decoder leaves to others, batches with
-headers, of older formats, and damaged ones, kafka-python decodes as it decodes those of any poll.
+The records are the same to the last field. The compiled decoder does not handle batches with
+headers, of older formats, or damaged ones; kafka-python decodes those like the batches of any poll.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AFTER_ALL = 2**63 - 1
 
 
 class GapRecords(ReadableRecords):
-    """`ReadableRecords`, faster."""
+    """A faster `ReadableRecords`."""
 
     def _unpack(
         self, tp: TopicPartition, batch: Any, key_deserializer: Any, value_deserializer: Any
@@ -71,7 +71,7 @@ class GapRecords(ReadableRecords):
                 -1 if raw_value is None else len(raw_value),
                 -1,
             )
-            untrack(record)  # some hundred are alive at any time, and none is in a cycle
+            untrack(record)  # some hundreds are alive at any time, and none is in a cycle
             yield record
 
     def _rows_of(self, batch: Any) -> Iterator[tuple[Any, Any, int, int]] | None:
@@ -109,8 +109,8 @@ class GapRecords(ReadableRecords):
         )
 
 
-# Not as Arrow's arrays: to make these, and of each value an object of theirs, takes longer than
-# decoding the batch. Their memory is laid out as `record_batch_of` takes it.
+# Not as Arrow arrays: making these, and an Arrow object for each value, takes longer than decoding
+# the batch. The memory has the layout that `record_batch_of` expects.
 
 
 def _items(

@@ -1,4 +1,4 @@
-"""kafka-python's I/O loop and the connections that it serves, as members of groups use them."""
+"""kafka-python's I/O loop and the connections that it serves, as group members use them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class IoLoop:
-    """The I/O loop of one consumer. Coroutines of it are to be awaited on it.
+    """The I/O loop of one consumer. Its coroutines must be awaited on it.
 
     Parameters
     ----------
     manager : KafkaConnectionManager
-        Of the consumer's connections.
+        The manager of the consumer's connections.
     """
 
     def __init__(self, manager: KafkaConnectionManager) -> None:
@@ -30,7 +30,7 @@ class IoLoop:
         return self._manager.call_soon(coroutine, *arguments)
 
     def run(self, coroutine: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a coroutine function on the I/O loop and wait for it; not from the loop itself."""
+        """Run a coroutine function on the I/O loop and wait for it; never from the loop itself."""
         return self._net.run(coroutine, *arguments)
 
     async def sleep(self, seconds: float) -> None:
@@ -46,11 +46,11 @@ class IoLoop:
         return await self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
 
     async def wait_for(self, future: Future, timeout_ms: float | None) -> Any:
-        """Await, with a bound if there is one; raises KafkaTimeoutError."""
+        """Await a future, for at most the timeout if there is one; raises KafkaTimeoutError."""
         return await self._manager.wait_for(future, timeout_ms)
 
     def api_version(self, request: type) -> int:
-        """The version in which a request will be sent (IncompatibleBrokerVersion if in none)."""
+        """The version in which a request will be sent; raises IncompatibleBrokerVersion if none."""
         return int(self._manager.broker_version_data.api_version(request))
 
     @property

@@ -1,11 +1,11 @@
-"""LogOffsets: where logs begin and end, and what is of which time in them (ListOffsets).
+"""LogOffsets: where logs begin and end, and their offsets by timestamp (ListOffsets).
 
-One question to each leader.
+Each leader is asked once.
 
-kafka-python's own look-up asks again at once, for as long as it may, until every leader has
-answered, and by metadata that it does not renew: one deleted partition keeps it from telling any.
-It has no isolation level for a single question either, and for a thousand partitions it works for
-5 ms, where a planner asks with every trigger.
+kafka-python's own look-up asks again at once, until every leader has answered or its time is up,
+and with metadata that it does not renew: one deleted partition keeps it from returning anything.
+Nor does it have an isolation level for a single question. It takes 5 ms for a thousand partitions,
+and a planner asks at every trigger.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ log = logging.getLogger(__name__)
 _OfTopic = ListOffsetsRequest.ListOffsetsTopic
 _OfPartition = _OfTopic.ListOffsetsPartition
 
-#: The last one that is not flexible: it takes a third of the time to encode. Later ones tell of
-#: tiered storage and, from the other on, of the highest timestamp.
+#: The last version that is not flexible: it takes a third of the time to encode. Later ones support
+#: tiered storage and, from v7 on, the highest timestamp.
 _HIGHEST_VERSION, _OF_HIGHEST_TIMESTAMP = 5, 7
 
 _T = TypeVar("_T")
 
 
-#: Says which offset is asked for, None where that is by timestamp; who is asked, and under which
-#: isolation level.
+#: The kind of offset asked for (None: by timestamp), the node asked, and the isolation level.
 _Asked = tuple[OffsetSpec | None, int, IsolationLevel]
 
 
@@ -52,7 +51,7 @@ _Asked = tuple[OffsetSpec | None, int, IsolationLevel]
 class _Question:
     """A request, which takes longer to make than to encode, and what it asks of each partition.
 
-    The entries are of these partitions, and of others that were asked for before.
+    The entries are for these partitions, and for others that were asked for before.
     """
 
     about: _Asked
@@ -67,9 +66,9 @@ class LogOffsets:
     Parameters
     ----------
     manager : KafkaConnectionManager
-        Of the client's connections.
+        The manager of the client's connections.
     loop : IoLoop
-        Where they are sent.
+        Sends the questions.
     metadata : TopicMetadata
         Knows the leaders.
     """
@@ -80,8 +79,8 @@ class LogOffsets:
         self._manager = manager
         self._loop = loop
         self._metadata = metadata
-        # The last question of each kind: mostly the same is asked again. Those by timestamp are
-        # changed for that, and are not in here while they are on their way.
+        # The last question of each kind, since mostly the same is asked again. Those by timestamp
+        # are changed for that, and are not in here while they are in flight.
         self._questions: dict[_Asked, _Question] = {}
 
     def ask(
@@ -93,15 +92,15 @@ class LogOffsets:
     ) -> dict[TopicPartition, int]:
         """The first offset of each log, or the one after its last, by ``spec``.
 
-        Without the partitions that no leader is known of, or whose leader does not tell; then new
-        metadata are asked for.
+        Partitions without a known leader, or whose leader does not answer, are left out; then new
+        metadata are requested.
 
         Raises
         ------
         TopicAuthorizationFailedError
             Names the topics.
         KafkaError
-            Another one that does not pass.
+            Another error that is not retriable.
         """
         found: dict[TopicPartition, int] = self._loop.run(
             self._ask,
@@ -118,9 +117,9 @@ class LogOffsets:
         isolation: IsolationLevel,
         timeout_ms: float,
     ) -> dict[TopicPartition, RecordTime | None]:
-        """The first record of each log that has this timestamp or a later one, None without any.
+        """The first record of each log with this timestamp or a later one; None if there is none.
 
-        Raises, and leaves out, as :meth:`ask`.
+        Raises errors, and leaves out partitions, as :meth:`ask` does.
         """
         found: dict[TopicPartition, RecordTime | None] = self._loop.run(
             *self._by_time(timestamps, isolation, timeout_ms)
@@ -133,14 +132,14 @@ class LogOffsets:
         isolation: IsolationLevel,
         timeout_ms: float,
     ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
-        """Ask as :meth:`first_at`; what is returned waits for the answer, and returns or raises."""
+        """Ask as :meth:`first_at`; the returned function waits for the answer or the error."""
         asked = self._loop.spawn(*self._by_time(timestamps, isolation, timeout_ms))
 
         def answer() -> dict[TopicPartition, RecordTime | None]:
             found: dict[TopicPartition, RecordTime | None]
-            if asked.succeeded():  # the loop, which may be busy, is not asked for what is there
+            if asked.succeeded():  # already there: the loop, which may be busy, is not asked
                 found = asked.value
-            else:  # it is answered within the time, counted from when it was asked
+            else:  # answered within the time, counted from when it was asked
                 found = self._loop.run(self._loop.wait_for, asked, None)
             return found
 
@@ -149,9 +148,9 @@ class LogOffsets:
     def latest(
         self, partitions: Collection[TopicPartition], isolation: IsolationLevel, timeout_ms: float
     ) -> dict[TopicPartition, RecordTime | None]:
-        """As :meth:`first_at`, the record with the highest timestamp.
+        """As :meth:`first_at`, but the record with the highest timestamp.
 
-        Brokers must be of 3.0 or later (IncompatibleBrokerVersion).
+        Brokers must be 3.0 or later (IncompatibleBrokerVersion).
         """
         found: dict[TopicPartition, RecordTime | None] = self._loop.run(
             self._ask,
@@ -168,7 +167,7 @@ class LogOffsets:
         isolation: IsolationLevel,
         timeout_ms: float,
     ) -> tuple[Any, ...]:
-        """The coroutine of :meth:`first_at`, and what it is called with."""
+        """The coroutine of :meth:`first_at`, and its arguments."""
         return (
             self._ask,
             timestamps,
@@ -208,7 +207,7 @@ class LogOffsets:
         return found
 
     def _of_all(self, about: _Asked, partitions: list[TopicPartition]) -> _Question:
-        """The same of each partition."""
+        """A question that asks the same of each partition."""
         known = self._questions.get(about)
         if known is not None and known.partitions == partitions:
             return known
@@ -222,7 +221,7 @@ class LogOffsets:
         partitions: list[TopicPartition],
         timestamps: Mapping[TopicPartition, int],
     ) -> _Question:
-        """Of each by its timestamp."""
+        """A question that asks each partition by its own timestamp."""
         known = self._questions.pop(about, None)
         if known is None or known.partitions != partitions:
             return _question(about, timestamps, partitions, known.entries if known else {})
@@ -237,13 +236,13 @@ def _question(
     partitions: list[TopicPartition],
     known: Mapping[TopicPartition, Any] = MappingProxyType({}),
 ) -> _Question:
-    """A question that is made of the entries of one that is answered, as far as there are any."""
+    """Make a question, from the entries of an answered one where there are any."""
     by_topic: dict[str, list[Any]] = defaultdict(list)
     spec, _, isolation = about
     least = max(1, ListOffsetsRequest.min_version_for_isolation_level(isolation))
     if spec is OffsetSpec.MAX_TIMESTAMP:
         least = _OF_HIGHEST_TIMESTAMP
-    entries = dict(known)  # also of others, which may be asked for again
+    entries = dict(known)  # also for others, which may be asked for again
     for found in partitions:
         topic, number = found
         timestamp = int(timestamps[found])
@@ -273,7 +272,7 @@ def _record_time(told: Any) -> RecordTime | None:
 def _told(
     response: Any, asked: Collection[TopicPartition], take: Callable[[Any], _T]
 ) -> dict[TopicPartition, _T]:
-    """What is told, by the partitions as they were asked for: of thousands none is made anew."""
+    """The answers, keyed by the question's own partition objects: none is made anew."""
     answers: dict[str, dict[int, _T]] = defaultdict(dict)
     refused = set()
     for topic in response.topics:

@@ -1,4 +1,4 @@
-"""What a poll is made of: rounds of kafka-python's consumer, its fetcher, its iteration."""
+"""The parts of a poll: rounds of kafka-python's consumer, its fetcher, its iteration."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def watch_fetches(
     consumer: KafkaConsumer,
     answered: Callable[[Any, Collection[TopicPartition], Any], None],
 ) -> None:
-    """Before the first fetch: have ``answered(node_id, partitions asked for, response)`` called.
+    """Have ``answered(node_id, requested partitions, response)`` called for each fetch response.
 
-    On the I/O loop, before kafka-python looks at the response: a poll that returns its records
-    also has what ``answered`` made of it.
+    To be set up before the first fetch. It is called on the I/O loop, before kafka-python looks at
+    the response: a poll that returns its records also has what ``answered`` made of it.
     """
     fetcher = consumer._fetcher
     handle = fetcher._handle_fetch_response
@@ -52,12 +52,13 @@ def watch_fetches(
 
 
 def resume_what_was_begun(consumer: KafkaConsumer) -> None:
-    """Before the first fetch: have a partition go on that was paused in the midst of a fetch.
+    """Make a partition go on that was paused during a fetch.
 
-    kafka-python puts aside what is left of that, and takes it up when no other partition is in
-    line; but it looks for that with ``is None``, and an exhausted one stays in line. Neither is
-    what was put aside returned then, nor is more of its partition fetched. And it takes up one of
-    them only before it looks at what is in line: if that is put aside, it finds nothing, and waits.
+    To be set up before the first fetch. kafka-python puts the rest of that fetch aside, and resumes
+    it when no other partition is next. But it checks that with ``is None``, and an exhausted
+    partition stays next. Then what was put aside is never returned, and nothing more of its
+    partition is fetched. Also, it resumes a partition only before it looks at the next one: if that
+    one is put aside, it finds nothing, and waits.
     """
     fetcher, paused = consumer._fetcher, consumer._subscription
     aside = fetcher._paused_partition_records
@@ -80,11 +81,11 @@ def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, upd
 
 
 class StepsBeside:
-    """Rounds of polling that never wait, not for the I/O loop either, beside other work.
+    """Rounds of polling next to other work, which never wait, not even for the I/O loop.
 
-    kafka-python has the loop send its fetches and waits for that: a thread that decodes meanwhile
-    would stand still for some switches of the interpreter lock in each round. Between ``step`` and
-    ``end`` nothing may be assigned to the consumer, or taken from it.
+    kafka-python has the loop send its fetches and waits for that: in each round, a thread that
+    decodes meanwhile would stand still for some switches of the interpreter lock. Between ``step``
+    and ``end`` the consumer's assignment must not change.
     """
 
     def __init__(self, consumer: KafkaConsumer) -> None:
@@ -93,7 +94,7 @@ class StepsBeside:
         self._sending: Future | None = None
 
     def step(self, max_records: int, update: bool) -> Any:
-        """One round: the records that are there, at most so many; more are asked for."""
+        """One round: return at most ``max_records`` that are there, and have more fetched."""
         self.raise_failure()
         self._fetcher.fetch_records = self._fetch_records
         try:
@@ -102,13 +103,14 @@ class StepsBeside:
             del self._fetcher.fetch_records
 
     def end(self) -> None:
-        """Wait until what the last round asked for is on its way, or could not be asked."""
+        """Wait until the last round's fetches are sent, or have failed to be sent."""
         if self._sending is not None and not self._sending.is_done:
             self._consumer._manager.run(_settled, self._sending)
 
     def raise_failure(self) -> None:
-        """Raise what has prevented the last round from asking: a round that has taken records told
-        nothing of it.
+        """Raise what kept the last round from sending its fetches.
+
+        A round that has taken records does not report it.
         """
         self.end()
         sent, self._sending = self._sending, None
@@ -118,8 +120,8 @@ class StepsBeside:
     def _fetch_records(
         self, max_records: int, update_offsets: bool, timeout_ms: float
     ) -> tuple[Any, bool]:
-        # As the fetcher's own. That sends when nothing is left that it has; here what is handed out
-        # of some partitions is fetched while others are, by a node that has nothing to answer.
+        # As the fetcher's own, which sends only when it has nothing left. Here nodes without a
+        # pending fetch are asked while records of other partitions are still handed out.
         records, _ = self._fetcher.fetched_records(max_records, update_offsets=update_offsets)
         if self._any_to_ask_for():
             manager = self._consumer._manager
@@ -133,12 +135,12 @@ class StepsBeside:
 
 
 async def _settled(future: Future) -> None:
-    with contextlib.suppress(Exception):  # it stays in the future
+    with contextlib.suppress(Exception):  # the future keeps the error
         await future
 
 
 def has_fetched(consumer: KafkaConsumer) -> bool:
-    """Whether records are there that no poll has taken, and may be taken now."""
+    """Whether there are fetched records that no poll has taken, and that may be taken now."""
     fetcher, is_paused = consumer._fetcher, consumer._subscription.is_paused
     if fetcher._completed_fetches or fetcher._next_partition_records:
         return True
@@ -147,7 +149,7 @@ def has_fetched(consumer: KafkaConsumer) -> bool:
 
 
 def would_only_wait(consumer: KafkaConsumer) -> bool:
-    """Whether a round of polling would find nothing to do, but wait for what was asked for."""
+    """Whether a round of polling would do nothing but wait for fetches in flight."""
     fetcher = consumer._fetcher
     return (
         not has_fetched(consumer)
@@ -159,10 +161,10 @@ def would_only_wait(consumer: KafkaConsumer) -> bool:
 
 
 def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:
-    """Have what is fetched handed out in another form: what to put in ``PartitionRecords``' place.
+    """Hand out fetched records in another form, which takes the place of ``PartitionRecords``.
 
-    What has been decoded in the one form and not handed out is fetched again for the other: the
-    positions are behind what was handed out.
+    What was decoded in the old form and not handed out is fetched again in the new one: the
+    positions are right after what was handed out.
     """
     fetcher = consumer._fetcher
     if fetcher.PartitionRecords is form:

@@ -1,4 +1,4 @@
-"""Questions to the brokers for which kafka-python has no public call, or one that gives up."""
+"""Requests to brokers for which kafka-python has no public call, or one that gives up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: When the next broker is asked: before kafka-python would choose again the one that has just
+#: How soon the next broker is asked: before kafka-python would again choose the one that has just
 #: refused a connection (``reconnect_backoff_ms``, 50 by default).
 _ASK_AGAIN_S = 0.01
 
@@ -38,13 +38,13 @@ async def first_answer(
 ) -> Any:
     """Ask one broker after the other until one answers, on the I/O loop.
 
-    kafka-python chooses the broker, and for a while none whose connection was refused; but it
-    tells that one refusal, although the next broker would answer.
+    kafka-python chooses the broker, and for a while avoids one that refused a connection. But it
+    raises that refusal, although the next broker would answer.
 
     Parameters
     ----------
     manager : KafkaConnectionManager
-        That of the client that asks.
+        The manager of the client that asks.
     ask : callable
         Sends the question, to a broker of kafka-python's choice.
     timeout_ms : float
@@ -53,9 +53,9 @@ async def first_answer(
     Raises
     ------
     kafka.errors.KafkaTimeoutError
-        None answered; says what the last one met.
+        No broker answered; the text has the last error.
     kafka.errors.KafkaError
-        An error that does not pass.
+        An error that is not retriable.
     """
     timer = Timer(timeout_ms)
     met = ""
@@ -76,7 +76,7 @@ async def first_answer(
 def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
     """Whether the brokers have the consumer group protocol (KIP-848), and it is switched on.
 
-    They list its messages also where the feature ``group.version`` is 0. Raises KafkaTimeoutError.
+    They list its messages even if the feature ``group.version`` is 0. Raises KafkaTimeoutError.
     """
     request = ApiVersionsRequest(
         client_software_name="kafka-python", client_software_version=kafka_version
@@ -94,7 +94,7 @@ def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
 
 
 def describe_consumer_group(admin: KafkaAdminClient, group_id: str) -> Any:
-    """The DescribedGroup of a ConsumerGroupDescribeResponse; None where brokers are too old."""
+    """The DescribedGroup of a ConsumerGroupDescribeResponse; None if the brokers are too old."""
     request = ConsumerGroupDescribeRequest(
         group_ids=[group_id], include_authorized_operations=False
     )
@@ -112,7 +112,7 @@ def describe_consumer_group(admin: KafkaAdminClient, group_id: str) -> Any:
 async def told_offsets(
     fetcher: Fetcher, wanted: Mapping[TopicPartition, int], timeout_ms: float
 ) -> dict[TopicPartition, int | None]:
-    """As :func:`told_places`, the offsets alone."""
+    """As :func:`told_places`, but only the offsets."""
     places = await told_places(fetcher, wanted, timeout_ms)
     return {p: None if place is None else place.offset for p, place in places.items()}
 
@@ -120,13 +120,14 @@ async def told_offsets(
 async def told_places(
     fetcher: Fetcher, wanted: Mapping[TopicPartition, int], timeout_ms: float
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Ask each leader once, on the I/O loop, for an OffsetSpec's offset, or that of a timestamp.
+    """Ask each leader once, on the I/O loop, for the offset of an OffsetSpec or a timestamp.
 
     Returns
     -------
     dict of TopicPartition to OffsetAndTimestamp or None
-        Without those that are not told. None: no record has that timestamp, or a later one. The
-        leader epoch is that of the record; of an end, the leader's own; -1 from older brokers.
+        Partitions without an answer are left out. None: no record has that timestamp, or a later
+        one. The leader epoch is that of the record; of a log's end, the leader's own; -1 from older
+        brokers.
     """
     manager = fetcher._manager
     by_leader = fetcher._group_list_offset_requests(dict(wanted))
@@ -154,13 +155,13 @@ async def epoch_ends(
 ) -> dict[TopicPartition, int]:
     """Ask each leader once, on the I/O loop, where in its log a leader epoch ends (KIP-320).
 
-    OffsetForLeaderEpoch, as kafka-python asks for positions that are assigned.
+    Sends OffsetForLeaderEpoch, as kafka-python does for assigned positions.
 
     Returns
     -------
     dict of TopicPartition to int
-        The offset after the last record of that epoch, or of the highest one below it; -1 where the
-        leader knows of none. Without those that are not told.
+        The offset after the last record of that epoch, or of the highest one below it; -1 if the
+        leader knows none. Partitions without an answer are left out.
     """
     by_leader: dict[int, dict[str, list[Any]]] = {}
     for (topic, partition), epoch in epochs.items():

@@ -1,13 +1,13 @@
-"""The seam to kafka-python's decoding: a record that cannot be read fails by name, every time.
+"""The seam to kafka-python's decoding: every read of an unreadable record raises, and names it.
 
 kafka-python's own ``PartitionRecords`` forgets after one error that it has failed: the next poll
-takes nothing from it, and again nothing, and never returns. Here what cannot be read is given up
-with the error, and fetched again for a later poll, which raises again. The polls between have the
-other partitions' records, and a deserializer that failed for want of something else gets another
-chance.
+takes nothing from it, again and again, and never returns. Here the unreadable data are dropped with
+the error, and fetched again for a later poll, which raises again. The polls in between have the
+other partitions' records, and a deserializer that failed because something else was missing gets
+another chance.
 
-Nor does it know the leader epoch of an answer without records, and moves the position to where it
-is, without one: a log that is truncated there before the next record comes would not be noticed
+kafka-python also ignores the leader epoch of a response without records, and sets the position
+there without one: if the log is truncated there before the next record comes, nobody would notice
 (KIP-320).
 """
 
@@ -40,12 +40,13 @@ require_names(
 
 
 class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
-    """kafka-python's ``PartitionRecords``: its face and its parameters, and of a poll the errors.
+    """kafka-python's ``PartitionRecords``, with the same interface and the errors that polls raise.
 
     Raises
     ------
     CorruptRecordError, RecordDeserializationError
-        From ``take``, once all before it is taken; the position stays before it.
+        From ``take``, once all records before the unreadable one are taken; the position stays
+        before it.
     """
 
     next_fetch_offset: int
@@ -54,11 +55,11 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         try:
             return super().take(n)
         except BaseException:
-            self.drain()  # a generator that has failed would look like one at its end
+            self.drain()  # a failed generator would look like one at its end
             raise
 
     def _contains_abort_marker(self, batch: Any) -> bool:
-        # Compaction keeps a producer's last batch, emptied: nothing aborted is left then.
+        # Compaction keeps a producer's last batch, but empty: then nothing aborted is left.
         return bool(batch.records_count and super()._contains_abort_marker(batch))
 
     def _unpack_records(
@@ -71,7 +72,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
                     raise kafka_errors.CorruptRecordError("the CRC is wrong")
                 if batch.magic != 2 or self._wanted(batch):
                     yield from self._unpack(tp, batch, key_deserializer, value_deserializer)
-                if batch.magic == 2:  # behind what compaction has left out
+                if batch.magic == 2:  # past what compaction has removed
                     self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
             self.drain()
         except UnreadableRecordError:
@@ -80,7 +81,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             raise self._corrupt(tp, batch, error) from error
 
     def _wanted(self, batch: Any) -> bool:
-        """Whether a batch has records for the application; follows the transactions."""
+        """Whether a batch has records for the application; keeps track of transactions."""
         self.leader_epoch = batch.leader_epoch
         if self.isolation_level == IsolationLevel.READ_COMMITTED and batch.has_producer_id():
             self._consume_aborted_transactions_up_to(batch.last_offset)
@@ -94,7 +95,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         self, tp: TopicPartition, batch: Any, key_deserializer: Any, value_deserializer: Any
     ) -> Iterator[ConsumerRecord]:
         for record in batch:
-            if record.offset < self.fetch_offset:  # also what a seek was to skip
+            if record.offset < self.fetch_offset:  # also what a seek should skip
                 continue
             if self.check_crcs and not record.validate_crc():
                 raise kafka_errors.CorruptRecordError("the CRC of a message is wrong")
@@ -136,9 +137,10 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
-    """Before the first fetch: what a fetch says of a partition that it cannot give is named too.
+    """Also name the partition and offset if a fetch cannot give its data.
 
-    And nothing is taken from an answer without records: the position keeps its leader epoch.
+    To be set up before the first fetch. It also takes nothing from a response without records: the
+    position keeps its leader epoch.
     """
     fetcher = consumer._fetcher
     parse: Callable[[Any], Any] = fetcher._parse_fetched_data
@@ -149,7 +151,7 @@ def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
         except UnreadableRecordError:
             raise
         except kafka_errors.KafkaError as error:
-            # The broker could not read it, or nothing whole is in what it gave.
+            # The broker could not read the data, or there is no whole batch in what it sent.
             if type(error) not in (kafka_errors.CorruptRecordError, kafka_errors.KafkaError):
                 raise
             at = completed.topic_partition

@@ -1,10 +1,10 @@
-"""SecondReader: KIP-333's second consumer, which reads gaps beside the live records.
+"""SecondReader: KIP-333's second consumer, which reads gaps next to the live records.
 
-A plain KafkaConsumer without a group, on connections and an I/O loop of its own, so that its
-fetches are in nobody's way. It is made on a thread of its own, since that waits for the brokers.
+It is a plain KafkaConsumer without a group, with connections and an I/O loop of its own, so that
+its fetches delay nobody. It is made on a thread of its own, since making it waits for the brokers.
 
-What it fetches and nobody has taken is bounded: partitions are read in turn, as many at a time as
-fit (``catch_up.Places``). kafka-python fetches of each again when what it had is decoded.
+Fetched records that nobody has taken are bounded: partitions are read in turn, as many at a time as
+fit (``catch_up.Places``). kafka-python fetches a partition again once its data are decoded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .unlisted_brokers import fail_unlisted_brokers
 
 log = logging.getLogger(__name__)
 
-#: Before a reader that could not be made is made again.
+#: The pause before a reader that could not be made is made again.
 _MAKE_AGAIN_S = 1.0
 
 require_names(
@@ -44,7 +44,7 @@ require_names(
     }
 )
 
-#: What is of a group's member, or of the thread that polls it.
+#: Settings that belong to a group's member, or to the thread that polls it.
 _NOT_OF_A_READER = (
     "group_id",
     "group_instance_id",
@@ -56,14 +56,14 @@ _NOT_OF_A_READER = (
 
 
 class Read(NamedTuple):
-    """What one step brought: records, and where the reader of each partition is now."""
+    """The result of one step: records, and where the reader has come to in partitions."""
 
     records: dict[TopicPartition, list[Any]]
     passed: dict[TopicPartition, int]
 
 
 class Bell:
-    """Ends the wait of a consumer's poll for its own fetches, from any thread."""
+    """Ends, from any thread, the wait of a consumer's poll for its own fetches."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self._fetcher = consumer._fetcher
@@ -72,14 +72,14 @@ class Bell:
         self._waited_for: Future | None = None
 
     def hang(self) -> None:
-        """Before the consumer waits; on the thread that polls it."""
+        """Prepare before the consumer waits; on the thread that polls it."""
         if self._waited_for is None or self._waited_for.is_done:
             self._waited_for = Future()
-            # The I/O loop rebinds them.
+            # On the I/O loop, which rebinds the list.
             self._manager.run(self._fetcher._fetch_futures.append, self._waited_for)
 
     def ring(self) -> None:
-        """Something is there."""
+        """End the wait: something is there."""
         waited_for = self._waited_for
         if waited_for is not None and not self._manager.closed:
 
@@ -92,21 +92,21 @@ class Bell:
 
 
 class SecondReader:
-    """Reads gaps; used by one thread, but for its own.
+    """Reads gaps; used by one thread, apart from the one that makes it.
 
     Parameters
     ----------
     live : KafkaConsumer
         The consumer that it reads for, which knows more brokers than it was given.
     config : dict
-        What the application gave that.
+        The configuration that the application gave to that consumer.
     on_answer : callable
         Called on the reader's I/O loop when a fetch was answered.
     leader_epoch : callable
-        Of the last record before a next offset, or -1: where it starts to read, the leader is asked
-        whether the log was truncated since (KIP-320).
+        Returns the leader epoch of the last record before a next offset, or -1. Where the reader
+        starts, the leader is asked whether the log was truncated since (KIP-320).
     held : callable
-        Of a partition, whether enough was read of it for now.
+        Returns whether enough of a partition was read for now.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class SecondReader:
         self._failure: Exception | None = None
         self._closed = False
         self._bounds: dict[TopicPartition, Future] = {}
-        self._stumbled: set[TopicPartition] = set()  # where not everything can be read
+        self._stumbled: set[TopicPartition] = set()  # not everything can be read there
 
-    # -- its life ---------------------------------------------------------------------------------
+    # -- life cycle -------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
@@ -148,9 +148,9 @@ class SecondReader:
         return self._consumer is not None
 
     def begin(self) -> None:
-        """Have a consumer made, if there is none and none is being made.
+        """Have a consumer made, unless there is one or one is being made.
 
-        Raises what forbids it for good.
+        Raises the error of the last attempt, unless it is retriable.
         """
         if self._consumer is None and (self._making is None or not self._making.is_alive()):
             failure, self._failure = self._failure, None
@@ -162,7 +162,7 @@ class SecondReader:
             self._making.start()
 
     def close(self) -> None:
-        """Close the connections, also of one that is still being made."""
+        """Close the connections, also those of a consumer that is still being made."""
         with self._lock:
             self._closed = True
             consumer, self._consumer = self._consumer, None
@@ -180,7 +180,7 @@ class SecondReader:
             log.info("no connection to catch up over: %r", error)
             self._failure = error
             return
-        _form_of_records()  # imported here, nothing waits for it
+        _form_of_records()  # if imported here, nothing waits for it
         fail_unlisted_brokers(consumer._manager)
         name_what_is_unreadable(consumer)
         Subscription(consumer._subscription, consumer._manager.cluster).hold(self._held, 0)
@@ -202,7 +202,7 @@ class SecondReader:
         _close(consumer)
 
     def _brokers(self) -> list[str]:
-        """Those that the live reader knows, and those that it was given, which may be away."""
+        """The brokers that the live reader knows, and those that it was given, even if down."""
         known = [
             f"[{broker.host}]:{broker.port}"
             if ":" in broker.host
@@ -215,7 +215,7 @@ class SecondReader:
     # -- reading ----------------------------------------------------------------------------------
 
     def has_some(self) -> bool:
-        """Whether something is fetched that nobody has taken."""
+        """Whether there are fetched records that nobody has taken."""
         consumer = self._consumer
         return consumer is not None and has_fetched(consumer)
 
@@ -225,14 +225,14 @@ class SecondReader:
         form: Callable[..., Any],
         max_records: int,
     ) -> Read:
-        """What was fetched of these gaps, lowest first, and have more fetched; never waits.
+        """Return what was fetched of these gaps, lowest first, and fetch more; never waits.
 
-        What lies beside them may be among it.
+        Records outside the gaps may be among them.
 
         Raises
         ------
         UnreadableRecordError
-            And will again, until it is not wanted any more. It may be one that is not.
+            Raised again until the record is not wanted any more. It may be one that is not wanted.
         kafka.errors.OffsetOutOfRangeError
             What is wanted is not in the log; see ``ask_bounds``.
         """
@@ -244,7 +244,7 @@ class SecondReader:
         wanted_now = [p for p in wanted if p not in self._bounds]
         leader_of = consumer._manager.cluster.leader_for_partition
         self._places.stand_back([p for p in wanted_now if leader_of(p) == -1])
-        if len(wanted_now) > self._places.number:  # what others wait for may be without a place
+        if len(wanted_now) > self._places.number:  # a partition that others wait for may lack one
             self._places.stand_back([p for p in wanted_now if self._held(p)])
         taken = self._places.take(wanted_now)
         if states.keys() != set(taken):
@@ -282,7 +282,7 @@ class SecondReader:
         self._places.stand_back(partitions)
 
     def ask_bounds(self, partitions: Collection[TopicPartition]) -> None:
-        """Have it told where the logs of these begin and end; until then they are not read."""
+        """Ask where the logs of these partitions begin and end; until then they are not read."""
         consumer = self._consumer
         if consumer is not None:
             for partition in partitions:
@@ -291,7 +291,7 @@ class SecondReader:
                 self._bounds[partition] = answer
 
     def take_bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """What is told of that meanwhile; what could not be told is met again by reading."""
+        """The bounds reported since; if some could not be, reading meets the same error again."""
         told = {p: answer for p, answer in self._bounds.items() if answer.is_done}
         for partition in told:
             del self._bounds[partition]
@@ -318,13 +318,13 @@ async def _bounds_of(consumer: KafkaConsumer, partition: TopicPartition) -> tupl
 
 
 def _form_of_records() -> Callable[..., Any]:
-    from .gap_records import GapRecords  # not at the top: who has no gaps needs no Arrow
+    from .gap_records import GapRecords  # not at the top: only gaps need Arrow
 
     return GapRecords
 
 
 def _close(consumer: KafkaConsumer) -> None:
-    # They are the application's consumer's as well, and would be closed with it.
+    # They belong to the application's consumer as well, and would be closed with this one.
     consumer.config["key_deserializer"] = consumer.config["value_deserializer"] = None
     try:
         consumer.close(autocommit=False, timeout_ms=0)

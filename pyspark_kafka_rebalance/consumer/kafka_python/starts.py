@@ -1,7 +1,7 @@
-"""Starts: where the group stands is where a partition that is assigned begins.
+"""Starts: an assigned partition begins where the group is.
 
-Invariant: no partition begins without the leader epoch that is known of what lies before: also one
-that nobody writes to notices that the log was truncated there (KIP-320).
+Invariant: a partition begins with the leader epoch of the record before it, if that is known. So
+even a partition that nobody writes to notices that the log was truncated there (KIP-320).
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 class Backlog(NamedTuple):
-    """What to set aside of a partition, and the epoch of the leader that told its log's end."""
+    """What to set aside of a partition, and the epoch of the leader that reported its log's end."""
 
     remaining: Remaining
     leader_epoch: int
 
     @property
     def live(self) -> OffsetAndMetadata:
-        """Where polls begin instead: no record before is of a later leader epoch."""
+        """Where polls begin instead; no record before it has a later leader epoch."""
         return OffsetAndMetadata(self.remaining.live, "", self.leader_epoch)
 
 
 class Backlogs(Protocol):
-    """Which of the partitions that begin have a backlog to catch up (KIP-333)."""
+    """Decides which partitions begin with a backlog to catch up (KIP-333)."""
 
     async def look_up(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Backlog]:
-        """What to set aside of them, and where they begin instead."""
+        """What to set aside of these partitions, and where they begin instead."""
         ...
 
     def begin(
         self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
     ) -> None:
-        """The partition begins at the live position, and not at this commit."""
+        """Begin the partition at the live position, and not at this commit."""
         ...
 
 
@@ -58,15 +58,15 @@ class Starts:
     loop : IoLoop
         The consumer's.
     committed : callable
-        A coroutine function: what the group has committed of these partitions, asked at most that
-        many milliseconds.
+        A coroutine function that returns what the group has committed of these partitions, and asks
+        for at most that many milliseconds.
     look_up_ms : float
         How long a look-up may take.
 
     Attributes
     ----------
     backlogs : Backlogs or None
-        Where given, what is told of those that it sets aside goes there.
+        If given, it decides where partitions with a backlog begin.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Starts:
         self._loop = loop
         self._committed = committed
         self._look_up_ms = look_up_ms
-        # For which assignment starts are looked up, and the answer to come.
+        # The assignment whose starts are looked up, and the answer to come.
         self._asked: tuple[dict[TopicPartition, TopicPartitionState], Future] | None = None
         self._found: dict[TopicPartition, OffsetAndMetadata] = {}
         self.backlogs: Backlogs | None = None
@@ -92,18 +92,18 @@ class Starts:
         return self._found.get(partition)
 
     def take(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """The commit at which the partition has started; once, with the first records of it."""
+        """Take the commit at which the partition has started; once, with its first records."""
         return self._found.pop(partition, None)
 
     async def look_up(self, timeout_ms: float | None) -> bool:
-        """Start where the group stands, with the leader epoch that was committed (KIP-320).
+        """Start where the group is, with the leader epoch that was committed (KIP-320).
 
-        On the I/O loop; whether everything that is assigned has been looked up. The library forgets
-        the epoch, so that a log that was truncated before the hand-over, and has grown since, would
-        be read on in the midst of other records.
+        Runs on the I/O loop; returns whether everything that is assigned has been looked up. The
+        library forgets the epoch. If a log was truncated before the hand-over, and has grown since,
+        it would then be read on in the middle of other records.
 
-        One look-up goes on over short polls, but not beyond the assignment that it is for: whoever
-        owns a partition in between commits as well.
+        One look-up goes on over short polls, but not beyond the assignment that it is for: another
+        owner in between would also commit.
         """
         states = {
             partition: self._state.assignment[partition]
@@ -112,7 +112,7 @@ class Starts:
         if not states:
             return True
         asked, self._asked = self._asked, None
-        # The library makes a new state with each assignment.
+        # The library makes new states with each assignment.
         if asked is None or asked[0] != states:
             asked = states, self._loop.spawn(self._look_up, list(states))
         try:
@@ -121,7 +121,7 @@ class Starts:
             if not asked[1].is_done:
                 self._asked = asked
             return False
-        for partition in states:  # what was found for an assignment before
+        for partition in states:  # what was found for an earlier assignment
             self._found.pop(partition, None)
         for partition, found in committed.items():
             if self.backlogs is not None and partition in backlogs:

@@ -1,4 +1,4 @@
-"""What a consumer is subscribed to, and the assignment that its polls read."""
+"""A consumer's subscription, and the assignment that its polls read."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ require_names(
     {
         TopicPartitionState: ("mark_pending_revocation", "position"),
         SubscriptionState: ("is_paused", "paused_partitions", "fetchable_partitions"),
-        # It asks whether a partition is paused for what is handed out of what was fetched, and not
-        # for what is fetched.
+        # It asks whether a partition is paused when it hands out what was fetched, and not when it
+        # fetches.
         Fetcher: ("fetched_records", "_fetchable_partitions"),
     }
 )
 
 
 class Subscription:
-    """kafka-python's ``SubscriptionState``, as far as the members of groups use it.
+    """kafka-python's ``SubscriptionState``, as far as group members use it.
 
     Parameters
     ----------
     state : SubscriptionState
         The consumer's.
     cluster : ClusterMetadata
-        Told which topics to follow.
+        Learns which topics to follow.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Subscription:
 
     @property
     def subscribed(self) -> bool:
-        """Whether this consumer is subscribed, as against assigned by hand or nothing yet."""
+        """Whether this consumer is subscribed, rather than assigned by hand or nothing yet."""
         return bool(self._state.partitions_auto_assigned())
 
     @property
@@ -82,7 +82,7 @@ class Subscription:
     # -- what is assigned -------------------------------------------------------------------------
 
     def owned(self) -> frozenset[TopicPartition]:
-        """The partitions of the applied assignment, those being revoked included."""
+        """The partitions of the applied assignment, including those being revoked."""
         return frozenset(self._state.assigned_partitions())
 
     def set_assignment(
@@ -90,12 +90,12 @@ class Subscription:
     ) -> None:
         """Own exactly ``partitions``; nothing of ``gated`` is fetched or returned any more.
 
-        On the thread that polls.
+        To be called on the polling thread.
 
-        The library clears the gate with every new assignment, so both are set together; 3.0.5
-        does not, and has no call that would. The public ``assign_from_subscribed`` refuses a
-        partition of a topic that just left the subscription (a deleted topic under a pattern),
-        which is still ours until it is released.
+        The library clears the gate with every new assignment, so both are set together; 3.0.5 does
+        not, and has no call that would. The public ``assign_from_subscribed`` refuses a partition
+        of a topic that just left the subscription (a deleted topic under a pattern), which is still
+        ours until it is released.
         """
         self.give_back(gated)
         self.ahead.forget(self.owned() - set(partitions))
@@ -103,28 +103,28 @@ class Subscription:
             self._state._apply_assignment(sorted(partitions), randomize=True)
             for partition, state in self._state.assignment.items():
                 state._pending_revocation = partition in gated
-        self.forget_replaced_topics()  # the ids to begin with
+        self.forget_replaced_topics()  # to learn the first ids
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that the application is given, as far as it is known; asks nobody."""
+        """The next offset that the application is given, if it is known; asks no broker."""
         read = self.read_position(partition)
         mark = self.ahead.marks.get(partition)
         return read if read is None or mark is None else min(read, mark.offset)
 
     def read_position(self, partition: TopicPartition) -> int | None:
-        """The next offset that is fetched, or was and is not buffered for a merge."""
+        """The offset after all that polls have read, including what a merge has buffered."""
         state = self._state.assignment.get(partition)
         position = None if state is None else state.position
         return None if position is None else int(position.offset)
 
     def put_back(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        """The live reader goes on here: what was returned was not its own."""
+        """Have the live reader go on here: what it returned was not its own."""
         state = self._state.assignment.get(partition)
         if state is not None and state.position is not None:
             state.position = position
 
     def give_back(self, partitions: Collection[TopicPartition]) -> None:
-        """What is buffered of these for a merge is not returned by it; polls bring it again."""
+        """Take back what a merge has buffered of these partitions; polls bring it again."""
         for partition in self.ahead.marks.keys() & set(partitions):
             mark, position = self.ahead.marks[partition], self.read_position(partition)
             if position is not None and position > mark.offset:
@@ -132,15 +132,18 @@ class Subscription:
         self.ahead.forget(self.ahead.buffered() & set(partitions))
 
     def end_reading_ahead(self) -> None:
-        """The application polls in another way: it is given what is buffered, too."""
+        """Take back all that is buffered, because the application polls in another way.
+
+        Those polls return the buffered records, too.
+        """
         if self.ahead.held or self.ahead.buffered():
             self.give_back(self.ahead.buffered())
             self.ahead.held.clear()
 
     def go_back(self, partition: TopicPartition, end: OffsetAndMetadata) -> None:
-        """The log became shorter: the live reader goes on here, if it was further.
+        """The log was truncated: the live reader goes on here, if it was further.
 
-        What is buffered for a merge of what is still there is polled again.
+        Buffered records that are still in the log are polled again.
         """
         read, mark = self.read_position(partition), self.ahead.marks.get(partition)
         if read is not None and read > end.offset:
@@ -149,16 +152,16 @@ class Subscription:
             self.ahead.forget([partition])
 
     def forget_replaced_topics(self) -> None:
-        """Positions in a topic that was created anew have no leader epoch any more.
+        """Forget the leader epochs of positions in recreated topics.
 
-        Its epochs begin anew; by one of before, its log would look truncated where it ends, and
-        what it has by then would be left out. To be called with an assignment, which tells the ids
-        to begin with, and on the I/O loop with new metadata.
+        The epochs of a recreated topic start over. With an old one, its log would look truncated
+        where it ends, and the records that it has by then would be left out. To be called with an
+        assignment, for the first ids, and on the I/O loop with new metadata.
         """
         assignment = list(self._state.assignment.items())
         for topic in {partition.topic for partition, _ in assignment}:
             topic_id = self._cluster.topic_id(topic)
-            if topic_id is None or not topic_id.int:  # gone, or not to be told
+            if topic_id is None or not topic_id.int:  # gone, or not known
                 continue
             before, self._topic_ids[topic] = self._topic_ids.get(topic), topic_id
             if before in (None, topic_id):
@@ -166,27 +169,28 @@ class Subscription:
             for partition, state in assignment:
                 with self._state._lock:
                     if partition.topic == topic and state.position is not None:
-                        # Which also ends a validation by the epoch, or nothing would be fetched.
+                        # This also ends a validation by epoch; else nothing would be fetched.
                         self._state.seek(
                             partition, OffsetAndMetadata(state.position.offset, "", -1)
                         )
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Those that the application has paused."""
+        """The partitions that the application has paused."""
         assignment = list(self._state.assignment.items())
         return frozenset(partition for partition, state in assignment if state.paused)
 
     def hold_while_buffered(self) -> None:
-        """Have nothing fetched or handed out of what a merge has enough of."""
+        """Have nothing fetched or handed out of partitions of which a merge has enough."""
         if not self._holds_buffered:
             self._holds_buffered = True
             self.hold(self.ahead.held.__contains__, 0)
 
     def hold(self, held: Callable[[TopicPartition], bool], kept: int) -> None:
-        """Have nothing handed out of partitions while this says so.
+        """Have nothing handed out of a partition while ``held`` says so.
 
-        What one fetch brings of each, of so many of them, is kept and handed out when they are not
-        held any more; no more is fetched till then. The application's own pause is another thing.
+        For up to ``kept`` held partitions, the records of one fetch are kept, and handed out once
+        the partition is not held any more; nothing more is fetched until then. This is independent
+        of the application's own pause.
         """
         state = self._state
         all_fetchable, was_paused = state.fetchable_partitions, state.is_paused
@@ -206,7 +210,7 @@ class Subscription:
         state.paused_partitions = lambda: set(self.paused())
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where each partition stands that has a position: what ``commit()`` commits."""
+        """The position of each partition that has one: what ``commit()`` commits."""
         consumed: dict[TopicPartition, OffsetAndMetadata] = self._state.all_consumed_offsets()
         for partition, mark in list(self.ahead.marks.items()):
             if partition in consumed and consumed[partition].offset > mark.offset:

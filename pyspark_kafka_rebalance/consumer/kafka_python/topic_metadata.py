@@ -1,4 +1,4 @@
-"""What the brokers' metadata say of topics, and asking for them."""
+"""The brokers' metadata about topics, and requests for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .io_loop import IoLoop
 
-#: What kafka-python ends a refresh of metadata with, whose other topics have been updated.
+#: Errors with which kafka-python ends a metadata refresh that has updated the other topics.
 _OF_A_TOPIC = (
     kafka_errors.UnknownTopicOrPartitionError,
     kafka_errors.TopicAuthorizationFailedError,
@@ -30,14 +30,14 @@ _OF_A_TOPIC = (
 
 
 class TopicMetadata:
-    """The metadata that one consumer has; on any thread, unless a method says where.
+    """The metadata of one consumer; for any thread, unless a method says otherwise.
 
     Parameters
     ----------
     manager : KafkaConnectionManager
-        Whose metadata, and who asks for them.
+        Has the metadata, and asks for them.
     loop : IoLoop
-        The same connections'.
+        The loop of the same connections.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class TopicMetadata:
         self.cluster: ClusterMetadata = manager.cluster
         self._manager = manager
         self._loop = loop
-        # On the I/O loop: how many ask for all topics, and what was asked for before the first.
+        # On the I/O loop: how many callers ask for all topics, and the setting before the first.
         self._asking_for_all = 0
         self._all_topics_before = False
 
@@ -57,7 +57,7 @@ class TopicMetadata:
 
     @property
     def internal_topics(self) -> frozenset[str]:
-        """What brokers call internal among the topics that the metadata have."""
+        """The topics in the metadata that brokers call internal."""
         return frozenset(self.cluster.internal_topics)
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -66,7 +66,7 @@ class TopicMetadata:
         return {p: node for p in partitions if (node := leader_of(p)) is not None and node >= 0}
 
     def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
-        """Number of partitions of each topic; 0 of a topic that the metadata does not know."""
+        """Number of partitions of each topic; 0 for a topic that is not in the metadata."""
         return {topic: len(self.cluster.partitions_for_topic(topic) or ()) for topic in topics}
 
     def topic_name(self, topic_id: UUID) -> str | None:
@@ -77,20 +77,20 @@ class TopicMetadata:
     def topic_id(self, topic: str) -> UUID | None:
         """The id of the topic, if the metadata have it.
 
-        An answer that has an error for the topic (no authorization, say) has zero for its id.
+        A response with an error for the topic (no authorization, say) has zero for its id.
         """
         found: UUID | None = self.cluster.topic_id(topic)
         return found if found is not None and found.int else None
 
     @property
     def renewed_ms(self) -> float:
-        """When metadata came last, by the monotonic clock; another number with each that come."""
+        """When metadata last came, by the monotonic clock; different each time they come."""
         return float(self.cluster._last_successful_refresh_ms)
 
     def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
-        """Of each partition that the metadata have, the topic's id and the leader's epoch.
+        """The topic id and the leader epoch of each partition in the metadata.
 
-        Where either changes, the log may have become another one.
+        If either changes, it may be another log.
         """
         epoch_of = self.cluster.leader_epoch_for_partition
         found = {}
@@ -108,22 +108,22 @@ class TopicMetadata:
         return self.cluster.request_update()
 
     def refresh_now(self) -> Future:
-        """As ``refresh``, for what is asked for the first time.
+        """As ``refresh``, for a first request, without the backoff.
 
-        kafka-python waits ``retry_backoff_ms`` after each answer, also after that of its bootstrap,
-        which has no topics.
+        kafka-python waits ``retry_backoff_ms`` after each response, even after that of its
+        bootstrap, which has no topics.
         """
         self.forget_backoff()
         return self.cluster.request_update()
 
     def forget_backoff(self) -> None:
-        """The next metadata that are asked for are no retry."""
+        """Send the next metadata request without the backoff: it is not a retry."""
         self.cluster._last_refresh_ms = 0
 
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
-        """All topics of the cluster that may be described, fetched now; not on the I/O loop.
+        """All topics that this client may describe, fetched now; not on the I/O loop.
 
-        Raises KafkaTimeoutError, which kafka-python's own ``topics()`` does not: it waits for ever.
+        Raises KafkaTimeoutError. kafka-python's own ``topics()`` does not: it waits for ever.
         """
         self._loop.run(self._refresh_all, timeout_ms)
         return frozenset(self.cluster.topics())
@@ -131,8 +131,8 @@ class TopicMetadata:
     async def _refresh_all(self, timeout_ms: float) -> None:
         """Renew the metadata with those of all topics.
 
-        On the I/O loop from the look to the question: a refresh that began in between would ask
-        for the subscribed topics only, and be taken for the answer.
+        Stays on the I/O loop between the check and the request: a refresh that began in between
+        would ask only for the subscribed topics, and be taken for the answer.
         """
         cluster, timer = self.cluster, Timer(timeout_ms)
         if not self._asking_for_all:
@@ -140,7 +140,7 @@ class TopicMetadata:
         self._asking_for_all += 1
         cluster.need_all_topic_metadata = True
         try:
-            while cluster.metadata_refresh_in_progress:  # it may not ask for all topics
+            while cluster.metadata_refresh_in_progress:  # it might not ask for all topics
                 with suppress(*_OF_A_TOPIC, kafka_errors.KafkaConnectionError):
                     under_way = self._manager.call_soon(cluster.refresh_metadata)
                     await self._loop.wait_for(under_way, timer.timeout_ms)
@@ -151,7 +151,7 @@ class TopicMetadata:
                 cluster.need_all_topic_metadata = self._all_topics_before
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """Those of these topics that may not be described, asked now; not on the I/O loop.
+        """The given topics that this client may not describe, asked now; not on the I/O loop.
 
         Raises KafkaTimeoutError.
         """
@@ -160,7 +160,7 @@ class TopicMetadata:
         return frozenset(t.name for t in described if t.error_code == refused)
 
     def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
-        """The ids of those of these topics that have one, asked now; not on the I/O loop.
+        """The ids of the given topics that have one, asked now; not on the I/O loop.
 
         The metadata stay as they are. Raises KafkaTimeoutError.
         """
@@ -168,7 +168,7 @@ class TopicMetadata:
         return {t.name: t.topic_id for t in described if t.topic_id is not None and t.topic_id.int}
 
     def _describe(self, topics: Collection[str], timeout_ms: float) -> list[Any]:
-        """The brokers' answer of each."""
+        """The brokers' answer about each topic."""
         if not topics:
             return []
         request = MetadataRequest(

@@ -1,10 +1,10 @@
-"""Leaders that the metadata name and do not list: what is sent to them fails, and raises nothing.
+"""Leaders that the metadata name but do not list: requests to them fail instead of raising.
 
-While a broker goes, metadata may name it as a leader and not have it in their list of brokers. As
-of kafka-python 3.0.12, ``send`` then raises ``UnknownBrokerIdError`` instead of returning a future
-that fails. In the midst of a poll that loses the records which the poll had taken from the buffer,
-behind which the positions are already; and the broker counts as one with a fetch in flight for
-ever, so that nothing is fetched from it when it is back.
+While a broker shuts down, metadata may name it as a leader and not have it in their list of
+brokers. As of kafka-python 3.0.12, ``send`` then raises ``UnknownBrokerIdError`` instead of
+returning a future that fails. During a poll, that loses the records which the poll had taken from
+the buffer, since the positions are already past them. The broker also keeps a fetch in flight for
+ever, so nothing is fetched from it when it is back.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kafka.net.manager import KafkaConnectionManager
 
 
 def fail_unlisted_brokers(manager: KafkaConnectionManager) -> None:
-    """Have requests to such brokers fail as those to brokers that cannot be reached.
+    """Have requests to such brokers fail like those to brokers that cannot be reached.
 
-    New metadata are asked for.
+    Also request new metadata.
     """
     send = manager.send
 

@@ -1,7 +1,7 @@
-"""Messages that kafka-python does not have; read by its own codec from the JSON files here.
+"""Messages that kafka-python does not have; its own codec reads them from the JSON files here.
 
-KIP-848: ConsumerGroupHeartbeat (API 68) v0-1, whose v1 has members make their own ids (KIP-1082)
-and take topics by a regular expression, and ConsumerGroupDescribe (API 69) v0-1.
+KIP-848: ConsumerGroupHeartbeat (API 68) v0-1, whose v1 lets members make their own ids (KIP-1082)
+and subscribe by a regular expression, and ConsumerGroupDescribe (API 69) v0-1.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=__package__):  # type:
 
 
 class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]
-    """The member epoch, and what is assigned when that changed."""
+    """The member epoch, and the assignment when it changed."""
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]
-    """Ask for groups of the consumer protocol."""
+    """Describe groups of the consumer protocol."""
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]
-    """Each group's state, epochs and members, with what each member has and shall have."""
+    """Each group's state, epochs and members, with each member's current and target assignment."""
