@@ -29,9 +29,9 @@ POSTPONED_AT_MOST_S = 60.0
 
 #: How long one trigger waits for partitions of others, if another source of this driver is in the
 #: group. That may be another ``load()`` of this query, whose members release nothing of this batch
-#: before Spark has committed it. AvailableNow looks again in its next batch. Once has none: it gives
-#: a member that owes no batch the time to release (two heartbeats, of 5 s each in the consumer
-#: protocol).
+#: before Spark has committed it. AvailableNow looks again in its next batch. Once has none, and
+#: gives a member that owes no batch the time to release (two heartbeats, of 5 s each in the
+#: consumer protocol).
 _BESIDE_A_SIBLING_S = 1.0
 _BESIDE_A_SIBLING_ONCE_S = 10.0
 
