@@ -51,7 +51,7 @@ def ask_cluster(
     try:
         while True:
             try:
-                # Created once: if no broker is reachable, that takes the whole request timeout.
+                # Created once: finding that no broker is reachable takes the request timeout.
                 admin = admin or admin_client(options.client_config)
                 return ask(admin)
             except kafka_errors.KafkaError as error:

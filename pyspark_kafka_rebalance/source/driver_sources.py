@@ -6,8 +6,8 @@ know its query, so it cannot always tell the two cases apart; it only knows that
 the same parent, the JVM. Each planner keeps a file on the driver's host while it is in the group.
 
 Spark plans a batch of one query source by source. A source's members release the partitions in that
-batch only once the batch is committed, so no other source of the query may wait for them while it
-plans.
+batch only once the batch is committed, so another source of the query must not wait for them while
+it plans.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class EndOfRun:
     def wait_for_members(
         self, run: QueryRun, limit: ReadLimit, available_now: AvailableNowRun | None
     ) -> None:
-        """Wait, before the first batch, until every partition with unread records has an owner."""
+        """Wait, before the first batch, until all unread partitions have a live owner."""
         ends = None if available_now is None else available_now.ends
         run.membership.coverage.wait(ends, run.is_asked_to_stop, lambda: _patience_s(run, limit))
 

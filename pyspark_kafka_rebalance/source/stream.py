@@ -135,7 +135,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return planned
 
     def _join_first(self, run: QueryRun, limit: ReadLimit) -> bool:
-        """Have the members join, and wait; False: they join next trigger, after a warm-up."""
+        """Have the members join, and wait; False: they join next time, after a warm-up."""
         membership = run.membership
         if self._has_end(limit):
             membership.proofs.progress_is_synchronous()
@@ -195,7 +195,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return [TaskPartition(task) for task in self._tasks[1]]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Note that the batch that ends here is proven; ``open_batches`` has what else it says."""
+        """Note that the batch that ends here is proven; see ``open_batches`` for what else is."""
         if self._run is not None:
             self._run.membership.proofs.committed(end)
 

@@ -1,6 +1,6 @@
 """Why a batch reads less than there is. One class for each reason, in the order of their use.
 
-They query the brokers through functions that they are given.
+The cuts query the brokers through functions that they are given.
 """
 
 from __future__ import annotations

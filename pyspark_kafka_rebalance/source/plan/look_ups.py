@@ -38,7 +38,7 @@ class LookUps:
         self._positions: Mapping[TopicPartition, int] = {}
         self._unread: Mapping[TopicPartition, int] = {}
         self._known: dict[TopicPartition, int] = {}  # positions where something was unread once
-        #: By timestamp: the first record of each partition that is as late as the timestamp.
+        #: By timestamp: the first record of each partition at or after that timestamp.
         self._columns: dict[int, _Column] = {}
         self._asked: list[int] = []  # the columns' timestamps, rising
         # Partitions where any answer may be a marker; in others, offsets that may be markers; and
@@ -96,7 +96,7 @@ class LookUps:
                     del self._leaps[p]
 
     def learn(self, timestamp: int, told: Mapping[TopicPartition, RecordTime | None]) -> None:
-        """Keep answers: the first record that is as late as this, None if there is none."""
+        """Keep answers: the first record at or after this timestamp, None if there is none."""
         column, unread = self._column(timestamp), self._unread
         leap = timestamp + LEAP_MS
         for p, found in told.items():
@@ -111,7 +111,7 @@ class LookUps:
     def ends_at(
         self, timestamp: int
     ) -> tuple[dict[TopicPartition, int], int | None, list[TopicPartition]]:
-        """Return up to where each partition is read if nothing as late as this is read.
+        """Return where each partition ends if nothing at or after this timestamp is read.
 
         Returns
         -------
@@ -153,7 +153,7 @@ class LookUps:
         ]
 
     def without_any(self, timestamp: int) -> list[TopicPartition]:
-        """Return the partitions that are known to have no record as late as this."""
+        """Return the partitions known to have no record at or after this timestamp."""
         column = self._column(timestamp)
         return [
             p

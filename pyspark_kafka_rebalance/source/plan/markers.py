@@ -1,8 +1,8 @@
 """Markers: finds answers of look-ups that are no records. Pure, except for its queries.
 
 A transaction ends with a marker, which has an offset, and the time of the commit. ListOffsets finds
-it like a record, and those of aborted transactions, too. Records after a marker may be older: they
-would be treated as late as the commit, and be read too late by as much.
+it like a record; it also finds what belongs to aborted transactions. Records after a marker may be
+older: they would be treated as late as the commit, and be read too late by as much.
 
 So the answers that bound a batch are checked where there may be markers: in partitions that hold
 transactions, and in those that were not checked yet. Other partitions cost nothing, except that

@@ -38,9 +38,9 @@ class Rows:
     has_transactions: bool = False
 
     def without_beyond(self, horizon: int, reached: int = BEFORE_ALL) -> Rows:
-        """Return rows whose timestamps never fall, and where one past the horizon is ignored.
+        """Return rows whose timestamps never fall.
 
-        A row has the latest timestamp so far that is not past the horizon.
+        Each row gets the latest timestamp so far that is not past the horizon.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class Timeline:
             self.rows = None
 
     def end_at(self, timestamp: int) -> tuple[int, int | None]:
-        """Return up to where it is read if nothing as late as this is, and the next timestamp."""
+        """Return where it ends if nothing at or after this is read, and the next timestamp."""
         if self.rows is not None:
             at = bisect_left(self.rows.timestamps, timestamp)
             at = max(at, bisect_left(self.rows.offsets, self.position))

@@ -34,7 +34,7 @@ class Times(Protocol):
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, RecordTime | None]:
-        """Return the first record in each log that is as late or later; None if there is none."""
+        """Return the first record in each log at or after its timestamp; None if there is none."""
         ...
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
