@@ -1,8 +1,8 @@
 """Kafka for PySpark Structured Streaming, as a well-behaved member of a consumer group.
 
-Spark imports every top-level ``pyspark_*`` module to look for ``DefaultSource``, in several
-processes, and one that fails to import hides all the others: nothing is imported here before it
-is asked for (PEP 562), and ``DefaultSource`` is simply absent where pyspark is.
+Several Spark processes import every top-level ``pyspark_*`` module to look for ``DefaultSource``,
+and one module that fails to import hides all the others. So this package imports its parts lazily
+(PEP 562), and has no ``DefaultSource`` if pyspark is not installed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _default_source() -> Any:
-    """What Spark registers under its ``name()``; an AttributeError means "nothing here"."""
+    """Return the class that Spark registers; an AttributeError tells Spark that there is none."""
     try:
         return import_module(".source.data_source", __name__).KafkaDeferredDataSource
     except ImportError as error:

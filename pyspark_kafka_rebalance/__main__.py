@@ -1,4 +1,4 @@
-"""``python -m pyspark_kafka_rebalance``: what is installed and what can be run; ``doctor``."""
+"""``python -m pyspark_kafka_rebalance``: show what is installed and what can be run; ``doctor``."""
 
 import sys
 

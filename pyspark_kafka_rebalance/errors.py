@@ -8,35 +8,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition
 
-#: What an error quotes of a value: enough to find it again, and the error still fits a screen.
+#: How many characters of a value an error quotes: enough to find it, few enough to fit a screen.
 _QUOTED = 200
 
 
 def names_of(partitions: Iterable[TopicPartition]) -> str:
-    """How errors name partitions: sorted, as in "orders-0, orders-2"."""
+    """Format partitions for an error message: sorted, as in "orders-0, orders-2"."""
     return ", ".join(f"{p.topic}-{p.partition}" for p in sorted(partitions))
 
 
 class KafkaRebalanceError(Exception):
-    """Base of every error that this package raises on its own account."""
+    """Base class of every error that this package itself raises."""
 
 
 class OptionError(KafkaRebalanceError, ValueError):
     """An option is missing, unknown, or has a value that is not allowed.
 
-    Raised before any network is touched: by ``load()`` for the Spark source, by the constructor
-    for the clients.
+    Raised before any network access: by ``load()`` for the Spark source, by the constructor for
+    the clients.
 
     Parameters
     ----------
     option : str
         The option's name as the user writes it.
     value : object
-        What was given; ``None`` when the option is missing.
+        The given value; ``None`` if the option is missing.
     allowed : str
-        What would have been accepted, as a phrase; or, where no value would do, what to do.
+        What would be accepted, as a phrase; what to do instead, if no value would be.
     problem : str, optional
-        What is wrong, where no value would do: said in place of the value.
+        What is wrong, if no value would be accepted; shown instead of the value.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class OptionError(KafkaRebalanceError, ValueError):
 
 
 class OffsetFormatError(KafkaRebalanceError, ValueError):
-    """An offset in the checkpoint is not one that this version wrote or can read."""
+    """The checkpoint has an offset that this version neither wrote nor can read."""
 
 
 class DataLossError(KafkaRebalanceError):
-    """Records that were promised are no longer in Kafka (``failOnDataLoss=true``)."""
+    """Records that were to be read are no longer in Kafka (``failOnDataLoss=true``)."""
 
 
 class MembershipError(KafkaRebalanceError):
@@ -70,7 +70,7 @@ class MembershipError(KafkaRebalanceError):
 
 
 class AuthenticationError(KafkaRebalanceError):
-    """A broker and this client do not accept each other: credentials, mechanism, certificates."""
+    """A broker or this client rejects the other: credentials, mechanism, certificates."""
 
 
 class AuthorizationError(KafkaRebalanceError):
@@ -78,20 +78,20 @@ class AuthorizationError(KafkaRebalanceError):
 
 
 class PartitionsLostError(KafkaRebalanceError):
-    """A commit names partitions that this member has lost; nothing of them was committed."""
+    """A commit names partitions that this member has lost; nothing was committed for them."""
 
 
 class TransactionAbortedError(KafkaRebalanceError):
-    """A producer group's transaction was not committed, and nothing of it will ever be read.
+    """A producer group's transaction was not committed, and its records will never be read.
 
-    Read the source again from the restart points, and go on.
+    To continue, read the source again from the restart points.
 
     Parameters
     ----------
     reason : str
-        Why.
+        Why it was aborted.
     restart_points : dict of int to str or None
-        What this member owns, with the restart points that were committed last.
+        The source partitions that this member owns, with their last committed restart points.
     """
 
     def __init__(self, reason: str, restart_points: dict[int, str | None]) -> None:
@@ -104,16 +104,16 @@ class TransactionAbortedError(KafkaRebalanceError):
 
 
 class UnreadableRecordError(KafkaRebalanceError):
-    """Records that a poll meets and cannot read; raised again until the position is past them.
+    """A poll met records that it cannot read; raised again until the position is past them.
 
     Attributes
     ----------
     topic, partition : str, int
         Where they were fetched.
     offset : int
-        Of the first that cannot be read.
+        The first offset that cannot be read.
     next_offset : int or None
-        Where to seek to go on behind them. None when that cannot be told.
+        Where to seek to continue after them; None if that is unknown.
     reason : str
         What is wrong.
     """
@@ -140,11 +140,11 @@ class CorruptRecordError(UnreadableRecordError):
     topic, partition : str, int
         Where it was fetched.
     offset : int
-        Base offset of the record batch, or the fetch position when even that is unreadable.
+        Base offset of the record batch, or the fetch position if even that is unreadable.
     reason : str
-        What does not hold.
+        What is wrong.
     next_offset : int, optional
-        The offset after the batch, as its header says; None when the header makes no sense.
+        The offset after the batch, according to its header; None if the header makes no sense.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class CorruptRecordError(UnreadableRecordError):
 
 
 class RecordDeserializationError(UnreadableRecordError):
-    """A deserializer raised, which is the cause; the record after it is at ``next_offset``.
+    """A deserializer raised the cause of this error; the next record is at ``next_offset``.
 
     Parameters
     ----------
     topic, partition, offset : str, int, int
-        Of the record.
+        Where the record is.
     reason : str
         What the deserializer raised.
     """
@@ -188,4 +188,4 @@ class RecordDeserializationError(UnreadableRecordError):
 
 
 class UnsupportedBrokerError(KafkaRebalanceError):
-    """The broker does not offer a protocol or version that was asked for."""
+    """The broker does not support a protocol or version that was asked for."""

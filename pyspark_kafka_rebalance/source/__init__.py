@@ -1,1 +1,1 @@
-"""The Spark data source ``kafka_deferred``. Knows Spark; uses consumer/ and fetch/."""
+"""The Spark data source ``kafka_deferred``. Depends on Spark, consumer/ and fetch/."""

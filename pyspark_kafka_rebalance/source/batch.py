@@ -1,7 +1,6 @@
-"""KafkaDeferredBatchReader: ``spark.read``, what lies between two offsets of every partition.
+"""KafkaDeferredBatchReader: ``spark.read``, from one offset to another in every partition.
 
-No group is joined: a batch belongs to nobody, commits nothing, and reads the same as Spark's own
-Kafka source does.
+A batch joins no group, commits nothing, and reads the same records as Spark's own Kafka source.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of a stream alone; Spark's source passes over them as well.
+#: Options for streams only; Spark's own source ignores them in a batch, too.
 _IGNORED = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -40,14 +39,14 @@ class KafkaDeferredBatchReader(DataSourceReader):
     Parameters
     ----------
     options : SourceOptions
-        Those of a batch.
+        The options of a batch.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks, one for every partition with something to read, unless more are asked for.
+        """Return the tasks: one per partition with something to read, or more if the options ask.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""CatchUpOptions: ``parallelRebalance=live`` and what goes with it (KIP-333)."""
+"""CatchUpOptions: ``parallelRebalance=live`` and the options that go with it (KIP-333)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _THRESHOLD = "catchUpThreshold"
 _BATCH_MS = "catchUpBatchMs"
 _MAX_OFFSETS = "maxCatchUpOffsetsPerTrigger"
 
-#: All of them; only streams have them.
+#: All of them, for streams only.
 CATCH_UP_OPTIONS = (MODE, _THRESHOLD, _BATCH_MS, _MAX_OFFSETS)
 
 _ORDERED, _LIVE = "ordered", "live"
@@ -24,14 +24,14 @@ _OFFSETS = integer(0, LONG_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How far behind a partition may be when its start is set, and still be read in order.
+    """How far behind a partition may start and still be read in order.
 
     Attributes
     ----------
     offsets : int or None
-        So many offsets from its position to the end of its log,
+        Maximum number of offsets from its position to the end of its log,
     age_ms : int or None
-        or so old may its next record be; one of the two.
+        or maximum age of its next record; exactly one of the two is set.
     """
 
     offsets: int | None = None
@@ -39,21 +39,21 @@ class Threshold:
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """A number is one of offsets; ValueError for what is neither."""
+        """Parse a number of offsets or a duration; ValueError if the text is neither."""
         try:
             return cls(offsets=_OFFSETS.parse(text))
         except ValueError:
             return cls(age_ms=DURATION_MS.parse(text))
 
     def is_exceeded(self, position: int, end: int, first_young: int | None = None) -> bool:
-        """Whether the partition is further behind.
+        """Whether the partition is further behind than this.
 
         Parameters
         ----------
         position, end : int
             Its next offset, and the end of its log.
         first_young : int or None
-            With ``age_ms`` the first offset whose record is younger; None if there is none.
+            With ``age_ms``, the first offset whose record is younger; None if there is none.
         """
         if position >= end:
             return False
@@ -64,16 +64,17 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOptions:
-    """How a query reads what its partitions were behind when they started.
+    """How a query reads the backlog that its partitions start with.
 
     Attributes
     ----------
     threshold : Threshold
-        What is further behind is set aside: it is caught up beside the live records.
+        The backlog of a partition further behind than this is set aside, and caught up alongside
+        the live records.
     batch_ms : int
-        Catching up is to keep a batch near this duration,
+        Target duration of a batch while catching up,
     max_offsets_per_trigger : int or None
-        unless at most so many offsets are to be caught up in each batch.
+        unless this fixes the maximum number of offsets to catch up in each batch.
     """
 
     threshold: Threshold = Threshold(offsets=10_000)
@@ -82,12 +83,12 @@ class CatchUpOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> CatchUpOptions | None:
-        """Parse the options, by their names in lower case; None without ``live``.
+        """Parse the options, keyed by lower-case name; None without ``live``.
 
         Raises
         ------
         OptionError
-            A value is bad, or an option is given that nothing but ``live`` has a use for.
+            A value is bad, or an option is given that only ``live`` uses.
         """
         mode = parse_value(MODE, given.get(MODE.lower(), _ORDERED), one_of(_ORDERED, _LIVE))
         if mode != _LIVE:

@@ -1,4 +1,4 @@
-"""Questions to the cluster that no member is needed for: asked again while the brokers are busy."""
+"""Cluster queries that need no group member; they are retried while the brokers are busy."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ _Answer = TypeVar("_Answer")
 def ask_cluster(
     options: SourceOptions, what: str, ask: Callable[[KafkaAdminClient], _Answer]
 ) -> _Answer:
-    """Ask with an admin client of its own.
+    """Ask the cluster through a new admin client.
 
-    A leader or a coordinator that is moving is asked again, ``fetchOffset.numRetries`` times.
+    Retriable errors are retried ``fetchOffset.numRetries`` times, such as a leader or a
+    coordinator that is moving.
 
     Parameters
     ----------
     options : SourceOptions
         The source's options.
     what : str
-        What is asked for, for the error.
+        What is asked for, as the errors name it.
     ask : callable
-        The question, asked as a whole each time.
+        The query; each retry repeats all of it.
 
     Raises
     ------
     AuthenticationError, AuthorizationError
-        The brokers do not let us in, or a permission is missing.
+        The brokers reject this client, or a permission is missing.
     KafkaRebalanceError
-        There is no answer, or it is a refusal.
+        The brokers do not answer, or refuse.
     """
     admin = None
     left = options.offset_lookup_retries
     try:
         while True:
             try:
-                # Made once: that no broker can be reached takes the request timeout to know.
+                # Created once: finding that no broker is reachable takes the request timeout.
                 admin = admin or admin_client(options.client_config)
                 return ask(admin)
             except kafka_errors.KafkaError as error:

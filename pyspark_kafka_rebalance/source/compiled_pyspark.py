@@ -2,12 +2,12 @@
 
     python -m pyspark_kafka_rebalance.source.compiled_pyspark [--undo]
 
-In its home Spark has PySpark as a zip of sources, ``python/lib/pyspark.zip``. Each Python process
-that it starts, such as the planner with which a streaming query of a Python source begins, imports
-from it and compiles it anew. This puts the compiled modules beside the sources, in the same zip.
-Another Python version than that of the command goes on compiling the sources. Processes that run
-meanwhile are not disturbed: the sources stay where they are in the zip. What undoes it, with no
-Spark running: ``--undo``, or installing PySpark again.
+Spark's home has PySpark as a zip of sources, ``python/lib/pyspark.zip``. Every Python process that
+Spark starts, such as the planner of a streaming query with a Python source, imports PySpark from
+this zip and compiles it again. This command adds the compiled modules to the zip, next to the
+sources. Only the Python version that runs the command uses them; others still compile the sources.
+Running processes are not disturbed: the sources stay where they are in the zip. To undo it, stop
+Spark, and use ``--undo`` or install PySpark again.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ _LEFT_OUT = re.compile(r"/tests/")
 
 
 def pyspark_zip() -> Path:
-    """The zip in SPARK_HOME, or in the PySpark that is installed; it may not be there."""
+    """Return the zip in SPARK_HOME, or else in the installed PySpark; it may not exist."""
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
     return Path(home) / "python" / "lib" / "pyspark.zip"
 
 
 def add_compiled(path: Path) -> int:
-    """Put the compiled modules behind the sources in a zip, unless it has some.
+    """Append the compiled modules to a zip of sources, unless it already has some.
 
     Parameters
     ----------
     path : Path
-        The zip. It is replaced in one step: a process that starts meanwhile finds one of the two.
-        One that has read its directory before goes on finding the sources where that says.
+        The zip. It is replaced atomically: a process that starts meanwhile finds the old one or
+        the new one. A process that has read its directory before still finds the sources there.
 
     Returns
     -------
     int
-        How many there are by now.
+        How many compiled modules the zip has now.
 
     Raises
     ------
     OSError, BadZipFile
-        The zip cannot be read, or not be written.
+        The zip cannot be read or written.
     """
     with ZipFile(path) as sources:
         if before := sum(name.endswith(".pyc") for name in sources.namelist()):
-            return before  # to replace them would take them from processes that know where they are
+            return before  # replacing them would move them under processes that read them
     with tempfile.TemporaryDirectory() as folder:
         with ZipFile(path) as sources:
             sources.extractall(folder, [n for n in sources.namelist() if n.endswith(".py")])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # PySpark's, and Spark's to mend
+            warnings.simplefilter("ignore", SyntaxWarning)  # PySpark's own, for Spark to fix
             compileall.compile_dir(
                 folder,
                 maxlevels=100,
                 rx=_LEFT_OUT,
-                quiet=2,  # what is not of this version's syntax stays a source
-                legacy=True,  # beside the source, where a zip is searched
+                quiet=2,  # a file that this version cannot parse stays a source
+                legacy=True,  # next to the source, where zipimport looks
                 stripdir=folder,
                 prependdir=str(path),
-                # A zip's times are of two seconds; the zip is replaced as a whole.
+                # A zip stores times to 2 s only, and is always replaced as a whole.
                 invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
             )
         compiled = sorted(Path(folder).rglob("*.pyc"))
@@ -86,7 +86,7 @@ def add_compiled(path: Path) -> int:
 
 
 def remove_compiled(path: Path) -> None:
-    """Leave the sources alone in the zip; raises what :func:`add_compiled` does."""
+    """Leave only the sources in the zip; raises what :func:`add_compiled` does."""
     with (
         _replacing(path) as part,
         ZipFile(path) as before,
@@ -99,7 +99,7 @@ def remove_compiled(path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside it to write to, which then takes its place in one step."""
+    """Yield the path of a new file next to it, which then replaces it atomically."""
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
         yield part
@@ -110,7 +110,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do as the command line says; the exit status."""
+    """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_kafka_rebalance.source.compiled_pyspark",
         description=__doc__,

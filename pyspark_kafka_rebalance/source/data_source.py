@@ -18,7 +18,7 @@ from .shown_errors import shows_our_errors
 from .spark_versions import reader_for_this_spark
 from .stream import KafkaDeferredStreamReader
 
-#: More members than this share one driver's work to no end; DESIGN's default.
+#: With more members than this one driver gains nothing; DESIGN's default.
 MAX_DEFAULT_READERS = 8
 
 
@@ -36,13 +36,13 @@ class KafkaDeferredDataSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Parse and validate the options: an error here is what the user sees at ``load()``.
+        """Parse and validate the options; the user sees an error here at ``load()``.
 
         Raises
         ------
         OptionError
-            Names the option, its value, and what is allowed: neither a stream nor a batch is
-            possible. Which of them is wanted, Spark tells later.
+            The options suit neither a stream nor a batch; Spark says only later which is wanted.
+            Names the option, its value, and what is allowed.
         """
         super().__init__(options)
         readers = min(os.cpu_count() or 1, MAX_DEFAULT_READERS)
@@ -65,14 +65,14 @@ class KafkaDeferredDataSource(DataSource):
         return "kafka_deferred"
 
     def schema(self) -> str:
-        """The columns, as DDL; see ``schema.py``."""
+        """Return the columns as DDL; see ``schema.py``."""
         self._schema_asked = True
         return spark_ddl(self._parsed)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the source right after it asked for the schema, and does not ask when the
-        # user gave one. As with Spark's own Kafka source the schema is fixed; streamReader() could
-        # compare the two, but what it raises reaches the user garbled.
+        # Spark pickles the source right after it asked for the schema, and does not ask if the
+        # user gave one. The schema is fixed, as with Spark's own Kafka source. streamReader() could
+        # compare the two, but an error raised there reaches the user garbled.
         if not self._schema_asked:
             raise OptionError(
                 "schema", "user-specified", f"none: it is fixed ({spark_ddl(self._parsed)})"
@@ -80,20 +80,20 @@ class KafkaDeferredDataSource(DataSource):
         return self.__dict__
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader; pure until Spark's first call on it."""
+        """Return the stream's reader; pure until Spark's first call on it."""
         try:
             options = self._parsed.for_stream()
         except OptionError as error:
-            # Raised here it would reach the user garbled.
+            # An error raised here would reach the user garbled.
             return RefusedStreamReader(error)
         return reader_for_this_spark(KafkaDeferredStreamReader, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a batch.
+        """Return the batch's reader.
 
         Raises
         ------
         OptionError
-            What only a stream may ask for.
+            An option asks for something that only a stream can do.
         """
         return KafkaDeferredBatchReader(self._parsed.for_batch())

@@ -1,12 +1,13 @@
 """DriverSources: whether another source of this Spark driver is in the same group.
 
-Two queries share a topic so. Two ``load()``s of one query do so by mistake: each of them gets some
-of the partitions, and a join or a union of the two lacks the rest. A planner is not told of its
-query, and so cannot always tell the two cases apart; what it knows is that its parent, the JVM, is
-the same. Each planner has a file on the driver's host while it is in the group.
+Two queries share a topic this way on purpose. Two ``load()``s of one query do so by mistake: each
+gets some of the partitions, and a join or a union of the two lacks the rest. A planner does not
+know its query, so it cannot always tell the two cases apart; it only knows that both planners have
+the same parent, the JVM. Each planner keeps a file on the driver's host while it is in the group.
 
-Spark plans a batch of one query source by source. What one source has in that batch, its members
-release only when the batch is committed, and so no source may wait for it while it plans.
+Spark plans a batch of one query source by source. A source's members release the partitions in that
+batch only once the batch is committed, so another source of the query must not wait for them while
+it plans.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _ADVICE = "give every load() of a query a kafka.group.id of its own"
 
 
 class DriverSources:
-    """This planner's entry among those of its driver.
+    """This planner's entry among the sources of its driver.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream that subscribes.
+        The options of a stream that subscribes to topics.
     run : str
-        The run that this planner works for; unique.
+        Unique name of this planner's run.
     """
 
     def __init__(self, options: SourceOptions, run: str) -> None:
@@ -48,7 +49,7 @@ class DriverSources:
         self._path = Path(tempfile.gettempdir(), f"{self._prefix}{name}.source")
 
     def enter(self) -> None:
-        """Enter this one, and log what is read beside it."""
+        """Register this source, and warn of others in the group that may be of the same query."""
         for other in self._others():
             if warning := self._warning(other):
                 log.warning("%s", warning)
@@ -67,11 +68,11 @@ class DriverSources:
             json.dump(entry, opened)
 
     def leave(self) -> None:
-        """Before this one leaves the group; idempotent."""
+        """Unregister this source before it leaves the group; idempotent."""
         self._path.unlink(missing_ok=True)
 
     def may_have_siblings(self) -> bool:
-        """Whether another source in the group is of this query, or may be for all we know."""
+        """Whether another source in the group belongs to this query, or may belong to it."""
         return any(self._warning(other) for other in self._others())
 
     def _others(self) -> list[dict[str, Any]]:
@@ -85,13 +86,13 @@ class DriverSources:
             except ProcessLookupError:
                 path.unlink(missing_ok=True)  # it was killed
             except (OSError, ValueError, TypeError, KeyError):
-                continue  # another user's, or it is being written
+                continue  # another user's file, or one that is being written
             else:
                 found.append(entry)
         return found
 
     def _warning(self, other: dict[str, Any]) -> str | None:
-        """What to say of another source in the group; None if the two do not meet."""
+        """Return the warning about another source in the group; None if the two do not conflict."""
         mine, others = self._options.topics, other["topics"]
         if mine is not None and others is not None and not set(mine) & set(others):
             return None

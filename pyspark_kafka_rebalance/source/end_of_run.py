@@ -1,7 +1,7 @@
 """EndOfRun: what a run with an end (AvailableNow, Once) waits for before it ends.
 
-A trigger without a batch would end such a run. So its members join before the first batch, and a
-trigger waits for brokers that do not answer, and for what neither this query nor a live other has.
+A trigger without a batch ends such a run. So its members join before the first batch, and a trigger
+waits for brokers that do not answer, and for partitions that no live member owns.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
     from .group.membership import QueryMembership
     from .query_run import QueryRun
 
-#: A run with an end waits so long for brokers that restart, and for a rebalance.
+#: How long a run with an end waits for brokers that restart, and for a rebalance.
 POSTPONED_AT_MOST_S = 60.0
 
-#: It waits so long in one trigger for what others own, if another source of this driver is in the
-#: group: it may be another ``load()`` of this query, whose members release nothing of this batch
-#: before Spark has committed it. AvailableNow looks again in its next batch; Once has none, and
-#: gives a member that owes no batch the time to release (two heartbeats, of 5 s in the consumer
-#: protocol).
+#: How long one trigger waits for partitions of others, if another source of this driver is in the
+#: group. That may be another ``load()`` of this query, whose members release nothing of this batch
+#: before Spark has committed it. AvailableNow looks again in its next batch. Once has none, and
+#: gives a member that owes no batch the time to release (two heartbeats, of 5 s each in the
+#: consumer protocol).
 _BESIDE_A_SIBLING_S = 1.0
 _BESIDE_A_SIBLING_ONCE_S = 10.0
 
 
 class EndOfRun:
-    """For one stream.
+    """The waits of one stream.
 
     Parameters
     ----------
     data_loss : DataLoss
-        Told of partitions that the run was to read, and that are gone.
+        Handles partitions that the run was to read and that are gone.
     """
 
     def __init__(self, data_loss: DataLoss) -> None:
         self._data_loss = data_loss
-        self._waited_s = 0.0  # for what others own, in the triggers since a batch with records
+        self._waited_s = 0.0  # for partitions of others, since the last batch with records
 
     def wait_for_members(
         self, run: QueryRun, limit: ReadLimit, available_now: AvailableNowRun | None
     ) -> None:
-        """Wait, before the first batch, until nothing is left to nobody."""
+        """Wait, before the first batch, until all unread partitions have a live owner."""
         ends = None if available_now is None else available_now.ends
         run.membership.coverage.wait(ends, run.is_asked_to_stop, lambda: _patience_s(run, limit))
 
     def has_read(self) -> None:
-        """A batch has records."""
+        """Note that a batch has records."""
         self._waited_s = 0.0
 
     def wait_for_batch(
@@ -67,29 +67,29 @@ class EndOfRun:
         available_now: AvailableNowRun | None,
         plan: Callable[[], dict[str, Any] | Postponed],
     ) -> dict[str, Any] | Postponed | None:
-        """Plan until there is a batch, or nothing unread.
+        """Plan until there is a batch, or nothing is left to read.
 
         Parameters
         ----------
         run : QueryRun
-            It waits no longer once it is asked to stop.
+            The wait ends once this run is asked to stop.
         limit : ReadLimit
-            Spark's, of this trigger.
+            Spark's limit for this trigger.
         available_now : AvailableNowRun or None
             None with Once.
         plan : callable
-            Called once at least.
+            Called at least once.
 
         Returns
         -------
         dict or Postponed or None
-            What was planned last. None beside another ``load()`` of the query, for which it does
-            not wait long: an empty batch brings another trigger.
+            The last plan. None if another ``load()`` of the query may own the rest: this waits only
+            briefly for it, and an empty batch brings another trigger.
 
         Raises
         ------
         KafkaRebalanceError
-            It is waited for in vain; names the partitions.
+            The wait timed out; names the partitions.
         """
         membership = run.membership
         planned = plan()
@@ -122,7 +122,7 @@ class EndOfRun:
     def _uncovered(
         self, membership: QueryMembership, run: AvailableNowRun | None
     ) -> list[TopicPartition]:
-        """What this run would leave unread, although no other live member has it."""
+        """The partitions that this run would leave unread and that no other live member owns."""
         if run is None:
             return []
         uncovered = membership.coverage.uncovered(run.ends)
@@ -139,7 +139,7 @@ class EndOfRun:
 
 
 def _patience_s(run: QueryRun, limit: ReadLimit) -> float | None:
-    """How long one trigger may wait for what others own; None: as long as the group may."""
+    """How long one trigger waits for partitions of others; None: as long as the group may take."""
     if not run.may_have_siblings():
         return None
     return _BESIDE_A_SIBLING_ONCE_S if isinstance(limit, ReadAllAvailable) else _BESIDE_A_SIBLING_S

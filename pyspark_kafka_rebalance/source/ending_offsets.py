@@ -1,6 +1,7 @@
-"""EndingOffsets: where a batch ends, as the three options of Spark's source say it.
+"""EndingOffsets: where a batch ends, from the three options that Spark's own source has for it.
 
-``endingTimestamp`` comes before ``endingOffsetsByTimestamp``, and that before ``endingOffsets``.
+``endingTimestamp`` takes precedence over ``endingOffsetsByTimestamp``, and that over
+``endingOffsets``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ..settings.values import parse_value
 from .partition_json import parse_numbers
 from .starting_offsets import LATEST_OFFSET, TIMESTAMP_MS, AtTimestamp, timestamps
 
-#: All there is, an offset (exclusive), or what stood at a time: the end, if nothing stood there.
+#: The log's end, an offset (exclusive), or the first record at a time: the log's end, if none is
+#: that late.
 End = int | Literal["latest"] | AtTimestamp
 
 ENDING_OPTIONS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -31,9 +33,9 @@ class EndingOffsets:
     Attributes
     ----------
     everywhere : End or None
-        Where every partition ends that is not named; None when all have to be named.
+        Where partitions end that are not named; None if all must be named.
     named : Mapping[TopicPartition, End]
-        Where those end that JSON names.
+        Where partitions end that the JSON names.
     """
 
     everywhere: End | None = "latest"
@@ -41,12 +43,12 @@ class EndingOffsets:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], subscribes: Callable[[str], bool]) -> EndingOffsets:
-        """Parse the options that say it; see :meth:`StartingOffsets.parse`.
+        """Parse the ending options; see :meth:`StartingOffsets.parse`.
 
         Raises
         ------
         OptionError
-            Anything but what is allowed.
+            A value is not allowed.
         """
         if (text := given.get("endingtimestamp")) is not None:
             return cls(AtTimestamp(parse_value("endingTimestamp", text, TIMESTAMP_MS), True))
@@ -63,5 +65,5 @@ class EndingOffsets:
         return cls(None, {p: "latest" if o == LATEST_OFFSET else o for p, o in offsets.items()})
 
     def end_of(self, partition: TopicPartition) -> End | None:
-        """Return where a partition ends, None when it should have been named and is not."""
+        """Return where a partition ends; None if it should have been named and is not."""
         return self.named.get(partition, self.everywhere)

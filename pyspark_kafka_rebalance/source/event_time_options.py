@@ -11,7 +11,7 @@ from ..settings.values import DURATION_MS, LONG_MAX, ValueType, integer, parse_v
 _IDLE_MS = "maxTaskIdleMs"
 _DRIFT = "maxTimestampDrift"
 
-#: Both; only streams have them.
+#: Both, for streams only.
 EVENT_TIME_OPTIONS = (_IDLE_MS, _DRIFT)
 
 _OFF = -1
@@ -25,10 +25,10 @@ class EventTimeOptions:
     Attributes
     ----------
     max_idle_ms : int
-        So long a partition without records holds the others back, counted from the answer that said
-        that there are none. 0: not once that is known.
+        How long a partition without records holds the others back, counted from the broker's answer
+        that it has none. 0: no longer than until that answer.
     max_drift_ms : int
-        So far a batch may read past the lowest timestamp that it leaves.
+        How far a batch may read past the lowest timestamp that it leaves unread.
     """
 
     max_idle_ms: int
@@ -36,12 +36,12 @@ class EventTimeOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> EventTimeOptions | None:
-        """Parse the options, by their names in lower case; None where the order does not count.
+        """Parse the options, keyed by lower-case name; None if timestamps do not order the reads.
 
         Raises
         ------
         OptionError
-            A value is bad, or there is a drift and no order.
+            A value is bad, or a drift is given without ``maxTaskIdleMs``.
         """
         max_idle_ms = parse_value(_IDLE_MS, given.get(_IDLE_MS.lower(), str(_OFF)), _IDLE)
         drift = given.get(_DRIFT.lower())

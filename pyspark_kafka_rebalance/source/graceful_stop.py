@@ -1,13 +1,13 @@
 """stop_gracefully: stop a query between two batches, so that nothing is repeated.
 
-``query.stop()`` interrupts the batch under way. Whoever owns the partitions next reads it again,
-and what the sink has done of it is done twice. Here the source is told to plan nothing more, the
-batch under way ends as any other, its positions are committed, the members leave the group, and
-then there is nothing left to interrupt.
+``query.stop()`` interrupts the running batch. The partitions' next owner reads it again, and
+whatever the sink has already done is done twice. Here the source stops planning, the running batch
+ends like any other, its positions are committed, the members leave the group, and then nothing is
+left to interrupt.
 
-The planner is on the driver's host, which need not be where this code runs (Spark Connect). What
-Spark runs there for anybody is the planning of a Python data source: ``_PlannerMessage`` is one
-that delivers a message when its schema is asked for, and has no rows.
+The planner is on the driver's host, and this code may run elsewhere (Spark Connect). But Spark
+plans any Python data source on that host. ``_PlannerMessage`` is one: it delivers a message when
+Spark asks for its schema, and has no rows.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: ``status`` is a call into the JVM, or over the network; a hand-over does not wait for it.
+#: ``status`` is a call into the JVM, or over the network; no hand-over waits for it.
 _POLL_S = 0.02
 
-#: A message starts a Python process on the driver.
+#: Every message starts a Python process on the driver.
 _MESSAGE_POLL_S = 0.25
 
-#: A planner that has not answered soon waits for a coordinator.
+#: A planner that does not answer soon is waiting for a coordinator.
 _LATE_POLL_S = 1.0
 
-#: Beyond ``timeout_s``, how long the source plans nothing for one who asked: messages to come, and
-#: Spark's stop(). If whoever asked is gone by then, the query goes on.
+#: How long after ``timeout_s`` the source still plans nothing, which leaves time for more messages
+#: and for Spark's stop(). If the caller is gone by then, the query continues.
 _STOPPED_AFTER_S = 30.0
 
-#: The sessions that know ``_PlannerMessage``.
+#: Sessions in which ``_PlannerMessage`` is registered.
 _told_of_messages: WeakSet[SparkSession] = WeakSet()
 
 
 class _PlannerMessage(DataSource):
-    """Run on the driver's host by asking for the schema; its one column is named by the answer."""
+    """Runs on the driver's host when its schema is asked for; its one column names the answer."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,20 +76,20 @@ class _PlannerMessage(DataSource):
 def stop_gracefully(
     query: StreamingQuery, timeout_s: float = 60.0, spark: SparkSession | None = None
 ) -> bool:
-    """Stop a query when the batch under way is committed, so that nothing of it is repeated.
+    """Stop a query once the running batch is committed, so that none of it is repeated.
 
-    When it returns, the query has stopped, and its members have left the group with everything
-    committed that Spark has committed (static members leave when their session ends, as always).
-    Other sources of the query keep what they have read.
-    If it never returns, because its process ends, the query reads on half a minute after
+    When this returns, the query has stopped, and its members have left the group after committing
+    all that Spark has committed (static members leave when their session ends, as always). Other
+    sources of the query keep what they have read.
+    If this never returns, because its process dies, the query resumes half a minute after
     ``timeout_s``.
 
     Parameters
     ----------
     query : StreamingQuery
-        A query with at least one source ``kafka_deferred``, of classic Spark or Spark Connect.
+        A query with at least one ``kafka_deferred`` source, in classic Spark or Spark Connect.
     timeout_s : float
-        How long the batch under way may take, and its commit to the group after it. A batch that
+        How long the running batch may take, together with its commit to the group. A batch that
         takes longer is interrupted, as by ``query.stop()``.
     spark : SparkSession, optional
         The query's session; by default the active one.
@@ -97,16 +97,17 @@ def stop_gracefully(
     Returns
     -------
     bool
-        Whether nothing is left to be repeated: the group has the ends of the last batch. False: a
-        batch was interrupted, by this or by another ``stop()``, which a restart replays and another
-        owner reads again unless it was just being committed; or the group did not take the commits
-        of a complete one, which another owner reads again; or the query had failed; or it is not
-        known, because the query had ended more than an hour ago, or before its first batch.
+        True if nothing will be repeated: the group has the ends of the last batch. False if a batch
+        was interrupted, by this or by another ``stop()``: a restart replays it, and another owner
+        reads it again unless it was just being committed. False also if the group did not accept
+        the commits of a complete batch, which another owner reads again; if the query had failed;
+        or if the outcome is unknown, because the query had ended more than an hour ago, or before
+        its first batch.
 
     Raises
     ------
     ValueError
-        The query reads no ``kafka_deferred``; it goes on.
+        The query has no ``kafka_deferred`` source; it keeps running.
     """
     deadline = time.monotonic() + timeout_s
     planners = _Planners(spark or SparkSession.active(), timeout_s + _STOPPED_AFTER_S, deadline)
@@ -123,12 +124,12 @@ def stop_gracefully(
             planners.tell(run, end)
     if not drained and query.isActive:
         log.warning("query %s: the batch under way took longer than %.1f s", query.id, timeout_s)
-    complete = drained or not query.isActive  # else by another stop(), and the planner knows
+    complete = drained or not query.isActive  # if another stop() ended it, the planner knows
     query.stop()
     failed = query.exception() is not None
-    # What was drained is worth waiting for; of the rest nothing more is to come.
+    # Only a drained query is worth waiting for: otherwise no more commits will come.
     waits_until = deadline if drained and not failed else 0.0
-    # Of a source that has read nothing in this run the progress names one that has ended before.
+    # If a source has read nothing in this run, the progress names an earlier run of it.
     of_this_run = [run for run in last if not (asked and run in gone)]
     committed = _wait_until_left(planners, of_this_run, max(waits_until, time.monotonic()))
     return complete and bool(last) and committed and not failed
@@ -137,18 +138,19 @@ def stop_gracefully(
 def _ask(
     query: StreamingQuery, planners: _Planners, deadline: float
 ) -> tuple[bool, frozenset[str]]:
-    """Have every planner of the query plan nothing more.
+    """Ask every planner of the query to plan nothing more.
 
     Returns
     -------
     bool, frozenset of str
-        Whether those know it in time that have planned something, and which runs had left before.
+        Whether the planners that have planned something know it in time, and the runs that had
+        already left.
     """
     while query.isActive:
         runs = _ends(query)
         gone = frozenset(run for run in runs if not planners.tell(run, None))
         # After a restart the first progress may be of a replayed batch, all of whose runs are gone.
-        # Of some: their sources have planned nothing since.
+        # If only some are gone, their sources have planned nothing since.
         if len(gone) < len(runs):
             return True, gone
         if time.monotonic() >= deadline:
@@ -158,7 +160,7 @@ def _ask(
 
 
 def _wait_until_idle(query: StreamingQuery, deadline: float) -> bool:
-    # Asked once each time: triggers without data come and go meanwhile.
+    # One status call per round: triggers without data come and go in between.
     while _is_busy(query):
         if time.monotonic() >= deadline:
             return False
@@ -169,19 +171,19 @@ def _wait_until_idle(query: StreamingQuery, deadline: float) -> bool:
 def _is_busy(query: StreamingQuery) -> bool:
     """Whether a trigger is active: from before it asks the source until its batch is committed.
 
-    One that begins after the source was asked to plan nothing reads nothing.
+    A trigger that begins after the source was asked to plan nothing reads nothing.
     """
     return query.isActive and bool(query.status["isTriggerActive"])
 
 
 def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
-    """Of each ``kafka_deferred``, its run and the end of the last batch that Spark committed."""
+    """Map the run of each ``kafka_deferred`` to the end of its last batch that Spark committed."""
     progress = query.lastProgress
     if progress is None:
         return {}
     ends = {}
     found = False
-    # As JSON: Spark 4.0 has Python's text of an offset in the progress itself.
+    # Taken from the JSON: in Spark 4.0, the progress object has an offset as Python prints it.
     for source in json.loads(progress.json)["sources"]:
         if not is_ours(source):
             continue
@@ -189,9 +191,9 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
         try:
             run = parse_offset(offset).run
         except OffsetFormatError:
-            continue  # of a newer release
+            continue  # written by a newer release
         found = True
-        if run is not None:  # None: there was nothing to read, ever
+        if run is not None:  # None: there never was anything to read
             ends[run] = offset
     if not found:
         raise ValueError(f"query {query.id} has no source kafka_deferred")
@@ -199,14 +201,14 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
 
 
 def _wait_until_left(planners: _Planners, runs: Iterable[str], commit_by: float) -> bool:
-    """Wait for the answers of the planners, which still commit and leave the group.
+    """Wait for the planners to commit, leave the group, and answer.
 
     Spark does not wait for them.
 
     Returns
     -------
     bool
-        Whether each has left, with everything committed.
+        Whether every planner has left with everything committed.
     """
     deadline = commit_by + STOP_TIMEOUT_S
     missing = False
@@ -238,23 +240,23 @@ class _Planners:
     Parameters
     ----------
     spark : SparkSession
-        The query's.
+        The query's session.
     stop_within_s : float
-        Within which time from a message on the query is stopped.
+        The query will be stopped within this time after a message.
     deadline : float
-        Until when the planners' commits are waited for; ``time.monotonic()`` of this process.
+        When to stop waiting for the planners' commits; ``time.monotonic()`` of this process.
     """
 
     def __init__(self, spark: SparkSession, stop_within_s: float, deadline: float) -> None:
         self._spark = spark
         self._stop_within_s = stop_within_s
         self._deadline = deadline
-        if spark not in _told_of_messages:  # a second time Spark warns of
+        if spark not in _told_of_messages:  # Spark warns about a second registration
             spark.dataSource.register(_PlannerMessage)
             _told_of_messages.add(spark)
 
     def tell(self, run: str, proven: dict[str, Any] | None) -> bool:
-        """Ask to plan nothing more; whether the planner was there."""
+        """Ask a planner to plan nothing more; return whether it was there."""
         answer = self._send(
             run=run,
             proven=json.dumps(proven),
@@ -264,11 +266,11 @@ class _Planners:
         return answer == "reached"
 
     def answer_of(self, run: str) -> str:
-        """What has become of the planner: ``Answer``."""
+        """Return what became of a planner: an ``Answer``."""
         return self._send(run=run)
 
     def give_up(self, run: str) -> None:
-        """Its answer is not waited for any longer, and is no for all who ask from now on."""
+        """Stop waiting for a planner's answer; everyone who asks from now on gets a no."""
         self._send(run=run, give_up="true")
 
     def _send(self, **options: str) -> str:

@@ -1,6 +1,6 @@
 """The JSON of a StreamOffset, as Spark logs it. Pure.
 
-Every number that ends something is the *next* offset::
+Every end and every position is the *next* offset::
 
     {"version": 2,
      "ranges": {"orders": {"0": [100, 250]}},
@@ -11,13 +11,13 @@ Every number that ends something is the *next* offset::
                "events": [["revoke_requested", "orders", 0, 41]],
                "run": "kafka_deferred-1f0c", "warm_up": 3}}
 
-Spark compares offsets as text and runs a batch when it differs: there is one order of the keys, the
-one above, with topics by name, partitions by number, and without ``pending`` and the parts of
-``state`` that are empty.
+Spark compares offsets as text and runs a batch if the text differs. So the keys have one fixed
+order, the one above, with topics sorted by name and partitions by number. ``pending`` and the parts
+of ``state`` are left out if they are empty.
 
-Of a partition that reads its newest records while older ones are left to be caught up (KIP-333),
-the above is the live part. Such an offset has version 3, and two fields more, with any number of
-ranges for a partition, in order and apart::
+If a partition reads its newest records while older ones are still to be caught up (KIP-333), the
+fields above are its live part. Such an offset has version 3, and two more fields with any number of
+ranges per partition, sorted and disjoint::
 
     {"version": 3,
      "ranges": {"orders": {"0": [4000, 4100]}},
@@ -26,13 +26,14 @@ ranges for a partition, in order and apart::
      "gaps": {"orders": {"0": [[305, 310]]}},
      "state": {}}
 
-``catch_up`` is what the batch reads of them, ``gaps`` what is left after it. What batches before it
-have read there and is not proven is in ``pending_catch_up``, in the same form and between the two.
+``catch_up`` is what the batch reads of the older records, ``gaps`` what is left of them after it.
+``pending_catch_up``, in the same form and between the two, is what earlier batches have read of
+them and is not proven.
 
-Spark's own Kafka source logs positions alone, ``{"orders": {"3": 17}}``. Such an offset is read as
-well, and stands for what it says: a checkpoint of that source is gone on from.
+Spark's own Kafka source logs only positions, ``{"orders": {"3": 17}}``. Such an offset is read too,
+as those positions, so that a query can continue from a checkpoint of that source.
 
-Version 1 had, as ``unacknowledged``, only those positions that the group had not confirmed.
+Version 1 had only the positions that the group had not confirmed, as ``unacknowledged``.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ from ..fetch.offset_range import OffsetRange
 from ..settings.values import INT_MAX, LONG_MAX
 from .offsets import MemberState, RebalanceEvent, StreamOffset
 
-#: What is written; with gaps, or what is read of them, the higher one: releases that know of none
-#: refuse it, by its number, and would otherwise leave those records out.
+#: The versions that are written; the higher one if the offset has gaps, or reads from them.
+#: Releases that do not know gaps refuse it by its number; otherwise they would skip those records.
 VERSION, VERSION_WITH_GAPS = 2, 3
 
-#: What the positions were called, and some of them, in the versions that are read.
+#: The field with the positions (in version 1 only some of them), by readable version.
 _POSITIONS = {1: "unacknowledged", 2: "positions", 3: "positions"}
 
-#: What versions with gaps have beside the fields of others.
+#: The additional fields of versions with gaps.
 _OF_GAPS = ("catch_up", "pending_catch_up", "gaps")
 
 _STATE = ("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported")
 
 
 def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
-    """Return the offset as nested JSON values, built in the one order of keys."""
+    """Return the offset as nested JSON values, with the keys in their fixed order."""
     if offset.built_in:
         return _by_topic(offset.others)
     state: dict[str, Any] = {}
@@ -131,17 +132,17 @@ def _numbers(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def _of_topics(
     partitions: Iterable[TopicPartition],
 ) -> Iterator[tuple[str, Iterable[TopicPartition]]]:
-    """The topics by name, with the partitions of each by number."""
+    """Yield the topics sorted by name, with the partitions of each sorted by number."""
     return groupby(sorted(partitions), key=attrgetter("topic"))
 
 
 def parse_offset(value: Any) -> StreamOffset:
-    """Parse what :func:`offset_to_json` returned, after any number of trips through JSON.
+    """Parse a result of :func:`offset_to_json`, after any number of round trips through JSON.
 
     Raises
     ------
     OffsetFormatError
-        Naming the field that is not as it should be, or the version.
+        Names the field that is malformed, or the version.
     """
     if (of_built_in := parse_built_in(value)) is not None:
         return StreamOffset(others=of_built_in, imported=frozenset(of_built_in), built_in=True)
@@ -194,12 +195,12 @@ def parse_offset(value: Any) -> StreamOffset:
 
 
 def is_own(value: Any) -> bool:
-    """Whether an offset, of whatever source, is one that this source has made."""
+    """Whether this source made the offset, which may be of any source."""
     return isinstance(value, dict) and type(value.get("version")) is int and "ranges" in value
 
 
 def parse_built_in(value: Any) -> dict[TopicPartition, int] | None:
-    """The positions in an offset of Spark's own Kafka source; None if it is not of this form."""
+    """Return the positions in an offset of Spark's own Kafka source; None for any other offset."""
     if not isinstance(value, dict) or not all(isinstance(v, dict) and v for v in value.values()):
         return None
     try:
@@ -216,7 +217,7 @@ def _check(offset: StreamOffset) -> None:
 
 
 def _check_gaps(offset: StreamOffset) -> None:
-    """What is to be caught up is apart, and below the live positions."""
+    """Require the pieces below the live positions to be disjoint, not empty, and really below."""
     live = {**offset.positions(), **{p: handed.start for p, handed in offset.ranges.items()}}
     for partition in {*offset.catch_up, *offset.pending_catch_up, *offset.gaps}:
         read = [Gap(one.start, one.end) for one in offset.catch_up.get(partition, ())]
@@ -253,7 +254,7 @@ def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPa
     for topic, by_number in by_topic.items():
         _require(isinstance(by_number, dict), f"{name}.{topic}", by_number)
         for number, item in by_number.items():
-            # No more digits than INT_MAX has: int() minds the length of its input.
+            # At most as many digits as INT_MAX has: int() limits the length of its input.
             valid = re.fullmatch("0|[1-9][0-9]{0,9}", number) is not None and int(number) <= INT_MAX
             _require(valid, f"{name}.{topic}", number)
             yield TopicPartition(topic, int(number)), item
@@ -292,7 +293,7 @@ def _partitions(by_topic: Any, name: str) -> frozenset[TopicPartition]:
 def _member(value: Any) -> MemberState:
     name = "state.members"
     _require(isinstance(value, dict) and value.keys() == {"generation", "partitions"}, name, value)
-    # -1 is the generation of a member that is not in the group, in Kafka's protocol.
+    # In Kafka's protocol, -1 is the generation of a member that is not in the group.
     generation = value["generation"]
     _require(type(generation) is int and -1 <= generation <= INT_MAX, name, value)
     return MemberState(generation, tuple(sorted(_partitions(value["partitions"], name))))

@@ -1,4 +1,4 @@
-"""What a batch reads: the brokers' answer to where its partitions start and end."""
+"""What a batch reads: where its partitions start and end, as the brokers answer."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 
-#: ListOffsets' answer where no record is as late as the timestamp, and OffsetFetch's where nothing
-#: is committed.
+#: ListOffsets' answer if no record is as late as the timestamp, and OffsetFetch's if nothing is
+#: committed.
 _NONE = -1
 
 
 def batch_ranges(options: SourceOptions) -> list[OffsetRange]:
-    """Find what a batch reads.
+    """Look up the ranges that a batch reads.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a batch.
+        The options of a batch.
 
     Returns
     -------
     list of OffsetRange
-        By topic and partition, without empty ones.
+        Sorted by topic and partition, without empty ones.
 
     Raises
     ------
     OptionError
-        Offsets are given for some partitions, and others exist.
+        Offsets are not given for all partitions, or are given for some that do not exist.
     KafkaRebalanceError
         A topic or partition does not exist, there is no record at a starting timestamp, or the
-        brokers do not tell (after ``fetchOffset.numRetries``).
+        brokers do not answer (after ``fetchOffset.numRetries``).
     """
     return ask_cluster(options, "what there is to read", lambda admin: _ranges(admin, options))
 
@@ -76,7 +76,7 @@ def _ranges(admin: KafkaAdminClient, options: SourceOptions) -> list[OffsetRange
 
 
 def _partitions(admin: KafkaAdminClient, options: SourceOptions) -> list[TopicPartition]:
-    """All partitions of the topics that are subscribed to."""
+    """Return all partitions of the subscribed topics."""
     pattern = options.pattern
     if pattern is None:
         topics = list(options.topics or ())
@@ -105,7 +105,7 @@ def _partitions(admin: KafkaAdminClient, options: SourceOptions) -> list[TopicPa
 def require_all(
     option: str, bounds: Mapping[TopicPartition, Any], named: Collection[TopicPartition]
 ) -> None:
-    """Offsets given for some partitions must be given for all, as with Spark's source."""
+    """Require offsets for all partitions if any are given, as Spark's own source does."""
     missing = [p for p, bound in bounds.items() if bound is None]
     unknown = [p for p in named if p not in bounds]
     for wrong, problem, what_to_do in (
@@ -121,8 +121,10 @@ def _offsets(
     bounds: Mapping[TopicPartition, Start | End | None],
     isolation: IsolationLevel,
 ) -> dict[TopicPartition, int]:
-    """The offset of each bound, one request for each broker; a second where no record is late
-    enough."""
+    """Look up the offset of each bound, with one request per broker.
+
+    A second request follows for partitions where no record is late enough.
+    """
     offsets = {p: bound for p, bound in bounds.items() if isinstance(bound, int)}
     times = {p: bound for p, bound in bounds.items() if isinstance(bound, AtTimestamp)}
     asked: dict[TopicPartition, int] = {p: at.timestamp_ms for p, at in times.items()}

@@ -1,10 +1,10 @@
-"""StreamOffset: where the stream stands, and from which a batch can be read again.
+"""StreamOffset: where the stream stands, with all that is needed to read its batch again.
 
-An offset says more than how far the stream has come. It names the ranges that the batch ending in
-it reads, so that planning needs neither the offset before nor the group; what the group said of
-them, so that a replay gives the same rows; and where all other partitions stand, so that a restart
-needs no group. Every number that ends something is the *next* offset. As Spark logs it:
-``offset_json``.
+An offset says more than how far the stream has come. It has the ranges that the batch ending there
+reads, so that planning needs neither the previous offset nor the group; what the group said of
+them, so that a replay gives the same rows; and the positions of all other partitions, so that a
+restart needs no group. Every end is the *next* offset. ``offset_json`` has the form that Spark
+logs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..fetch.offset_range import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """Which of the batch's ranges one group member owns, in order, and its generation."""
+    """One group member: its generation, and which of the batch's ranges it owns, in order."""
 
     generation: int
     partitions: tuple[TopicPartition, ...] = ()
@@ -45,37 +45,39 @@ class StreamOffset:
     ranges : Mapping[TopicPartition, OffsetRange]
         What the batch reads.
     pending : Mapping[TopicPartition, OffsetRange]
-        What batches before this one read that are not proven: Spark may have forgotten them after
-        a kill (async progress tracking) and then runs this batch from an offset before them.
+        What earlier, unproven batches read: after a kill, Spark may have forgotten them (async
+        progress tracking), and then runs this batch from an offset before them.
     others : Mapping[TopicPartition, int]
-        Next offsets of the partitions that neither ``ranges`` nor ``pending`` has: of all that the
-        query has owned, up to where Spark has committed them.
+        Next offsets of all other partitions that the query has owned, in neither ``ranges`` nor
+        ``pending``: up to where Spark has committed them.
     members : tuple of MemberState
         The query's members, in reader order.
     revoking, lost : frozenset of TopicPartition
-        Whose revoke was requested, which were no longer the query's, when the batch was planned;
-        with a range here or without.
+        Partitions whose revoke was requested, and partitions that the query no longer owned, when
+        the batch was planned; with a range here or without.
     events : tuple of RebalanceEvent
         The rows of ``includeRebalanceEvents``, in the order in which they happened.
     run : str or None
-        Prefix of the client ids of the members of the run that planned the batch.
+        The run that planned the batch: the prefix of its members' client ids.
     warm_up : int or None
-        Not None: a batch without ranges that only opens connections. The number makes it differ.
+        Not None for a batch without ranges that only opens connections. The number makes its offset
+        differ from the previous one.
     initial : frozenset of TopicPartition or None
-        Of a batch without ranges: the partitions that start as ``startingOffsets`` says, being
-        those that the query found when it first began, as long as it has read nothing. All others
-        are new since. None with ranges: then all that Spark and the group do not know is new.
+        In a batch without ranges, while the query has read nothing: the partitions that start as
+        ``startingOffsets`` says, which are those that the query found when it first started. All
+        others are new since. None with ranges: then every partition that neither Spark nor the
+        group knows is new.
     imported : frozenset of TopicPartition
-        Whose positions are still those of Spark's own source, which knows of no group: what this
-        group has committed for them does not count.
+        Partitions whose positions are still those of Spark's own source. That source has no group,
+        so what this group has committed for them is ignored.
     catch_up : Mapping[TopicPartition, tuple of OffsetRange]
         What the batch reads below the live positions (KIP-333), in order.
     pending_catch_up : Mapping[TopicPartition, tuple of Gap]
-        What batches before it read there that are not proven, as ``pending``.
+        What earlier, unproven batches read there, like ``pending``.
     gaps : Mapping[TopicPartition, tuple of Gap]
-        What is left there after it.
+        What is left there after the batch.
     built_in : bool
-        Whether the offset itself is one of Spark's own source.
+        Whether Spark's own source made the offset.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
@@ -99,7 +101,7 @@ class StreamOffset:
     built_in: bool = False
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset of every partition that this offset knows of; the live one."""
+        """Return the next live offset of every partition that this offset knows."""
         return {
             **self.others,
             **{p: r.end for p, r in self.pending.items()},
@@ -107,15 +109,15 @@ class StreamOffset:
         }
 
     def lowest_positions(self) -> dict[TopicPartition, int]:
-        """As :meth:`positions`; of a partition with gaps, the first offset that is left there.
+        """Like :meth:`positions`, but the first unread offset for a partition with gaps.
 
-        From there on nothing is left out, and some comes again.
+        Reading from there skips nothing, and repeats some records.
         """
         lowest = {p: gaps[0].start for p, gaps in self.gaps.items()}
         return {**self.positions(), **lowest}
 
     def lowest_found(self) -> dict[TopicPartition, int]:
-        """Of each partition with gaps, the first offset there that was not proven before."""
+        """Return the first offset in each partition's gaps that was not proven before."""
         found: dict[TopicPartition, int] = {}
         for fields in (self.catch_up, self.pending_catch_up, self.gaps):
             for p, pieces in fields.items():
@@ -124,15 +126,15 @@ class StreamOffset:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether anything lies below a live position, or was read there."""
+        """Whether anything below a live position is left, or was read."""
         return bool(self.catch_up or self.pending_catch_up or self.gaps)
 
     def catch_up_after(
         self, start: StreamOffset
     ) -> Mapping[TopicPartition, tuple[OffsetRange, ...]]:
-        """What the batch from ``start`` to this offset reads below the live positions.
+        """Return what the batch from ``start`` to this offset reads below the live positions.
 
-        ``catch_up`` alone, unless ``start`` lies before batches that are pending here.
+        Only ``catch_up``, unless ``start`` lies before batches that are pending here.
         """
         if not self.pending_catch_up:
             return self.catch_up
@@ -148,17 +150,17 @@ class StreamOffset:
         return {p: tuple(sorted(pieces)) for p, pieces in read.items() if pieces}
 
     def reads(self) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
-        """All that the batch reads of each partition, in order."""
+        """Return all that the batch reads of each partition, in order."""
         reads = {p: tuple(pieces) for p, pieces in self.catch_up.items()}
         for partition, live in self.ranges.items():
             reads[partition] = (*reads.get(partition, ()), live)
         return reads
 
     def ranges_after(self, start: StreamOffset) -> Mapping[TopicPartition, OffsetRange]:
-        """What the batch from ``start`` to this offset reads.
+        """Return what the batch from ``start`` to this offset reads.
 
-        The ranges alone, unless ``start`` lies before batches that are pending here. What is
-        pending and does not go on into the range was given up (``failOnDataLoss=false``).
+        Only ``ranges``, unless ``start`` lies before batches that are pending here. A pending range
+        that does not continue into the batch's own was given up (``failOnDataLoss=false``).
         """
         if self.built_in:
             return self._after_built_in(start)
@@ -173,7 +175,7 @@ class StreamOffset:
         return ranges
 
     def _after_built_in(self, start: StreamOffset) -> dict[TopicPartition, OffsetRange]:
-        """As Spark's own source does: what ``start`` does not have is new, and read as a whole."""
+        """As Spark's own source does: a partition not in ``start`` is new, and read from 0."""
         known = start.positions()
         return {
             p: OffsetRange(p.topic, p.partition, begin, end)
@@ -182,6 +184,6 @@ class StreamOffset:
         }
 
 
-#: What a query without a checkpoint starts from. Constant: Spark does not log it, and asks a new
-#: process for it when it replays the first batch.
+#: Where a query without a checkpoint starts. Constant, because Spark does not log it, and asks a
+#: new process for it when it replays the first batch.
 INITIAL_OFFSET = StreamOffset()

@@ -1,8 +1,8 @@
-"""SourceOptions: what the user wrote, parsed and checked once, before any network is touched.
+"""SourceOptions: the user's options, parsed and checked once, before any network access.
 
-Names and meanings are those of Spark's Kafka source wherever it has them. Spark parses them
-without saying whether a stream or a batch is to be read: what only one of the two allows is refused
-by :meth:`SourceOptions.for_stream` and :meth:`SourceOptions.for_batch`.
+Options that Spark's Kafka source also has keep its names and meanings. Spark has the options parsed
+before it says whether a stream or a batch is to be read, so :meth:`SourceOptions.for_stream` and
+:meth:`SourceOptions.for_batch` refuse what only the other one allows.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
 _STARTING_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 
-#: What only a member of a group has a use for. (Its time-outs are of no use with ``assign`` either,
-#: but promise nothing that is not kept.)
+#: Options that only a group member uses. (So are its timeouts, but ignoring these with ``assign``
+#: breaks no promise.)
 _OF_MEMBERS = (
     "kafka.group.instance.id",
     "kafka.group.protocol",
@@ -82,7 +82,7 @@ _OWN_OPTIONS = (
 
 _NOT_YET = "leave it out: it is not supported yet"
 
-#: Known, and refused: why, and what instead.
+#: Known options that are refused, with what to use instead or why.
 _REFUSED_OPTIONS = {
     "groupIdPrefix": "kafka.group.id instead: the group is shared on purpose, not generated",
     "path": "load() without a path; topics are named by subscribe or subscribePattern",
@@ -98,45 +98,46 @@ _KAFKA = "kafka."
 class SourceOptions:
     """The options of one stream, or of one batch read.
 
-    What may hold secrets stays out of the representation.
+    Whatever may hold secrets is left out of ``repr()``.
 
     Attributes
     ----------
     topics : tuple of str or None
-        What ``subscribe`` lists, in its order and without duplicates; None with a pattern.
+        The topics of ``subscribe``, in its order and without duplicates; None with a pattern.
     pattern : str or None
-        ``subscribePattern``, anchored at both ends: Java asks for a full match, kafka-python for
+        ``subscribePattern``, anchored at both ends: Java requires a full match, kafka-python only
         a match from the start. None with topics.
     partitions : tuple of TopicPartition or None
-        What ``assign`` names; topics are theirs.
+        The partitions of ``assign``; ``topics`` then has their topics.
     group_id : str
         The consumer group; empty for a batch that names none.
     client_config, consumer_config, fetch_config : Mapping[str, Any]
-        kafka-python's arguments for every connection; for ``KafkaConsumer`` beside those; for
-        the executors' fetches (only what the user set).
+        kafka-python's arguments for every connection; additional ones for ``KafkaConsumer``;
+        settings for the executors' fetches (only what the user set).
     readers : int
-        How many members the query has in the group, unless it names its partitions, and at most
-        how many tasks a batch.
+        How many members the query has in the group, unless it uses ``assign``, and the maximum
+        number of tasks per batch.
     starting_offsets : StartingOffsets
-        Where partitions start when there is no checkpoint.
+        Where partitions start if there is no checkpoint.
     ending_offsets : EndingOffsets
         Where a batch ends.
     auto_offset_reset : {"earliest", "latest"}
         Where a partition starts that ``starting_offsets`` leaves open.
     isolation_level : {"read_uncommitted", "read_committed"}
-        Which records of transactions are read.
+        Which transactional records are read.
     min_offsets_per_trigger : int or None
-        A trigger waits until there are so many offsets to read,
+        A trigger waits until there are this many offsets to read,
     max_trigger_delay_ms : int
-        but no longer than so many ms after the last one.
+        but no longer than this many ms after the last batch with records.
     max_offsets_per_trigger : int or None
-        At most so many offsets a batch.
+        Maximum number of offsets per batch.
     max_bytes_per_trigger : int or None
-        About so many bytes a batch, as the brokers store them.
+        Approximate size of a batch in bytes, as the brokers store them.
     min_partitions, max_records_per_partition : int or None
-        At least so many tasks a batch, as far as there are offsets; at most so many offsets a task.
+        Minimum number of tasks per batch, if there are enough offsets; maximum number of offsets
+        per task.
     offset_lookup_retries, offset_lookup_interval_ms : int
-        How often, and after which time, a batch asks again for offsets that were not answered.
+        How often a batch retries an offset lookup that failed, and how long it waits before.
     include_headers, include_rebalance_events : bool
         Whether there is a column ``headers``; a column ``event`` with rows of its own.
     fail_on_data_loss : bool
@@ -144,15 +145,15 @@ class SourceOptions:
     revoke_timeout_ms : int or None
         How long a revoke may wait for its batch; None: ``kafka.max.poll.interval.ms``.
     max_batch_duration_ms : int or None
-        How long a batch may take before the members leave the group; None: as long as it takes.
+        How long a batch may take before the members leave the group; None: no limit.
     checkpoint_location : str or None
-        The query's checkpoint: an absolute local path, or a URI for pyarrow, maybe with keys.
+        The query's checkpoint: an absolute local path, or a URI for pyarrow that may contain keys.
     catch_up : CatchUpOptions or None
-        With ``parallelRebalance=live``.
+        Set with ``parallelRebalance=live``.
     event_time : EventTimeOptions or None
-        With ``maxTaskIdleMs``, unless it is -1.
+        Set with ``maxTaskIdleMs``, unless that is -1.
     given : frozenset of str
-        The names of what was given, in lower case.
+        The names of the given options, in lower case.
     """
 
     topics: tuple[str, ...] | None
@@ -192,9 +193,9 @@ class SourceOptions:
         Parameters
         ----------
         options : Mapping[str, str]
-            As Spark hands them over; the case of a name does not count.
+            As Spark passes them; the case of a name is ignored.
         default_readers : int
-            ``readers`` when the user says nothing.
+            ``readers`` if the user does not set it.
 
         Raises
         ------
@@ -263,12 +264,12 @@ class SourceOptions:
         )
 
     def for_stream(self) -> SourceOptions:
-        """These options, for a stream.
+        """Return these options, checked for a stream.
 
         Raises
         ------
         OptionError
-            What a stream cannot do, or needs.
+            An option asks for what a stream cannot do, or one is missing that it needs.
         """
         for name in ENDING_OPTIONS:
             if name.lower() in self.given:
@@ -281,7 +282,7 @@ class SourceOptions:
         return self
 
     def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """What is of no use to a stream that names its partitions."""
+        """Refuse options that a stream with ``assign`` has no use for."""
         for name in _OF_MEMBERS:
             if name.lower() in self.given:
                 reason = "the query joins no group, and nothing is revoked"
@@ -291,12 +292,12 @@ class SourceOptions:
             raise OptionError(name, names_of(unknown), "partitions that assign names")
 
     def for_batch(self) -> SourceOptions:
-        """These options, for a batch read, which starts at the earliest offsets by default.
+        """Return these options, checked for a batch, which starts at earliest by default.
 
         Raises
         ------
         OptionError
-            What a batch cannot do.
+            An option asks for what a batch cannot do, or one is missing that it needs.
         """
         for name in CATCH_UP_OPTIONS:
             if name.lower() in self.given:
@@ -323,7 +324,7 @@ class SourceOptions:
 
 
 def _refuse(given: Mapping[str, str]) -> None:
-    """Raise for the first option, by name, that is unknown or not for a stream of this version."""
+    """Raise for the first option, in order of their names, that is unknown or not supported."""
     own = {name.lower() for name in _OWN_OPTIONS}
     refused = {name.lower(): name for name in _REFUSED_OPTIONS}
     for name in sorted(given):
@@ -332,7 +333,7 @@ def _refuse(given: Mapping[str, str]) -> None:
             raise OptionError(spelt, given[name], _REFUSED_OPTIONS[spelt])
         if name not in own and not name.startswith(_KAFKA):
             known = (*_OWN_OPTIONS, *_REFUSED_OPTIONS, *(_KAFKA + n for n in KNOWN_SETTINGS))
-            # Redacted: a setting whose "kafka." was forgotten may well be a password.
+            # Redacted: a setting without its "kafka." prefix may well be a password.
             similar = f"the nearest is {nearest(name, known)}"
             raise OptionError(name, REDACTED, similar, problem="is unknown")
 
@@ -343,7 +344,7 @@ _SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 def _subscription(
     given: Mapping[str, str],
 ) -> tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]:
-    """Topics, pattern and partitions, of which the last makes the first."""
+    """Return topics, pattern and partitions; partitions come with their topics."""
     one = "exactly one of subscribe, subscribePattern and assign"
     named = [name for name in _SUBSCRIPTIONS if name.lower() in given]
     if not named:
@@ -377,17 +378,17 @@ _TOPICS = ValueType(
 
 
 def _anchor(pattern: str) -> str:
-    """Return a Java pattern as one of Python's that matches whole names only."""
+    """Return a Java pattern as a Python pattern that matches only whole names."""
     try:
         with warnings.catch_warnings():
-            # Python warns of what it may read otherwise one day; Java reads it otherwise today.
+            # Python warns of syntax whose meaning may change one day; Java's differs already today.
             warnings.simplefilter("error")
             re.compile(pattern)
-            # Flags for the whole pattern, "(?i)…", may not stand inside a group.
+            # Flags for the whole pattern, "(?i)…", must not stand inside a group.
             flags = re.match(r"\(\?([a-z]+)\)", pattern)
             group = f"(?{flags[1]}:" if flags else "(?:"
             body = pattern[flags.end() :] if flags else pattern
-            # Under the flag x a comment would swallow what follows on its line.
+            # With the flag x, a comment would swallow what follows on its line.
             end = "\n)" if flags and "x" in flags[1] else ")"
             anchored = rf"{group}{body}{end}\Z"
             re.compile(anchored)

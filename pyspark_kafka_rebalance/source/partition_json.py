@@ -1,6 +1,6 @@
 """The JSON in which Spark's options name partitions: ``{"orders":{"0":23}}``, ``{"orders":[0,2]}``.
 
-Every ``ValueError`` here says what is wrong, for the end of an OptionError.
+Every ``ValueError`` here says what is wrong; an OptionError quotes it at its end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse_numbers(
     Raises
     ------
     ValueError
-        Saying what is wrong.
+        Says what is wrong.
     """
     numbers = {}
     for topic, partitions in _topics(text):
@@ -66,7 +66,7 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
     Raises
     ------
     ValueError
-        Saying what is wrong.
+        Says what is wrong.
     """
     partitions = set()
     for topic, listed in _topics(text):
@@ -90,7 +90,7 @@ def _topics(text: str) -> Iterator[tuple[str, Any]]:
 
 def _parse_json(text: str) -> Any:
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # json alone keeps the last of two, and the user never learns of the other.
+        # By default json keeps the last of two, and the user never learns of the other.
         unique: dict[str, Any] = {}
         for name, value in pairs:
             if name in unique:
@@ -99,7 +99,7 @@ def _parse_json(text: str) -> Any:
         return unique
 
     def of_few_digits(digits: str) -> int:
-        # int() minds the length of its input, and says so in terms of Python's.
+        # int() limits the length of its input, but its error explains that in Python's terms.
         if len(digits) > _LONGEST_NUMBER:
             raise ValueError(f"a number of {len(digits)} digits")
         return int(digits)

@@ -2,12 +2,12 @@
 
     python -m pyspark_kafka_rebalance.source.positions [--source N | --one-group] CHECKPOINT ...
 
-The way back to ``format("kafka")``: a new checkpoint, and these offsets to start it from. A
-checkpoint is a path or a URI, as in the option ``checkpointLocation``. Of several, which are those
-of the queries of a group, each partition's furthest position counts. So it does for two sources of
-one query that share a group, with ``--one-group``. Where they have groups of their own and differ,
-``--source`` says which is meant, by its number in the plan or its name. Stop the queries first,
-best with ``stop_gracefully``.
+The way back to ``format("kafka")``: start a new checkpoint from these offsets. A checkpoint is a
+path or a URI, as in the option ``checkpointLocation``. With several checkpoints, of all the queries
+of a group, this prints each partition's furthest position. With ``--one-group`` it does the same
+for two sources of one query that share a group. If its sources have groups of their own and differ,
+``--source`` selects one, by its number in the plan or its name. Stop the queries first, preferably
+with ``stop_gracefully``.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ def positions_in(
     Parameters
     ----------
     files : CheckpointFiles
-        Of the query's checkpoint.
+        The query's checkpoint.
     source : str, optional
-        The one that is meant, by its number in the plan or its name; all of them by default.
+        The source to use, by its number in the plan or its name; all of them by default.
     one_group : bool
-        Whether they share a group, so that a partition's furthest position is where it stands.
+        Whether the sources share a group, so that a partition stands at its furthest position.
 
     Returns
     -------
     tuple
-        The next offset of each partition that its sources ``kafka_deferred`` have read or owned,
-        and the batches that are planned and not committed, whose records come again.
+        The next offset of each partition that its ``kafka_deferred`` sources have read or owned,
+        and the batches that are planned and not committed, whose records will be read again.
 
     Raises
     ------
     KafkaRebalanceError
         No batch of such a source is committed, or its sources are at different positions.
     OSError, ValueError
-        The checkpoint, or its offset log, cannot be read; whatever else pyarrow raises.
+        The checkpoint, or its offset log, cannot be read; pyarrow may raise other errors, too.
     """
     planned, committed = (
         {int(name) for name in files.names(folder) if name.isdigit()}
@@ -87,7 +87,7 @@ def _furthest(found: Sequence[dict[TopicPartition, int]]) -> dict[TopicPartition
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the JSON, and on stderr what must be known of it; the exit status."""
+    """Print the JSON, and caveats on stderr; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_kafka_rebalance.source.positions",
         description=__doc__,

@@ -1,8 +1,9 @@
 """progress(query): where a query stands in each of its partitions, as a table.
 
-Read from ``query.recentProgress`` alone, so it works wherever Spark's progress is: in a notebook on
-the driver, through Spark Connect, in a ``StreamingQueryListener``, in a log. An offset names only
-the partitions that its batch reads (see ``offsets.py``); the progresses before it tell of the rest.
+It needs only ``query.recentProgress``, so it works wherever Spark's progress is: in a notebook on
+the driver, through Spark Connect, in a ``StreamingQueryListener``, in a log. An offset tells who
+owns the partitions that its batch reads, and no others (see ``offsets.py``); for the rest, earlier
+progresses tell.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from .progress_table import (
     QueryProgress,
 )
 
-#: Catching up goes on as fast as in so many of the last batches.
+#: Over how many of the last batches the rate of catching up is measured.
 _RATE_OF_BATCHES = 10
 
 
 def progress(query: Any) -> QueryProgress:
-    """Tell where a query stands in each of its partitions.
+    """Return where a query stands in each of its partitions.
 
     Parameters
     ----------
     query : StreamingQuery, StreamingQueryProgress, dict, str, or a sequence of progresses
         A running or ended query, of classic Spark or Spark Connect; or its ``recentProgress`` or
-        ``lastProgress``, the latter also as a dict or JSON. One progress alone tells only of the
-        partitions that its batch read and of those whose end offset is known.
+        ``lastProgress``, the latter also as a dict or JSON. A single progress covers only the
+        partitions that its batch read and those whose end offset is known.
 
     Returns
     -------
@@ -49,7 +50,7 @@ def progress(query: Any) -> QueryProgress:
     Raises
     ------
     TypeError
-        It is none of these.
+        ``query`` is none of these.
     ValueError
         The query has no source of the format ``kafka_deferred``.
     OffsetFormatError
@@ -87,7 +88,7 @@ def progress(query: Any) -> QueryProgress:
 
 
 class _Story:
-    """What one source's progresses tell, from the oldest to the newest."""
+    """What the progresses of one source tell, from the oldest to the newest."""
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, str] = {}
@@ -95,13 +96,14 @@ class _Story:
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._gaps: dict[TopicPartition, int] = {}  # how many offsets are left in them
-        # Of batches: when each was planned, how long it took, and what it read of gaps.
+        # For each batch: when its trigger began, how long that took, how many offsets of gaps it
+        # read.
         self._caught_up: deque[tuple[float, float, int]] = deque(maxlen=_RATE_OF_BATCHES)
         self._is_first = True
         self.is_foreign = False
 
     def add(self, source: Mapping[str, Any], seconds: tuple[float, float] | None) -> None:
-        """Go on with the next progress; ``seconds``: when its trigger began, how long it took."""
+        """Add the next progress; ``seconds``: when its trigger began, and how long it took."""
         start, end = plain_offset(source.get("startOffset")), plain_offset(source.get("endOffset"))
         if not is_ours(source):
             self.is_foreign = end is not None
@@ -111,7 +113,7 @@ class _Story:
         if is_first and (is_own(start) or parse_built_in(start)):
             before = parse_offset(start)
             self._positions, self._gaps = before.positions(), _left_in_gaps(before)
-        # An idle trigger's progress repeats the offset of the batch before.
+        # An idle trigger's progress repeats the offset of the previous batch.
         is_idle = end == start
         batch = parse_offset(end) if is_first or not is_idle else None
         if batch is not None:
@@ -120,7 +122,7 @@ class _Story:
                 number = sum(len(one) for pieces in batch.catch_up.values() for one in pieces)
                 self._caught_up.append((*seconds, number))
         ends = plain_offset(source.get("latestOffset"))
-        # Spark 4.0 and 4.1 have the end of the batch there, and know no end offsets.
+        # Spark 4.0 and 4.1 have the end of the batch there, since they know no end offsets.
         if isinstance(ends, dict) and not is_own(ends):
             self._own(
                 {
@@ -131,11 +133,11 @@ class _Story:
             )
             if batch is not None and not is_idle:
                 self._fill_in(batch)
-        elif batch is not None and end.get("version") != 1:  # which has not all positions
+        elif batch is not None and end.get("version") != 1:  # version 1 lacks some positions
             self._forget_deleted(batch)
 
     def _read(self, batch: StreamOffset) -> None:
-        """A batch ends here."""
+        """Take over the state at the end of a batch."""
         self._positions.update(batch.positions())
         self._gaps = _left_in_gaps(batch)
         for index, member in enumerate(batch.members):
@@ -148,18 +150,18 @@ class _Story:
         self._states |= dict.fromkeys(batch.lost, LOST)
 
     def _forget_deleted(self, batch: StreamOffset) -> None:
-        """An offset has the position of every partition that was read and still exists."""
+        """Give up partitions without a position: an offset has one for each that still exists."""
         for partition in self._states.keys() - batch.positions().keys():
             if self._states[partition] == ASSIGNED:
                 self._states[partition] = REVOKED
 
     def _own(self, ends: dict[TopicPartition, int]) -> None:
-        """The partitions that have an end offset, and only these, are the query's now."""
+        """Take over the end offsets: the query owns exactly the partitions that have one."""
         self._ends = ends
         for partition in ends:
             state = self._states.get(partition)
             if state in (REVOKED, LOST):
-                self._positions.pop(partition, None)  # its owner in between has gone on
+                self._positions.pop(partition, None)  # another owner has read on in between
             if state != REVOKING:
                 self._states[partition] = ASSIGNED
         for partition, state in self._states.items():
@@ -167,13 +169,16 @@ class _Story:
                 self._states[partition] = REVOKED
 
     def _fill_in(self, batch: StreamOffset) -> None:
-        """Without a range in a batch that has any: no backlog, or being revoked."""
+        """Place partitions without a range at their end.
+
+        In a batch that has ranges, they have no backlog, unless they are being revoked.
+        """
         if batch.ranges:
             for partition in self._ends.keys() - batch.revoking:
                 self._positions.setdefault(partition, self._ends[partition])
 
     def rows(self) -> Iterator[PartitionProgress]:
-        """The partitions as they stand now."""
+        """Yield the partitions as they stand now."""
         for partition, state in sorted(self._states.items()):
             position = self._positions.get(partition)
             end = self._ends.get(partition) if state in OWNED else None
@@ -185,7 +190,7 @@ class _Story:
             )
 
     def catch_up_ends_in_s(self) -> float | None:
-        """How long the owned gaps take at the rate of the last batches; None if that is unknown."""
+        """How long the owned gaps take at the rate of the last batches; None if unknown."""
         left = sum(row.catch_up_lag for row in self.rows())
         if not left:
             return 0.0
@@ -201,7 +206,7 @@ def _left_in_gaps(offset: StreamOffset) -> dict[TopicPartition, int]:
 
 
 def _seconds_of(progress: Mapping[str, Any]) -> tuple[float, float] | None:
-    """When its trigger began, and how long that took, where the progress says so."""
+    """When a progress's trigger began, and how long it took; None if the progress does not say."""
     try:
         began_at = datetime.fromisoformat(str(progress["timestamp"]).replace("Z", "+00:00"))
         return began_at.timestamp(), float(progress["durationMs"]["triggerExecution"]) / 1000
@@ -210,7 +215,7 @@ def _seconds_of(progress: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _ends_in_s(stories: Sequence[_Story]) -> float | None:
-    """When the last source has caught up; None if that of any is not known."""
+    """When the last source will have caught up; None if that is unknown for any of them."""
     found = [story.catch_up_ends_in_s() for story in stories if not story.is_foreign]
     return None if None in found else max((one for one in found if one is not None), default=0.0)
 
@@ -227,7 +232,7 @@ def _progresses(query: Any) -> Sequence[Any]:
 
 
 def _as_dict(one: Any) -> dict[str, Any]:
-    """A progress as plain values: Spark's objects say it as JSON best."""
+    """Return a progress as plain values; from the JSON, if it is one of Spark's objects."""
     text = getattr(one, "json", one)
     found = json.loads(text) if isinstance(text, str) else text
     if not isinstance(found, Mapping) or "sources" not in found:
@@ -241,7 +246,7 @@ def _name_of(query: Any) -> str | None:
 
 
 def plain_offset(offset: Any) -> Any:
-    """An offset of a progress: nested, or text with Spark Connect, and "null" for none."""
+    """Parse an offset of a progress: it is nested, or text with Spark Connect, "null" for none."""
     if not isinstance(offset, str):
         return offset
     try:
@@ -253,8 +258,8 @@ def plain_offset(offset: Any) -> Any:
 def is_ours(source: Mapping[str, Any]) -> bool:
     """Whether a source in a progress is of this format.
 
-    By the offset that it has made. Only a batch that Spark's own source has left in the checkpoint
-    ends with one of that source; then by the description.
+    The end offset tells, since each source makes its own. Only a batch that Spark's own source left
+    in the checkpoint ends at one of that source's offsets; then the description tells.
     """
     end = plain_offset(source.get("endOffset"))
     is_of_kafka = str(source.get("description")).startswith("Kafka")

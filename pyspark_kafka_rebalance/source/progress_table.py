@@ -1,4 +1,4 @@
-"""What ``progress(query)`` returns: a table of partitions, for notebooks, ``print`` and pandas."""
+"""The result of ``progress(query)``: a table of partitions, for notebooks, ``print``, pandas."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REVOKING = "revoking"
 REVOKED = "revoked"
 LOST = "lost"
 
-#: The states of what is the query's.
+#: The states of partitions that the query owns.
 OWNED = (ASSIGNED, REVOKING)
 
 _HEADINGS = ("topic", "partition", "member", "position", "end offset", "lag", "state")
-_CATCH_UP = "catch-up lag"  # shown where there is any
+_CATCH_UP = "catch-up lag"  # shown if there is any
 _NUMBERS = ("partition", "position", "end offset", "lag", _CATCH_UP)
 _UNKNOWN = "-"
 _COLOURS = {REVOKING: "#b36b00", LOST: "#c62828", REVOKED: "#757575"}
@@ -32,24 +32,24 @@ class PartitionProgress:
     Attributes
     ----------
     topic, partition : str, int
-        Which.
+        The partition.
     member : str or None
-        Client id of the query's group member that read it last; None when nothing was read yet.
+        Client id of the query's group member that read it last; None if nothing was read yet.
     position : int or None
-        The next offset: all before it is in batches that Spark has committed, but for what is
-        caught up. None while no progress tells.
+        The next offset: all records before it are in batches that Spark has committed, except those
+        that are still to be caught up. None while no progress tells.
     end_offset : int or None
         The partition's end when the last batch was planned, exclusive: high watermark, or last
-        stable offset under read_committed. None of partitions that are not the query's any more,
-        and on Spark before 4.2.
+        stable offset under read_committed. None for partitions that the query no longer owns, and
+        on Spark before 4.2.
     lag : int or None
         ``end_offset - position``, in offsets.
     state : {"assigned", "revoking", "revoked", "lost"}
-        ``revoking``: its revoke was requested when the last batch was planned, it gets no new
-        records. ``revoked``: handed over since. ``lost``: gone without a hand-over.
+        ``revoking``: its revoke had been requested when the last batch was planned, and it gets no
+        new records. ``revoked``: handed over since. ``lost``: gone without a hand-over.
     catch_up_lag : int
         How many offsets below the position are still to be caught up
-        (``parallelRebalance=live``), of an owned partition.
+        (``parallelRebalance=live``); only for owned partitions.
     """
 
     topic: str
@@ -71,14 +71,14 @@ class QueryProgress:
     query : str or None
         Its name, else its id.
     batch : int or None
-        The last batch that is told of; None before the first.
+        The last batch that has a progress; None before the first.
     timestamp : str or None
         When that progress was made, in UTC.
     partitions : tuple of PartitionProgress
         Those it owns, and those that it gave up or lost as far back as the progress goes.
     catch_up_ends_in_s : float or None
         How many seconds after that progress all should be caught up, at the rate of the last
-        batches; 0 where nothing is to be, None where no batch tells.
+        batches; 0 if there is nothing to catch up, None if the rate is unknown.
     """
 
     query: str | None = None
@@ -95,17 +95,17 @@ class QueryProgress:
 
     @property
     def lag(self) -> int | None:
-        """Of all owned partitions together, in offsets; None when that of any is not known."""
+        """The total lag of all owned partitions, in offsets; None if that of any is unknown."""
         lags = [p.lag for p in self.partitions if p.state in OWNED]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
     def catch_up_lag(self) -> int:
-        """What is to be caught up in all owned partitions together, in offsets."""
+        """How much is still to be caught up in all owned partitions together, in offsets."""
         return sum(p.catch_up_lag for p in self.partitions)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a data frame; what is not known is ``pandas.NA``."""
+        """Return the rows as a data frame; unknown values are ``pandas.NA``."""
         import pandas as pd
 
         names = [field.name for field in fields(PartitionProgress)]

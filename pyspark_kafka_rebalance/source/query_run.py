@@ -1,7 +1,8 @@
 """QueryRun: one run of a query in its planner process, from its first member to its last.
 
-It has a name of its own, by which ``stop_gracefully`` asks it to stop, and other sources of the
-driver learn of it. A process has one run, and another one if whoever asked it to stop is gone.
+Every run has its own name. ``stop_gracefully`` uses it to ask the run to stop, and other sources of
+the driver know the run by it. A process has one run, and starts another if the caller that asked
+the first one to stop is gone.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class QueryRun:
-    """Its members join when the membership is told to; :meth:`start` comes first.
+    """One run. Call :meth:`start` first; the members join once ``membership.join`` is called.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The options of a stream.
 
     Attributes
     ----------
@@ -41,7 +42,7 @@ class QueryRun:
     membership : QueryMembership
         Its members.
     stop_request : StopRequest
-        Who asks it to stop.
+        Tells whether a caller asked it to stop.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -53,18 +54,18 @@ class QueryRun:
         self._beside = DriverSources(options, self.name) if options.partitions is None else None
 
     def start(self) -> None:
-        """Be known to others, end well on SIGTERM, build the members."""
+        """Register the run with other sources, handle SIGTERM, build the members."""
         if self._beside is not None:
             self._beside.enter()
         stop_on_sigterm()
         self.membership.start()
 
     def restore(self, begin: StreamOffset, before: LeftBehind | None) -> None:
-        """Begin at the offset that Spark starts with, or where an abandoned run before has ended.
+        """Begin at Spark's start offset, or where an earlier, abandoned run has ended.
 
-        Spark's log may be behind that: where a log became shorter, or a topic was deleted.
+        Spark's log may be behind that, if a partition's log became shorter or a topic was deleted.
         """
-        live = self._options.catch_up is not None  # else what lies below is read in order
+        live = self._options.catch_up is not None  # else records below are read in order
         positions = begin.positions() if live else begin.lowest_positions()
         gaps: Gaps = begin.gaps
         if before is not None:
@@ -83,16 +84,16 @@ class QueryRun:
         return self._beside is not None and self._beside.may_have_siblings()
 
     def is_abandoned(self) -> bool:
-        """Whether who has asked to stop is gone, so that the query is to go on."""
+        """Whether the caller that asked to stop is gone, so that the query must continue."""
         return self.stop_request.is_abandoned()
 
     def abandon(self) -> LeftBehind:
-        """End a run that is abandoned.
+        """End an abandoned run, and return what it knew.
 
         Raises
         ------
         KafkaRebalanceError
-            With async progress tracking: where Spark stands is not proven.
+            Spark tracks its progress asynchronously, so where it stands is not proven.
         """
         log.warning(
             "group %s: asked to stop by stop_gracefully(), and not stopped: reading on",
@@ -107,14 +108,17 @@ class QueryRun:
         return self.membership.left_behind()
 
     def leave_if_proven(self) -> None:
-        """Asked to stop, and Spark has no batch under way: leave, and do not wait for it."""
+        """After a request to stop, leave if every batch is proven, without waiting for it.
+
+        Spark has no batch running then.
+        """
         if self._beside is not None:
             self._beside.leave()
-        if not self.membership.proofs.are_missing():  # else whoever asked may prove it
+        if not self.membership.proofs.are_missing():  # else the caller may prove the last batch
             self.membership.leave(self._stop_timeout_s())
 
     def end(self) -> None:
-        """Commit what is proven, leave the group, and say so to who has asked; idempotent."""
+        """Commit what is proven, leave the group, and answer the stop request; idempotent."""
         if self._beside is not None:
             self._beside.leave()
         for offset in self.stop_request.proven():

@@ -1,4 +1,4 @@
-"""What an executor does: one task's ranges to record batches with the source's columns."""
+"""What an executor does: read one task's ranges as record batches with the source's columns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch
     try:
         if task.warm_up:
             fetcher.connect()
-            yield pa.RecordBatch.from_pylist([], schema)  # warms up Spark's side of it as well
+            yield pa.RecordBatch.from_pylist([], schema)  # warms up Spark's side, too
         columns = {one.range: ConstantColumns(one, schema) for one in task.ranges}
         topic_ids = {one.range: one.topic_id for one in task.ranges if one.topic_id is not None}
         for offset_range, records in fetcher.read(list(columns), topic_ids):
@@ -67,17 +67,17 @@ def read_task(task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch
 
 @cache
 def _freeze_loaded_objects() -> None:
-    """Take what is there now out of sight of the garbage collector, once in a worker's life.
+    """Exclude all present objects from garbage collection, once in a worker's life.
 
-    Spark's daemon has a worker collect garbage after each task: a walk over all that the modules
-    have left, which took a quarter of the worker's processor time.
+    Spark's daemon makes a worker collect garbage after each task. Walking over all objects of the
+    loaded modules took a quarter of the worker's CPU time.
     """
     gc.collect()
     gc.freeze()
 
 
 class ConstantColumns:
-    """The columns that are the same for every row of a range, nearly always.
+    """The columns that are (nearly always) the same for every row of a range.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class ConstantColumns:
         self._columns: dict[str, pa.Array] = {}
 
     def beside(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of records with these columns; made once, for the longest batch so far."""
+        """Add these columns to a batch of records; they are built for the longest batch so far."""
         rows = records.num_rows
         if rows > self._rows:
             self._rows = rows
@@ -120,7 +120,7 @@ class ConstantColumns:
             for field in self._schema
         ]
         if self._lost_below is not None:
-            import pyarrow.compute as pc  # 30 ms that the planner is spared
+            import pyarrow.compute as pc  # takes 30 ms, which the planner saves
 
             lost = pc.less(records.column("offset"), self._lost_below)
             arrays[self._schema.get_field_index("lost")] = lost

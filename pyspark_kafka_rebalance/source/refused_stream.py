@@ -1,4 +1,4 @@
-"""RefusedStreamReader: tells what is wrong with a stream's options, where Spark shows it well."""
+"""RefusedStreamReader: raises for bad options of a stream where Spark shows the error well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @shows_our_errors
 class RefusedStreamReader(DataSourceStreamReader):
-    """What a stream gets whose options are those of a batch: the error, at Spark's first call.
+    """Stands in for a stream whose options suit only a batch; raises at Spark's first call.
 
     Parameters
     ----------
@@ -28,15 +28,15 @@ class RefusedStreamReader(DataSourceStreamReader):
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
-        """Raise: with a new checkpoint this is called first."""
+        """Raise; with a new checkpoint, Spark calls this first."""
         raise self._error
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Raise: what follows a batch that is complete."""
+        """Raise; if the last batch in the checkpoint is complete, Spark calls this first."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raise: what follows a batch that is not."""
+        """Raise; if the last batch in the checkpoint is not complete, Spark calls this first."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

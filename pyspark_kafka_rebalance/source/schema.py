@@ -1,7 +1,7 @@
 """The columns of the source, as Spark DDL and as an Arrow schema, from one table.
 
 The columns of Spark's Kafka source come first, with its names, types and order. Spark 4.2 and later
-compares every record batch with the declared schema, exactly: order, types, every field nullable.
+require every record batch to match the declared schema exactly: order, types, every field nullable.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .options import SourceOptions
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column in both languages."""
+    """One column, in DDL and in Arrow."""
 
     name: str
     ddl: str
     arrow: pa.DataType
 
 
-# Spark's name of an array's element; Arrow's own is "item".
+# Spark calls an array's element "element"; Arrow's own name is "item".
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS = Column(
     "headers",
@@ -49,7 +49,7 @@ _OURS = (
 
 
 def columns(options: SourceOptions) -> tuple[Column, ...]:
-    """Return the columns that these options make, in order."""
+    """Return the columns for these options, in order."""
     return (
         *_SPARKS,
         *((_HEADERS,) if options.include_headers else ()),

@@ -1,10 +1,10 @@
-"""What Spark shows of an error: our line, without the stack and those of what caused it.
+"""What Spark shows of our errors: only our line, without its stack and those of its causes.
 
-Spark's Python processes send the JVM an error as text, which is what the user gets to see: all
-tracebacks first, the cause's before ours, and our line last. They leave the stacks out if the
-variable below is set when the error is written, and end with that error. So it is set at the one
-boundary where our errors leave for Spark, in Spark's own processes alone; the stacks go to the log
-at DEBUG. An error that is neither ours nor kafka-python's is a defect, and keeps its stack.
+Spark's Python processes send an error to the JVM as text, and the user sees that text: all
+tracebacks first, the cause's before ours, and our line last. The processes leave the stacks out if
+the variable below is set when the error is written, and they end with that error. So we set it at
+the one boundary where our errors pass to Spark, and only in Spark's own processes; the stacks go to
+the log at DEBUG. An error that is neither ours nor kafka-python's is a bug, and keeps its stack.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..fetch.connections import explain_final
 
 log = logging.getLogger(__name__)
 
-#: Of every Spark that is supported; the JVM sets it for the workers of UDFs by
-#: spark.sql.execution.pyspark.udf.hideTraceback.enabled.
+#: Every supported Spark has it; for the workers of UDFs, the JVM sets it as
+#: spark.sql.execution.pyspark.udf.hideTraceback.enabled says.
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 _Class = TypeVar("_Class", bound=type)
 
 
 def shows_our_errors(spark_calls: _Class) -> _Class:
-    """Have Spark show our line of what the methods of this class raise, as a decorator of it.
+    """Decorate a class so that Spark shows only our line of what its methods raise.
 
-    Those that its own body defines, beside private ones.
+    This wraps the methods that the class's own body defines, except private ones.
     """
     for name, method in list(vars(spark_calls).items()):
         called_by_spark = not name.startswith("_") or name in ("__init__", "__getstate__")
@@ -54,7 +54,7 @@ def _call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Of ``read``, which raises while Spark iterates over what it returned."""
+    """Wrap ``read``, which raises while Spark iterates over what it returned."""
 
     @functools.wraps(method)
     def read(*arguments: Any, **named: Any) -> Iterator[Any]:
@@ -80,6 +80,6 @@ def _showing() -> Iterator[None]:
 
 
 def _is_sparks_process() -> bool:
-    """Whether Spark has started this process, and it ends with the error."""
+    """Whether Spark has started this process, which then ends with the error."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")

@@ -1,4 +1,4 @@
-"""What a planner process does on SIGTERM, with which Spark ends it."""
+"""How a planner process handles SIGTERM, which Spark sends to end it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 def stop_on_sigterm() -> None:
-    """Give stop() its chance: Spark ends the planner process by SIGTERM, twice, without waiting.
+    """Let stop() run: Spark ends the planner process with SIGTERM, sent twice, without waiting.
 
     Raising SystemExit makes the process call ``stop()``; ignoring the signal from then on keeps
     the second one from ending it halfway.
@@ -22,6 +22,6 @@ def _on_sigterm(signum: int, frame: object) -> None:
 
 
 def ignore_sigterm() -> None:
-    """When the socket's end comes before the signals, the first one must not end stop() either."""
+    """Keep the first SIGTERM from ending a stop() that began when Spark closed the socket."""
     if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

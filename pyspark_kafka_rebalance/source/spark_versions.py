@@ -1,6 +1,6 @@
-"""What differs between the versions of Spark that are supported, 4.0 to 4.3.
+"""The differences between the supported versions of Spark, 4.0 to 4.3.
 
-Everything else is written for 4.2 and later, whose reader knows ``start`` and a limit
+All other code is written for 4.2 and later, which pass ``start`` and a limit to the reader
 (SPARK-53898, SPARK-55304):
 
 ==========================  ==============================  ====================================
@@ -9,8 +9,8 @@ what                        4.0 and 4.1                     4.2 and later
 the end of the next batch   ``latestOffset()``              ``latestOffset(start, limit)``
 where Spark stands, after   ``partitions(last, last)``      ``start``
 a restart
-the limit                   from the options alone          ``ReadLimit``: Once asks for all
-AvailableNow                one batch, as Once              as many as the limit makes
+the limit                   from the options only           ``ReadLimit``: Once asks for all
+AvailableNow                one batch, like Once            as many batches as the limit makes
 ==========================  ==============================  ====================================
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .options import SourceOptions
     from .stream import KafkaDeferredStreamReader
 
-#: Whether Spark tells the reader where it stands, how much it wants, and of AvailableNow.
+#: Whether Spark tells the reader where it stands, how much it wants, and when it is AvailableNow.
 HAS_ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None
 
 if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
@@ -51,7 +51,7 @@ else:
 
     @dataclass
     class ReadMaxRows(ReadLimit):
-        """At most so many rows."""
+        """At most this many rows."""
 
         max_rows: int
 
@@ -75,14 +75,14 @@ _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 def reader_for_this_spark(
     make: Callable[..., KafkaDeferredStreamReader], options: SourceOptions
 ) -> DataSourceStreamReader:
-    """What the installed version of Spark can call.
+    """Return a reader that the installed version of Spark can call.
 
     Parameters
     ----------
     make : callable
         KafkaDeferredStreamReader, or a class derived from it.
     options : SourceOptions
-        Those of the stream.
+        The options of the stream.
     """
     if HAS_ADMISSION_CONTROL:
         return make(options)
@@ -91,35 +91,35 @@ def reader_for_this_spark(
 
 @shows_our_errors
 class StreamReaderOfSpark40(DataSourceStreamReader):
-    """Calls a reader of Spark 4.2 as Spark 4.2 would; for 4.0 and 4.1.
+    """Adapts a reader for Spark 4.2 to Spark 4.0 and 4.1, and calls it as Spark 4.2 would.
 
-    It keeps in mind where Spark stands. One thread of Spark's runs a query's batches, so that a
-    ``latestOffset()`` after the ``partitions()`` of a batch says that the batch is done.
+    It remembers where Spark stands. Spark runs a query's batches on one thread, so a
+    ``latestOffset()`` after the ``partitions()`` of a batch means that the batch is done.
 
     Parameters
     ----------
     reader : KafkaDeferredStreamReader
-        One that knows of no trigger: AvailableNow and Once run one batch, and their only
-        ``latestOffset()`` cannot be told from the first of any other trigger.
+        One that is not told the trigger: AvailableNow and Once run one batch, whose only
+        ``latestOffset()`` looks like the first of any other trigger.
     """
 
     def __init__(self, reader: KafkaDeferredStreamReader) -> None:
         self._reader = reader
         self._stands_at: dict[str, Any] | None = None
-        self._offered: dict[str, Any] | None = None  # for a batch that was not planned yet
+        self._offered: dict[str, Any] | None = None  # for a batch that is not planned yet
 
     def initialOffset(self) -> dict[str, Any]:
-        """As the reader's."""
+        """Delegate to the reader."""
         return self._reader.initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        """The end of the next batch; where Spark stands, if there is nothing for one.
+        """Return the end of the next batch, or where Spark stands if there is nothing for one.
 
         Raises
         ------
         KafkaRebalanceError
-            Spark asks again before it planned the batch, which is how it wraps a source for
-            AvailableNow when told to. What it asked for then is not in the order of the batches.
+            Spark asks again before it has planned the batch. It does so if it is configured to wrap
+            sources for AvailableNow, and then it does not ask in the order of the batches.
         """
         if self._offered is not None:
             self._refuse_wrapper()
@@ -130,7 +130,7 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch that ends at ``end``; none if that is where it starts."""
+        """Return the tasks of the batch that ends at ``end``; none if it starts there, too."""
         if self._offered is not None and end != self._offered:
             self._refuse_wrapper()
         self._offered = None
@@ -138,15 +138,15 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
         return self._reader.partitions(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """As the reader's."""
+        """Delegate to the reader."""
         self._reader.commit(end)
 
     def stop(self) -> None:
-        """As the reader's."""
+        """Delegate to the reader."""
         self._reader.stop()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """As the reader's."""
+        """Delegate to the reader."""
         return self._reader.read(partition)
 
     def _refuse_wrapper(self) -> None:

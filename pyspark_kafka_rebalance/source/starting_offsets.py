@@ -1,7 +1,7 @@
-"""StartingOffsets: where partitions start, as the three options of Spark's source say it.
+"""StartingOffsets: where partitions start, from the three options that Spark's source has for it.
 
-``startingTimestamp`` comes before ``startingOffsetsByTimestamp``, and that before
-``startingOffsets``, as with Spark's.
+``startingTimestamp`` takes precedence over ``startingOffsetsByTimestamp``, and that over
+``startingOffsets``, as in Spark's source.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .partition_json import parse_numbers
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first offset whose record is of this time or later.
+    """The first offset whose record has this timestamp or a later one.
 
     Attributes
     ----------
     timestamp_ms : int
         Milliseconds since 1970.
     or_latest : bool
-        Whether the end is taken where there is no such record; it is an error otherwise.
+        Whether to use the log's end if there is no such record; otherwise that is an error.
     """
 
     timestamp_ms: int
     or_latest: bool
 
     def no_record(self, partition: TopicPartition) -> KafkaRebalanceError:
-        """The error where there is no such record, and the end is not taken."""
+        """Return the error for a partition that has no such record."""
         return KafkaRebalanceError(
             f"{partition.topic}-{partition.partition} has no record of the time "
             f"{self.timestamp_ms} or later; to start at its end then, set "
@@ -41,10 +41,10 @@ class AtTimestamp:
         )
 
 
-#: Either end of a partition, an offset, or what stood at a time.
+#: Either end of a partition's log, an offset, or the first record at a time.
 Start = int | Literal["earliest", "latest"] | AtTimestamp
 
-#: What Spark and Kafka write for them in ``{"topic":{"0":-2}}``.
+#: How Spark and Kafka write latest and earliest in ``{"topic":{"0":-2}}``.
 LATEST_OFFSET, EARLIEST_OFFSET = -1, -2
 
 #: A timestamp option's value.
@@ -61,16 +61,16 @@ _STRATEGIES = one_of("error", "latest", ignore_case=True)
 
 @dataclass(frozen=True, slots=True)
 class StartingOffsets:
-    """Where partitions start when the query's checkpoint does not say.
+    """Where partitions start if the query's checkpoint does not say.
 
     Attributes
     ----------
     everywhere : Start or None
-        Where every partition starts that is not named; None leaves it open: they start at the
-        group's committed offset, and else as ``kafka.auto.offset.reset`` says.
+        Where partitions start that are not named. None leaves it open: they start at the group's
+        committed offset, or else as ``kafka.auto.offset.reset`` says.
     named : Mapping[TopicPartition, Start]
-        Where those start that JSON names. (Spark's own source wants it to name every partition,
-        which a member that gets some of them cannot; a batch does so here as well.)
+        Where partitions start that the JSON names. (Spark's own source requires it to name every
+        partition. A member gets only some of them, so it cannot; a batch requires it here, too.)
     """
 
     everywhere: Start | None = None
@@ -84,7 +84,7 @@ class StartingOffsets:
     def parse(
         cls, given: Mapping[str, str], subscribes: Callable[[str], bool]
     ) -> StartingOffsets | None:
-        """Parse the options that say it.
+        """Parse the starting options.
 
         Parameters
         ----------
@@ -96,12 +96,12 @@ class StartingOffsets:
         Returns
         -------
         StartingOffsets or None
-            None when no option says where to start.
+            None if no option says where to start.
 
         Raises
         ------
         OptionError
-            Anything but what is allowed; the text names the first thing that is wrong.
+            A value is not allowed; the text names the first thing that is wrong.
         """
         strategy = parse_value(
             "startingOffsetsByTimestampStrategy",
@@ -121,7 +121,7 @@ class StartingOffsets:
 
     @classmethod
     def _parse_offsets(cls, text: str, subscribes: Callable[[str], bool]) -> StartingOffsets:
-        # Spark, too, ignores the case here.
+        # Spark ignores the case here, too.
         word = text.strip().lower()
         if word in _WORDS:
             return _WORDS[word]
@@ -132,7 +132,7 @@ class StartingOffsets:
         return cls(named={p: _SIGNS.get(offset, offset) for p, offset in offsets.items()})
 
     def start_of(self, partition: TopicPartition) -> Start | None:
-        """Return where a partition starts, None when this leaves it open."""
+        """Return where a partition starts; None if this leaves it open."""
         return self.named.get(partition, self.everywhere)
 
 
@@ -150,7 +150,7 @@ _WORDS: dict[str, StartingOffsets] = {
 def timestamps(
     name: str, text: str, subscribes: Callable[[str], bool]
 ) -> dict[TopicPartition, int]:
-    """Parse a time for each partition, in ms since 1970; OptionError names the option."""
+    """Parse a timestamp for each partition, in ms since 1970; OptionError names the option."""
     try:
         return parse_numbers(text, subscribes, 0, "timestamp")
     except ValueError as error:

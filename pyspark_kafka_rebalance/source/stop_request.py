@@ -1,20 +1,20 @@
-"""StopRequest: how a planner process learns that its query shall stop after this batch.
+"""StopRequest: how a planner process learns that its query should stop after this batch.
 
-Spark has no way to reach the planner but the calls of the stream, so a file on the driver's host
-carries the message. Its name is that of the run, which stands in every offset and so in the
-query's progress: whoever sees the progress can ask, and a later run is never meant by mistake.
+Spark reaches the planner only through the stream's calls, so a file on the driver's host carries
+the message. The file is named after the run. Every offset, and so the query's progress, has the
+run's name: anyone who sees the progress can ask, and never asks a later run by mistake.
 
-The planner makes the file, empty and for its own user only. Who asks appends lines: the first says
-"plan nothing more"; each has an offset whose batch Spark has committed, or null, by when the
-planner's commits are waited for, and within what time the query will be stopped. If that passes,
-whoever asked is gone, and the query is to go on.
+The planner creates the file, empty and accessible to its own user only. A caller appends lines. The
+first line means "plan nothing more". Each line has an offset whose batch Spark has committed, or
+null; the time until which the caller waits for the planner's commits; and the time within which the
+query will be stopped. Once that time has passed, the caller is gone, and the query continues.
 
-The planner answers when it has left the group, whether or not anybody asked: a query that ended by
-itself, or was stopped by somebody else, may be asked about as well. It renames the file, and the
-answer stays as it is, for all who ask, for an hour; then a planner that starts removes it. Of a
-planner that does not answer in time whoever asked gives the answer. While the planner lives it
-holds a lock on the file, which ends with it however it dies; the file that it leaves is an answer
-too, and removed like one.
+The planner answers when it has left the group, whether or not a caller asked: a caller can also ask
+about a query that ended by itself or that somebody else stopped. To answer, the planner renames the
+file. The answer then stays the same for all callers, for an hour; after that, the next planner that
+starts removes it. If a planner does not answer in time, the caller answers in its place. While the
+planner lives, it holds a lock on the file. The lock ends with it, however it dies; the file that it
+leaves is an answer too, and is removed like one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from typing import Any, Literal, TypeAlias
 
 log = logging.getLogger(__name__)
 
-#: What a planner is found to be: still in its group (or dead); gone with everything committed; gone
-#: without; or not known, because it was never there, or left long ago.
+#: What became of a planner: it is still in its group; it left with everything committed; it left
+#: without, or died; or that is unknown, because it was never there, or left long ago.
 Answer: TypeAlias = Literal["reached", "committed", "uncommitted", "absent"]
 
 _PREFIX = "pyspark-kafka-rebalance-"
 _REQUEST, _COMMITTED, _UNCOMMITTED = ".stop", ".committed", ".uncommitted"
 
-#: For how long an answer is kept for those who have not asked before.
+#: How long an answer is kept, for callers that have not asked before.
 _ANSWER_KEPT_S = 3600.0
 
 
@@ -50,7 +50,7 @@ class StopRequest:
     Parameters
     ----------
     run : str
-        The run that this planner works for; unique.
+        Unique name of this planner's run.
     clock : callable
         Seconds, monotonic, and the same for all processes of this host.
     """
@@ -58,7 +58,7 @@ class StopRequest:
     def __init__(self, run: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = _path(run)
         self._clock = clock
-        self._size = 0  # of what is known of the file
+        self._size = 0  # of the known part of the file
         self._stop_by = 0.0
         self._failed = False
         self._file = -1  # open, and locked, until the answer
@@ -66,28 +66,28 @@ class StopRequest:
         self._create()
 
     def is_made(self) -> bool:
-        """Whether somebody asked; for every trigger."""
+        """Whether a caller asked; checked in every trigger."""
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:
-            self._create()  # what cleans up /tmp takes files that nobody touched for days
+            self._create()  # cleaners of /tmp delete files that nobody touched for days
             return False
         if size > self._size and (lines := self._lines()):
-            # From now on, so never before whoever asked would give up.
+            # Counted from now on, so never earlier than the caller gives up.
             self._size = size
             self._stop_by = self._clock() + max(line["stop_within_s"] for line in lines)
         return self._size > 0
 
     def is_abandoned(self) -> bool:
-        """Whether somebody asked, and has not stopped the query in the time that was named."""
+        """Whether a caller asked, and has not stopped the query within the time that it named."""
         return self.is_made() and self._clock() >= self._stop_by
 
     def proven(self) -> list[dict[str, Any]]:
-        """Ends of batches that Spark has committed, as who asked knows from the progress."""
+        """Ends of batches that Spark has committed, as callers know from the progress."""
         return [line["proven"] for line in self._lines() if line["proven"] is not None]
 
     def commits_wanted_s(self) -> float:
-        """For how long from now somebody waits for the commits; 0 if nobody does."""
+        """How much longer a caller waits for the commits; 0 if none does."""
         by = max((line["commit_by"] for line in self._lines()), default=0.0)
         return max(0.0, float(by) - self._clock())
 
@@ -96,27 +96,27 @@ class StopRequest:
             text = self._path.read_text("utf-8")
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in text.split("\n")[:-1]]  # one may be half written
+        return [json.loads(line) for line in text.split("\n")[:-1]]  # the last may be half written
 
     def answer(self, committed: bool) -> bool:
-        """The planner has left the group, with everything committed or not; idempotent.
+        """Answer that the planner has left, with everything committed or not; idempotent.
 
         Returns
         -------
         bool
-            Whether somebody waits to be told that not everything is committed.
+            Whether not everything is committed and a caller waits for the answer.
         """
         asked = bool(self._lines())
         if self._size > 0 and self._clock() >= self._stop_by:
-            self._path.unlink(missing_ok=True)  # they are gone, and the query goes on
+            self._path.unlink(missing_ok=True)  # the caller is gone, and the query continues
             self._release()
             return False
         try:
             _rename(self._path, _COMMITTED if committed else _UNCOMMITTED)
         except FileNotFoundError:
-            return False  # answered, or they did not wait any longer
+            return False  # already answered, or the caller stopped waiting
         finally:
-            self._release()  # not before it is renamed: nobody may take this planner for dead
+            self._release()  # not before the rename, or this planner would look dead
         return asked and not committed
 
     def _release(self) -> None:
@@ -144,23 +144,23 @@ def ask_to_stop(
     Parameters
     ----------
     run : str
-        From an offset of the query.
+        The run's name, from an offset of the query.
     proven : dict or None
-        The end of a batch that Spark has committed, as far as it is known.
+        The end of a batch that Spark has committed, if one is known.
     stop_within_s : float
-        Once this has passed, the query goes on unless it is stopped.
+        Once this has passed, the query continues unless it is stopped.
     commit_within_s : float
-        For how long the answer is waited for, whether everything is committed.
+        How long the caller waits for the answer whether everything is committed.
 
     Returns
     -------
     bool
-        False when there is no such planner: it has not begun, has left, or was killed.
+        False if there is no such planner: it has not started, has left, or was killed.
     """
     if answer_of(run) != "reached":
         return False
     try:
-        # Neither made here, nor through a link that another user of the host laid.
+        # Never creates the file, nor follows a link that another user of the host has put there.
         file = os.open(_path(run), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
@@ -174,7 +174,7 @@ def ask_to_stop(
 
 
 def answer_of(run: str) -> Answer:
-    """What has become of the planner of this run, on this host; the same however often asked."""
+    """Return what became of this run's planner, on this host; the same however often asked."""
     path = _path(run)
     if path.exists() and not _is_left_behind(path):
         return "reached"
@@ -187,7 +187,7 @@ def answer_of(run: str) -> Answer:
 
 
 def give_up(run: str) -> None:
-    """Answer for a planner that has not: it is dead, or late; idempotent."""
+    """Answer in place of a planner that is dead or late; idempotent."""
     with suppress(FileNotFoundError):
         _rename(_path(run), _UNCOMMITTED)
 
@@ -195,11 +195,11 @@ def give_up(run: str) -> None:
 def _rename(path: Path, suffix: str) -> None:
     answer = path.with_suffix(suffix)
     path.rename(answer)
-    os.utime(answer)  # from now on it is kept
+    os.utime(answer)  # it is kept for an hour from now
 
 
 def _is_left_behind(path: Path) -> bool:
-    """Whether the planner that made the file is dead; False where it has renamed it."""
+    """Whether the planner that created the file is dead; False if it has renamed the file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -214,7 +214,7 @@ def _is_left_behind(path: Path) -> bool:
 
 
 def _remove_old_files() -> None:
-    """Answers that were kept for long enough, and what planners have left that were killed."""
+    """Remove answers that were kept long enough, and the files of planners that were killed."""
     oldest = time.time() - _ANSWER_KEPT_S
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another user's, or another planner was faster
@@ -226,6 +226,6 @@ def _remove_old_files() -> None:
 
 
 def _path(run: str) -> Path:
-    # Hashed: the user's client id is a part of it, and may be no file name.
+    # Hashed: it contains the user's client id, which may not be a valid file name.
     name = hashlib.sha256(run.encode()).hexdigest()[:32]
     return Path(tempfile.gettempdir(), f"{_PREFIX}{name}{_REQUEST}")

@@ -1,12 +1,12 @@
-"""KafkaDeferredStreamReader: Spark's calls onto the query's membership.
+"""KafkaDeferredStreamReader: maps Spark's calls to the query's membership.
 
-An offset says what the batch that *ends* there reads: for each partition a range, whose second
-number is the next offset to read. ``partitions(start, end)`` therefore needs ``end`` alone, and a
-replay reads the same records, whoever owns the partitions by then.
+An offset says what the batch that *ends* there reads: a range for each partition, whose second
+number is the next offset to read. So ``partitions(start, end)`` needs only ``end``, and a replay
+reads the same records, no matter who owns the partitions by then.
 
-``latestOffset(start)`` comes when the batch ending at ``start`` is done, earlier than ``commit``,
-and on idle triggers as well. What it proves: ``open_batches``. Spark 4.0 and 4.1
-call otherwise: ``spark_versions``.
+Spark calls ``latestOffset(start)`` when the batch ending at ``start`` is done, earlier than
+``commit``, and on idle triggers, too. See ``open_batches`` for what that proves, and
+``spark_versions`` for how Spark 4.0 and 4.1 call instead.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from .group.membership import QueryMembership
     from .options import SourceOptions
 
-#: In a group without other members, the first trigger waits so long for ours to join: that takes
-#: the broker's ``group.initial.rebalance.delay.ms``, 3 s by default.
+#: How long the first trigger waits for our members to join a group without other members. Joining
+#: takes the broker's ``group.initial.rebalance.delay.ms``, 3 s by default.
 _FIRST_JOIN_S = 10.0
 
-#: Where Spark does not tell the trigger: for how long nothing must have changed in the group before
-#: the first batch, which may be the only one.
+#: If Spark does not tell the trigger: how long the group must not have changed before the first
+#: batch, which may be the only one.
 _SETTLED_FOR_S = 1.0
 
 
@@ -61,8 +61,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     options : SourceOptions
         Validated options.
     trigger_is_told : bool
-        Whether Spark lets the reader know of AvailableNow and Once. If it does not, any trigger
-        may be one of them, and the first batch must have what there is.
+        Whether Spark tells the reader about AvailableNow and Once. If it does not, any trigger may
+        be one of them, and the first batch must have all there is.
     """
 
     def __init__(self, options: SourceOptions, trigger_is_told: bool = True) -> None:
@@ -72,14 +72,14 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._run: QueryRun | None = None
         self._available_now: AvailableNowRun | None = None
         self._planner: BatchPlanner | None = None  # of the run
-        self._begun = False  # the first latestOffset of this process is behind us
+        self._begun = False  # whether this run has had its first latestOffset
         self._replayed = False
         self._warms_up = True
-        #: As Spark has it, and what it stands for: it is not parsed again.
+        #: The offset planned last, as Spark has it and parsed, so that it is not parsed again.
         self._planned: tuple[dict[str, Any], StreamOffset] | None = None
-        #: In which topics the batch planned last reads, where the group tells.
+        #: The ids of the topics that the batch planned last reads, as far as the group tells them.
         self._topic_ids: Mapping[TopicPartition, UUID] = {}
-        #: The batch that tasks were made for last, by its end: its rows are marked once.
+        #: The end of the batch that tasks were made for last, and the tasks: rows are marked once.
         self._tasks: tuple[dict[str, Any], list[ReadTask]] | None = None
         self._left_behind: LeftBehind | None = None  # by a run that was abandoned
         self._end_of_run = EndOfRun(self._data_loss)
@@ -93,7 +93,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     # -- the driver's planner process -------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """A constant: where a partition starts is found out when the group assigns it."""
+        """Return a constant: a partition's start is looked up when the group assigns it."""
         return offset_to_json(StreamOffset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -101,13 +101,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._options.max_offsets_per_trigger or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the run: what is in the subscribed topics now, whoever owns it."""
+        """Fix the end of the run: all records now in the subscribed topics, whoever owns them."""
         membership = self._started().membership
         self._available_now = AvailableNowRun(membership.log_ends.end_offsets_of_topics())
         self._planner = None
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; ``start`` itself when there is nothing for one."""
+        """Return the end of the next batch; ``start`` itself if there is nothing for one."""
         if self._run is not None and self._run.is_abandoned():
             left = self._run.abandon()
             self._left_behind = left if self._begun else None
@@ -135,14 +135,14 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return planned
 
     def _join_first(self, run: QueryRun, limit: ReadLimit) -> bool:
-        """Let the members join, and wait for them; False: in the next trigger, after a warm-up."""
+        """Have the members join, and wait; False: they join next time, after a warm-up."""
         membership = run.membership
         if self._has_end(limit):
             membership.proofs.progress_is_synchronous()
             membership.join()
             self._end_of_run.wait_for_members(run, limit, self._available_now)
         elif not self._trigger_is_told:
-            # Maybe a run with an end, and maybe not: then a query must not wait for long.
+            # This may be a run with an end. If it is not, the query must not wait for long.
             membership.join()
             membership.joining.wait_until_positioned(
                 run.is_asked_to_stop, POSTPONED_AT_MOST_S, _SETTLED_FOR_S
@@ -150,7 +150,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         elif not self._replayed:
             if membership.joining.has_others():
                 return False
-            self._warms_up = False  # nobody waits for what our members own meanwhile
+            self._warms_up = False  # nobody waits for our partitions meanwhile
             membership.join()
             membership.joining.wait_until_positioned(run.is_asked_to_stop, _FIRST_JOIN_S)
         return True
@@ -158,15 +158,16 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def _without_ranges(
         self, run: QueryRun, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """The end of a batch that has no records and says something, or ``start``: no batch."""
+        """Return the end of a batch without records that is still needed, or ``start`` for none."""
         membership = run.membership
         if self._planned is None and (
             self._replayed or not self._trigger_is_told or not self._warms_up
         ):
-            # Without a warm-up Spark shows the last offset, and so a run that is gone, or none;
-            # whoever wants to ask this one to stop must learn of it.
+            # Without a warm-up, Spark shows the last offset, which names no run or one that is
+            # gone. A caller that wants to stop this run must learn its name.
             return self._empty_batch(run, None)
-        # At the initial offset, a run with an end found nothing: the next must know what was there.
+        # At the initial offset, a run with an end found no records: the next run must know which
+        # partitions there were.
         if start == self.initialOffset() or membership.proofs.want_commit():
             return self._empty_batch(run, _number_after(start))
         if membership.wants_log(at_once=self._has_end(limit) or not self._trigger_is_told):
@@ -176,7 +177,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end offsets of what is owned, for ``query.lastProgress``; asks for nothing."""
+        """Return the known end offsets of owned partitions, for ``query.lastProgress``; no I/O."""
         if self._run is None:
             return None
         known = self._run.membership.known_end_offsets()
@@ -186,7 +187,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return ends
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch that ends at ``end``; the same however often Spark asks."""
+        """Return the tasks of the batch that ends at ``end``; the same however often Spark asks."""
         if start == end:
             return []
         if self._tasks is None or self._tasks[0] != end:
@@ -194,14 +195,14 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return [TaskPartition(task) for task in self._tasks[1]]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Proves the batch that ends here, and says more: ``open_batches``."""
+        """Note that the batch that ends here is proven; see ``open_batches`` for what else is."""
         if self._run is not None:
             self._run.membership.proofs.committed(end)
 
     def stop(self) -> None:
         """Commit what is proven, leave the group; idempotent.
 
-        At most 3 s, or as long as whoever asked the query to stop waits for the commits.
+        Takes at most 3 s, or as long as a caller of ``stop_gracefully`` waits for the commits.
         """
         ignore_sigterm()
         if self._run is not None:
@@ -222,9 +223,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return self._run
 
     def _empty_batch(self, run: QueryRun, warm_up: int | None) -> dict[str, Any]:
-        """A batch that reads nothing.
+        """Plan a batch that reads nothing.
 
-        In a group with other members the first one warms up: the JVM and the Python workers take 4
+        In a group with other members, the first one warms up: the JVM and the Python workers take 4
         to 8 s to start, during which a member would hold partitions without reading them. Others
         make Spark call ``commit``.
         """
@@ -233,7 +234,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return self._hand_to_spark(run, replace(state.offset(run.name, initial), warm_up=warm_up))
 
     def _plan_batch(self, run: QueryRun, limit: ReadLimit) -> dict[str, Any] | Postponed | None:
-        """As :meth:`_plan`; in a run with an end it waits, and None stands for an empty batch."""
+        """Like :meth:`_plan`; in a run with an end it waits, and None asks for an empty batch."""
         if not self._has_end(limit):
             return self._plan(run, limit)
         return self._end_of_run.wait_for_batch(
@@ -241,7 +242,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         )
 
     def _plan(self, run: QueryRun, limit: ReadLimit) -> dict[str, Any] | Postponed:
-        """The end of a batch with records, or with the group's events."""
+        """Plan a batch with records, or with the group's events, and return its end."""
         membership = run.membership
         if self._planner is None:
             self._planner = BatchPlanner(
@@ -254,7 +255,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 )
             )
         positions = membership.plannable()
-        # After the positions: one in a topic that was created anew comes only with the news of it.
+        # After the positions: a position in a recreated topic comes only with the news of that.
         self._note_gone(membership)
         ends = membership.log_ends.end_offsets(positions) if positions else {}
         while isinstance(plan := self._planner.plan(positions, ends, limit), Gone):
@@ -266,8 +267,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if isinstance(plan, Postponed):
             return plan
         if plan.ranges and self._planned is not None and plan.ranges == self._planned[1].ranges:
-            # The same of a log that was created anew, or truncated. Spark runs a batch where the
-            # offset differs, and so passes over one that is the same as the one before.
+            # The same ranges, in a log that was recreated or truncated. Spark runs a batch only if
+            # its offset differs from the previous one, so it would skip this one.
             return self._empty_batch(run, None)
         catch_up = self._plan_catch_up(run, limit, ends)
         handed_out = membership.hand_out(plan.ranges, catch_up)
@@ -291,13 +292,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def _plan_catch_up(
         self, run: QueryRun, limit: ReadLimit, ends: Mapping[TopicPartition, int]
     ) -> CaughtUp:
-        """What the batch reads below the live positions."""
+        """Plan what the batch reads below the live positions."""
         if self._options.catch_up is None:
             return NOTHING
         return run.membership.catch_up.plan(limit, self._available_now, self._data_loss, ends)
 
     def _note_gone(self, membership: QueryMembership) -> None:
-        """What was deleted since the last plan: an error, or a warning, or not missed."""
+        """Handle what was deleted since the last plan: an error, a warning, or not missed."""
         run, deleted = self._available_now, membership.deletions.take()
         if run is not None:
             run.read_by_group(membership.coverage.read_by_group)
@@ -317,7 +318,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return told
 
     def _make_tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
-        """The tasks, with the rows' marks as they are at this moment (``marking``)."""
+        """Make the tasks, with the rows' marks as of this moment (see ``marking``)."""
         if self._planned is not None and end == self._planned[0]:
             offset, topic_ids = self._planned[1], self._topic_ids
         else:
@@ -325,11 +326,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         lost_below: Mapping[TopicPartition, int] = {}
         owed: Mapping[TopicPartition, Remaining] = {}
         revoking: frozenset[TopicPartition] = frozenset()
-        # What is assigned by hand nobody else takes over.
+        # Nobody else takes over partitions that are assigned by hand.
         if (offset.ranges or offset.catch_up) and self._options.partitions is None:
             membership = self._started().membership
             if offset.built_in:
-                pass  # that source shares its work with nobody
+                pass  # Spark's own source shares its partitions with nobody
             elif self._options.catch_up is not None or offset.catch_up:
                 owed = membership.foreign_ranges.owed(offset.reads())
             else:
@@ -346,10 +347,10 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         )
 
     def _replay(self, start: dict[str, Any], end: dict[str, Any]) -> StreamOffset:
-        """A batch of Spark's log that a process before this one planned.
+        """Replay a batch of Spark's log that an earlier process planned.
 
-        The members join before it is read: what of it they get is the query's own until the batch
-        is done, however long that takes.
+        The members join before it is read: those of its partitions that they get are the query's
+        own until the batch is done, however long that takes.
         """
         self._replayed = True
         begin, offset = parse_offset(start), parse_offset(end)
@@ -366,7 +367,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             proven = {**begin.positions(), **others}
             if self._options.catch_up is not None:
                 membership.resume(proven, ranges, end, offset.imported, catch_up, offset.gaps)
-            else:  # in order, from the first offset on that the batch found to be read
+            else:  # in order, from the first offset that the batch found unread
                 below = offset.lowest_found()
                 above = {p: one for p, one in ranges.items() if p not in below}
                 membership.resume({**proven, **below}, above, end, offset.imported)
@@ -375,5 +376,5 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
 
 def _number_after(start: dict[str, Any]) -> int:
-    """The number of the next batch that only warms up."""
+    """Return the number of the next batch that only warms up."""
     return (parse_offset(start).warm_up or 0) + 1

@@ -1,1 +1,1 @@
-"""What a query's checkpoint holds, and where; only read."""
+"""What a query's checkpoint holds, and where. Read only."""

@@ -1,6 +1,6 @@
 """Where the first batch of Spark's own Kafka source starts, from the query's checkpoint.
 
-Spark logs where batches end. Where the first one starts its Kafka source keeps by itself, in
+Spark logs only where batches end. Its Kafka source itself keeps where the first batch starts, in
 ``sources/N/0`` (``KafkaMicroBatchStream.KafkaSourceInitialOffsetWriter``): a zero byte for
 Spark 2.1, a version line, and the positions as in the offset log.
 """
@@ -26,17 +26,17 @@ def start_of_first_batch(
     Parameters
     ----------
     location : str or None
-        The query's checkpoint, parsed, as far as the source knows it.
+        The query's checkpoint, parsed; None if the source does not know it.
     ends : Mapping[TopicPartition, int]
-        Where the first batch ends, exclusive. It tells the source from others of the query. What is
-        not found of it was added before the batch was planned.
+        Where the first batch ends, exclusive. This distinguishes the source from others of the
+        query. Partitions that the file lacks were added before the batch was planned.
 
     Raises
     ------
     KafkaRebalanceError
-        The checkpoint is not known, or does not say it.
+        The checkpoint is unknown, or does not say where the batch starts.
     OSError
-        The checkpoint cannot be read; whatever else pyarrow raises.
+        The checkpoint cannot be read; pyarrow may raise other errors, too.
     """
     what = "the first batch of this checkpoint is one of Spark's own source and was not completed"
     if location is None:
@@ -47,7 +47,7 @@ def start_of_first_batch(
     files = open_checkpoint(location)
     topics = {p.topic for p in ends}
     found: dict[TopicPartition, int] = {}
-    # Of two sources that end at the same offsets the lower start is before both.
+    # If two sources end at the same offsets, the lower start covers both.
     for source in _sources_ending(files, ends):
         path = f"sources/{source}/0"
         if files.exists(path):
@@ -60,7 +60,7 @@ def start_of_first_batch(
 
 
 def _sources_ending(files: CheckpointFiles, ends: Mapping[TopicPartition, int]) -> list[str]:
-    """The numbers of those whose first batch ends there; of all, if the log does not tell."""
+    """Return the sources whose first batch ends there, by number; all if the log does not tell."""
     numbers = list(files.names("sources"))
     if not files.exists("offsets/0"):
         return numbers
@@ -70,7 +70,7 @@ def _sources_ending(files: CheckpointFiles, ends: Mapping[TopicPartition, int]) 
 
 
 def _parse(text: str) -> dict[TopicPartition, int]:
-    """The positions in such a file; none in another source's."""
+    """Return the positions in such a file; none if it is another source's."""
     version, _, positions = text.lstrip("\0").partition("\n")
     if version != "v1":
         return {}

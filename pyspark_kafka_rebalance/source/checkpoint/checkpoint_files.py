@@ -1,8 +1,8 @@
 """The files of a query's checkpoint, read only: on this machine, in an object store, in HDFS.
 
-Where a checkpoint is, is written as Hadoop writes it; pyarrow's filesystems read it. Their
-settings are those of the environment, as of any such client (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL,
-GOOGLE_APPLICATION_CREDENTIALS, CLASSPATH of HDFS …), or stand in the URI's query
+A checkpoint's location is written as Hadoop writes it, and pyarrow's filesystems read it. They take
+their settings from the environment, like any such client (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL,
+GOOGLE_APPLICATION_CREDENTIALS, CLASSPATH of HDFS …), or from the URI's query
 (``s3://bucket/path?endpoint_override=host:9000&scheme=http``). Spark's own settings
 (``spark.hadoop.fs.s3a.*``) do not reach Python.
 """
@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 from ...errors import OptionError
 from ...settings.values import REDACTED
 
-#: Hadoop's schemes and those of pyarrow's ``FileSystem.from_uri``.
+#: Hadoop's schemes, each with that of pyarrow's ``FileSystem.from_uri``.
 _STORES = {
     "s3": "s3",
     "s3a": "s3",
@@ -38,13 +38,13 @@ class CheckpointFiles(Protocol):
     """What a reader of a checkpoint needs; paths are relative to the checkpoint."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder; none when it is not there."""
+        """Return the names in a folder; none if it does not exist."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
 
     def read(self, path: str) -> str:
-        """The text of a file."""
+        """Return the text of a file."""
 
 
 class LocalFiles:
@@ -54,23 +54,23 @@ class LocalFiles:
         self._root = Path(root)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder; none when it is not there."""
+        """Return the names in a folder; none if it does not exist."""
         try:
             return [entry.name for entry in (self._root / folder).iterdir()]
         except FileNotFoundError:
             return []
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return (self._root / path).exists()
 
     def read(self, path: str) -> str:
-        """The text of a file."""
+        """Return the text of a file."""
         return (self._root / path).read_text("utf-8")
 
 
 class StoreFiles:
-    """A checkpoint in an object store or in HDFS, connected to when it is first asked.
+    """A checkpoint in an object store or in HDFS; connects with the first request.
 
     Every call may take as long as the store's client keeps trying.
 
@@ -91,21 +91,21 @@ class StoreFiles:
             raise OSError(f"{redacted(location)}: {type(error).__name__}: {text}") from None
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder; none when it is not there."""
+        """Return the names in a folder; none if it does not exist."""
         from pyarrow import fs
 
         selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
         return [info.base_name for info in self._filesystem.get_file_info(selector)]
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         from pyarrow import fs
 
         info = self._filesystem.get_file_info(f"{self._root}/{path}")
         return bool(info.type != fs.FileType.NotFound)
 
     def read(self, path: str) -> str:
-        """The text of a file."""
+        """Return the text of a file."""
         with self._filesystem.open_input_stream(f"{self._root}/{path}", compression=None) as file:
             return bytes(file.read()).decode("utf-8")
 
@@ -116,7 +116,7 @@ def is_local(location: str) -> bool:
 
 
 def open_checkpoint(location: str) -> CheckpointFiles:
-    """Open a parsed location; of a store this may use the network.
+    """Open a parsed location; for a store, this may use the network.
 
     Raises
     ------
@@ -137,7 +137,8 @@ def parse_location(text: str) -> str:
     Raises
     ------
     OptionError
-        No path, or a scheme that neither Hadoop nor pyarrow has; without what may be a secret.
+        There is no path, or neither Hadoop nor pyarrow has the scheme. The error leaves out what
+        may be a secret.
     """
     text = text.strip()
     parts = urlsplit(text, allow_fragments=False)
@@ -157,12 +158,12 @@ def parse_location(text: str) -> str:
 
 
 def redacted(location: str) -> str:
-    """The location without user, password and query, which may hold keys."""
+    """Return the location without user, password and query, which may hold keys."""
     if not urlsplit(location).scheme:
         return location
     head, mark, _ = location.partition("?")
     user = re.search("://([^/]*)@", head)
-    # Azure has the container there: container@account.
+    # Azure's URIs have the container there: container@account.
     if user is not None and (":" in user[1] or not re.match("(abfs|wasb)s?:", head)):
         head = head.replace(f"{user[1]}@", f"{REDACTED}@", 1)
     return f"{head}?{REDACTED}" if mark else head

@@ -1,11 +1,11 @@
 """CommitLog: which batches the query has committed, from its checkpoint.
 
 Spark tells a source that a batch is committed only when it builds the next one. The query's own
-commit log knows it earlier, and after the last batch it alone knows it.
+commit log shows it earlier, and after the last batch only that log shows it.
 
 Layout (Spark's ``OffsetSeqLog`` and ``CommitLog``): ``offsets/N`` is written before batch N runs
-(``offset_log.py``); ``commits/N`` appears when batch N is committed. ``metadata`` is there before
-the first batch is planned.
+(``offset_log.py``); ``commits/N`` appears when batch N is committed. ``metadata`` exists before the
+first batch is planned.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class CommitLog:
     def is_committed(self, offset: dict[str, Any]) -> bool:
         """Whether the newest batch ends at this offset, for one of its sources, and is committed.
 
-        False also while the checkpoint has no batch yet.
+        Also False while the checkpoint has no batch yet.
 
         Raises
         ------
         OSError
-            The checkpoint cannot be read, or is not there; whatever else pyarrow raises.
+            The checkpoint cannot be read, or does not exist; pyarrow may raise other errors, too.
         ValueError
-            Its offset log is of a version that is not known.
+            Its offset log has an unknown version.
         """
         files = self._files()
         newest = _newest_batch(files)

@@ -1,8 +1,8 @@
-"""CommitLogWatch: look-ups in the query's commit log that hold nobody up.
+"""CommitLogWatch: look-ups in the query's commit log that do not block the pump.
 
 The pump asks every few milliseconds while a revoke waits for its batch. A checkpoint on this
-machine answers at once. A store may take seconds or not answer at all, and the pump keeps the
-memberships alive: there each look-up has a thread of its own, one at a time and not too often.
+machine answers at once. A store may take seconds or not answer at all, and the pump must keep the
+memberships alive. So each look-up in a store has its own thread, one at a time and not too often.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .commit_log import CommitLog
 log = logging.getLogger(__name__)
 
 #: A look-up takes three requests, which stores charge for and limit by prefix (S3: 5,500 a second
-#: for all who read there). A hand-over takes some 0.3 s, so that asking more often gains little.
+#: for all its readers). A hand-over takes about 0.3 s, so asking more often gains little.
 _STORE_INTERVAL_S = 0.2
 
 
@@ -39,8 +39,8 @@ class _LookUp:
 class CommitLogWatch:
     """The commit log of one query, for its pump.
 
-    A checkpoint that cannot be read is logged when that begins, and when it ends. Meanwhile
-    nothing is proven by it: a revoke waits for Spark's next trigger.
+    It logs when the checkpoint becomes unreadable, and when it can be read again. Meanwhile the
+    commit log proves nothing, and a revoke waits for Spark's next trigger.
 
     Parameters
     ----------
@@ -56,18 +56,18 @@ class CommitLogWatch:
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether a look-up takes no time worth mentioning, and costs nothing."""
+        """Whether a look-up takes next to no time, and costs nothing."""
         return is_local(self._location)
 
     def begin(self) -> None:
-        """Connect to a store, so that what is wrong with it is in the log from the beginning."""
+        """Connect to a store, so that problems with it are logged from the beginning."""
         if not is_local(self._location):
             self._look_up({}, 0.0)
 
     def is_committed(self, offset: dict[str, Any]) -> bool:
-        """Whether the batch that ends here is known to be committed; of a store, without waiting.
+        """Whether the batch that ends here is known to be committed; does not wait for a store.
 
-        Called again and again: the answer of a store comes with a later call.
+        This is called again and again: a store's answer comes with a later call.
         """
         last = self._last
         if is_local(self._location):
@@ -81,7 +81,7 @@ class CommitLogWatch:
         return False
 
     def wait_for_answer(self, offset: dict[str, Any], timeout_s: float) -> bool:
-        """Whether the batch is committed, by a look-up that begins now; waits for it so long."""
+        """Whether the batch is committed, by a look-up that begins now; waits at most this long."""
         deadline = time.monotonic() + timeout_s
         last = self._last
         if last is not None:
@@ -99,12 +99,12 @@ class CommitLogWatch:
         return last.proves(offset)
 
     def _look_up(self, offset: dict[str, Any], timeout_s: float | None) -> _LookUp:
-        """Begin a look-up and wait for it so long; None: do it on this thread."""
+        """Begin a look-up and wait this long for it; None: run it on this thread."""
         look_up = self._last = _LookUp(offset)
         if timeout_s is None:
             self._run(look_up)
         else:
-            # A daemon: a store that does not answer may outlive the query.
+            # A daemon: if a store does not answer, the look-up may outlive the query.
             threading.Thread(
                 target=self._run, args=(look_up,), name="commit-log", daemon=True
             ).start()
@@ -112,7 +112,7 @@ class CommitLogWatch:
         return look_up
 
     def _run(self, look_up: _LookUp) -> None:
-        """Look up and report; one at a time, on whatever thread."""
+        """Look up and report; one at a time, on any thread."""
         try:
             look_up.found = self._commit_log.is_committed(look_up.offset)
         # pyarrow raises more than OSError.

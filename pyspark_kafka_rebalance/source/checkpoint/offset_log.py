@@ -1,10 +1,10 @@
 """The offset log of a query's checkpoint: what Spark writes into ``offsets/N``. Pure.
 
-A version line, a line of metadata, and a line for each source, of which one that has no offset yet
-has ``-``. Version 1 has the sources in the order of the plan; version 2, of queries whose sources
-have names (Spark 4.2, ``spark.sql.streaming.queryEvolution.enableSourceEvolution``), has
-``name:offset``. What is an offset is for the source to say; of ours, and of Spark's own Kafka
-source, it is JSON.
+The file has a version line, a line of metadata, and a line for each source, which is ``-`` if the
+source has no offset yet. Version 1 has the sources in the order of the plan. Version 2 is for
+queries whose sources have names (Spark 4.2,
+``spark.sql.streaming.queryEvolution.enableSourceEvolution``), and has ``name:offset``. Each source
+has its own form of offset; ours, and that of Spark's own Kafka source, is JSON.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def parse_offset_log(text: str) -> list[tuple[str, Any]]:
     Returns
     -------
     list of (str, Any)
-        Of each source its name, or else its number, and its offset; None where that is not JSON.
+        Each source's name, or else its number, and its offset; None if that is not JSON.
 
     Raises
     ------
     ValueError
-        The file is of a version that is not known, or is none of these files.
+        The file has an unknown version, or is no offset log.
     """
     lines = text.split("\n")
     version, sources = lines[0], lines[2:]

@@ -1,1 +1,1 @@
-"""What the next batch reads: how far the logs go, what bounds a batch, and its tasks."""
+"""Planning the next batch: how far the logs go, what bounds the batch, and its tasks."""

@@ -1,7 +1,7 @@
-"""AvailableNowRun: until where a run with AvailableNow reads, and what of that is gone. Pure.
+"""AvailableNowRun: where a run with AvailableNow ends, and what of it is gone. Pure.
 
-The ends are fixed when the run begins. What is gone before it was read is no reason to end in
-silence: Spark's own source fails as well when partitions or records disappear meanwhile.
+The ends are fixed when the run begins. If records are gone before they were read, the run must not
+end in silence: Spark's own source also fails if partitions or records disappear meanwhile.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ class AvailableNowRun:
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Where the run ends; what is gone from Kafka has no end any more."""
+        """Where the run ends; without partitions that are gone from Kafka."""
         return self._ends
 
     def cut(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """These end offsets, none beyond the run's; without partitions created since."""
+        """Return these end offsets, none beyond the run's, without partitions created since."""
         return {p: min(end, self._ends[p]) for p, end in ends.items() if p in self._ends}
 
     def reach(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note how far partitions have been handed out that are owned."""
+        """Note how far owned partitions have been handed out."""
         self._reached.update(positions)
 
     def unread(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Of these, the partitions that are not read to their end."""
+        """Return which of these partitions are not read to their end."""
         return [p for p, at in sorted(positions.items()) if at < self._ends.get(p, at)]
 
     def not_at_end(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Of these, what the run reads, and what was past its end when it was fixed."""
+        """Return those that the run still reads, or that were past its end when it was fixed."""
         return {p: at for p, at in positions.items() if at != self._ends.get(p, at)}
 
     def read_by_group(self, partitions: Collection[TopicPartition]) -> None:
-        """The group's offsets of these are at the run's end, or past it."""
+        """Note that the group's offsets of these are at the run's end, or past it."""
         self._read_by_group.update(partitions)
 
     def lacks(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Of these, which are gone, what neither the run nor the group has read to the end."""
+        """Return which of these gone partitions neither the run nor the group read to the end."""
         return [
             p
             for p in partitions
@@ -65,7 +65,7 @@ class AvailableNowRun:
     def shortened(
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> list[BeyondEnd]:
-        """Partitions that end before the run does: some of what it was to read is gone."""
+        """Return partitions that end before the run does: some of what it was to read is gone."""
         return [
             BeyondEnd(p, positions[p], ends[p])
             for p in self.unread(positions)
@@ -73,19 +73,19 @@ class AvailableNowRun:
         ]
 
     def left_behind(self, owned: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Partitions that were owned in this run, are not any more, and how far they were read."""
+        """Return how far the run read partitions that it no longer owns and did not finish."""
         reached = {p: at for p, at in self._reached.items() if p not in owned}
         return {p: reached[p] for p in self.unread(reached)}
 
     def reached(self, partition: TopicPartition) -> int | None:
-        """How far a partition has been handed out; None if it never was ours."""
+        """How far a partition has been handed out; None if it was never ours."""
         return self._reached.get(partition)
 
     def give_up(self, ends: Mapping[TopicPartition, int]) -> None:
-        """End earlier there, since the rest is gone."""
+        """End earlier in these partitions, since the rest is gone."""
         self._ends.update(ends)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Do without these: they are gone from Kafka."""
+        """Forget these partitions: they are gone from Kafka."""
         for partition in partitions:
             self._ends.pop(partition, None)

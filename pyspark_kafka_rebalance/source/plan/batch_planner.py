@@ -1,8 +1,9 @@
-"""How much of which partition goes into the next batch. Pure, but for the questions of its cuts.
+"""How much of each partition goes into the next batch. Pure, except for its cuts' queries.
 
-A batch begins as all there is of every partition that may be read. One cut after the other
-(``cuts``) takes from it, each for one reason; what is left is shared by ``maxOffsetsPerTrigger``
-and ``maxBytesPerTrigger``. Everything here is linear in the number of partitions, up to sorting.
+A batch begins with all that is available in every readable partition. The cuts (``cuts``) reduce it
+one after the other, each for one reason. What is left is shared out within ``maxOffsetsPerTrigger``
+and ``maxBytesPerTrigger``. Everything here is linear in the number of partitions, except for
+sorting.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ...fetch.offset_range import OffsetRange
 from ..spark_versions import ReadLimit, ReadMaxRows
 from .data_loss import BeyondEnd
 
-#: Spark knows no limit as a ``long``; it tells an unlimited trigger from ``Once``, for which Spark
-#: asks with ReadAllAvailable whatever our default is.
+#: "No limit" as Spark's ``long``. It distinguishes an unlimited trigger from ``Once``, for which
+#: Spark asks with ReadAllAvailable, whatever our default is.
 NO_LIMIT = 2**63 - 1
 
 
@@ -29,10 +30,10 @@ class Planned:
     Attributes
     ----------
     ranges : dict
-        By partition; there may be none.
+        By partition; may be empty.
     postponed : frozenset of TopicPartition
-        What a run with an end still has to read and this batch does not, since something that
-        brokers tell is not known.
+        Partitions that a run with an end still has to read and this batch does not, because brokers
+        have not told something that it needs.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
@@ -46,7 +47,7 @@ class Postponed:
     Attributes
     ----------
     partitions : frozenset of TopicPartition
-        What there may be to read, later; none if nothing is known of.
+        Partitions that may have something to read later; empty if none are known.
     """
 
     partitions: frozenset[TopicPartition]
@@ -54,14 +55,14 @@ class Postponed:
 
 @dataclass(frozen=True)
 class Gone:
-    """There is no batch before it is decided what to make of these.
+    """There is no batch until it is decided how to handle these partitions.
 
     Attributes
     ----------
     lost : sequence of BeyondEnd
-        Whose positions lie past the end of their logs.
+        Partitions whose positions are past the end of their logs.
     shortened : sequence of BeyondEnd
-        Which end before the run does that was to read them.
+        Partitions whose logs end before the run that was to read them.
     """
 
     lost: Sequence[BeyondEnd] = ()
@@ -69,23 +70,23 @@ class Gone:
 
 
 class Draft:
-    """A batch from which cuts take.
+    """A batch that the cuts reduce.
 
     Parameters
     ----------
     positions : Mapping[TopicPartition, int]
-        Next offset to read, of all partitions that may be read.
+        Next offset to read, for every partition that may be read.
     ends : Mapping[TopicPartition, int]
-        Where their logs end, exclusive; without those for which it is not known now.
+        Where their logs end, exclusive; without partitions whose end is unknown now.
     limit : ReadLimit
-        Spark's.
+        Spark's limit.
 
     Attributes
     ----------
     until : dict
-        Up to where the batch reads at most; a partition that is taken out has none.
+        Up to where the batch reads at most; without partitions that a cut has removed.
     max_bytes, bytes_per_offset
-        As those of :func:`plan_batch`.
+        As in :func:`plan_batch`.
     """
 
     def __init__(
@@ -105,19 +106,19 @@ class Draft:
 
     @property
     def postponed(self) -> frozenset[TopicPartition]:
-        """All that is."""
+        """All partitions that are postponed, those in doubt included."""
         return frozenset(self._postponed | self._in_doubt)
 
     def postpone(self, partitions: Iterable[TopicPartition]) -> None:
-        """There may be something to read of these, which cannot be planned now."""
+        """Postpone partitions that may have something to read, but cannot be planned now."""
         self._postponed.update(partitions)
 
     def postpone_only(self, partitions: Collection[TopicPartition]) -> None:
-        """Of all but these, nothing more is to be read."""
+        """Keep only these postponed: the others have nothing more to read."""
         self._postponed.intersection_update(partitions)
 
     def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Postponed, whether or not anything is to be read: records of these may be gone."""
+        """Postpone partitions even if they have nothing to read: their records may be gone."""
         self._in_doubt.update(partitions)
 
 
@@ -125,11 +126,11 @@ class Cut(Protocol):
     """One reason to read less."""
 
     def cut(self, draft: Draft) -> Postponed | Gone | None:
-        """Take from the draft; another answer than None is the plan."""
+        """Reduce the draft; a result other than None is the plan."""
         ...
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """The batch reads these: what was planned, or less."""
+        """Note what the batch reads: what was planned, or less."""
         ...
 
 
@@ -139,7 +140,7 @@ class BatchPlanner:
     Parameters
     ----------
     cuts : sequence of Cut
-        In the order in which they take from a batch.
+        In the order in which they reduce a batch.
     """
 
     def __init__(self, cuts: Sequence[Cut]) -> None:
@@ -151,7 +152,7 @@ class BatchPlanner:
         ends: Mapping[TopicPartition, int],
         limit: ReadLimit,
     ) -> Planned | Postponed | Gone:
-        """Decide how far each partition advances in the next micro-batch; as :class:`Draft`."""
+        """Decide how far each partition advances in the next micro-batch; see :class:`Draft`."""
         draft = Draft(positions, ends, limit)
         for cut in self._cuts:
             if (outcome := cut.cut(draft)) is not None:
@@ -165,7 +166,7 @@ class BatchPlanner:
         return Planned(ranges, draft.postponed)
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Say what became of the plan: the batch reads these."""
+        """Tell the cuts what became of the plan: the batch reads these ranges."""
         for cut in self._cuts:
             cut.handed_out(ranges)
 
@@ -189,19 +190,19 @@ def plan_batch(
     max_rows : int or None
         Offsets for the whole batch, None for all there are; shared pro rata to each backlog, at
         least one to every partition that has one, as Spark's ``maxOffsetsPerTrigger`` does. The sum
-        exceeds it only when there are more partitions with a backlog: then each gets one.
+        exceeds it only if more partitions than that have a backlog: then each gets one.
     max_bytes : int or None
-        Bytes for the whole batch, as the broker stores them, None for no limit. What the rows come
-        to beyond it is taken off every partition alike, down to one row.
+        Bytes for the whole batch, as the broker stores them, None for no limit. If the rows exceed
+        it, every partition's share is reduced by the same factor, down to one row.
     bytes_per_offset : Mapping[TopicPartition, float], optional
-        What an offset of each partition takes, with ``max_bytes``. Nothing, where it is not known.
+        Average size of an offset in each partition, for ``max_bytes``; 0 if it is unknown.
 
     Returns
     -------
     dict[TopicPartition, OffsetRange]
         Only partitions with something to read.
     """
-    # Sorted as they come: they are in order already, or nearly, which a set would forget.
+    # A list, not a set: they are sorted already, or nearly, and a set would lose that.
     behind = [p for p, at in positions.items() if end_offsets.get(p, at) > at]
     shares = shares_of({p: end_offsets[p] - positions[p] for p in sorted(behind)}, max_rows)
     if max_bytes is not None:
@@ -224,9 +225,9 @@ def shares_of(
     Parameters
     ----------
     backlogs : mapping
-        How many offsets there are to read of each partition, none without any.
+        Number of offsets to read in each partition; only partitions that have some.
     max_rows : int or None
-        As :func:`plan_batch`.
+        As in :func:`plan_batch`.
     """
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows must be at least 1, not {max_rows}")
@@ -235,8 +236,8 @@ def shares_of(
         return backlogs
     if count >= max_rows:
         return dict.fromkeys(backlogs, 1)
-    # One for each, then the rest by what is left of the backlogs. Rounded down: a partition never
-    # loses by a greater limit, and what is left over is less than one a partition.
+    # One for each, then the rest in proportion to what is left of the backlogs. Rounded down, so a
+    # greater limit never gives a partition less, and less than one per partition is left over.
     rest, left = max_rows - count, total - count
     return {p: 1 + rest * (backlog - 1) // left for p, backlog in backlogs.items()}
 
@@ -244,7 +245,7 @@ def shares_of(
 def backlog(
     positions: Mapping[TopicPartition, int], end_offsets: Mapping[TopicPartition, int]
 ) -> int:
-    """Return how many offsets there are to read, of the partitions whose end is known."""
+    """Return how many offsets there are to read in the partitions whose end is known."""
     return sum(
         max(0, end_offsets[partition] - position)
         for partition, position in positions.items()

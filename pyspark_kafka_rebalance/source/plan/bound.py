@@ -1,35 +1,35 @@
-"""find_bound: up to which timestamp a batch reads, found by as few questions as can be. Pure."""
+"""find_bound: up to which timestamp a batch reads, found with as few queries as possible. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-#: A batch that has so much of what it may read is full: the next question costs more than it gains.
-#: The more were asked, the less will do.
+#: A batch with this share of what it may read is full: the next query costs more than it gains. The
+#: share that is enough falls with every query, but not below the last value.
 FULL, _LESS_EACH, _LEAST = 0.9, 0.03, 0.5
 
-#: What a guess aims at.
+#: The share that a guess aims at.
 _AIM = 0.96
 
-#: After so many questions a batch with anything will do.
+#: After this many queries, any batch that is not empty will do.
 _PATIENT = 48
 
-#: How a first guess grows.
+#: By which factor a first guess grows.
 _GROWTH = 8
 
 
 class Bound(NamedTuple):
-    """Between which timestamps a batch is full.
+    """The timestamps between which a batch becomes full.
 
     Attributes
     ----------
     low : int
-        What lies at or below fits into the batch.
+        What lies at or below it fits into the batch.
     high : int
-        What lies at or below is more than fits.
+        What lies at or below it is more than fits.
     asked : int
-        Where the load was asked that has what lies at or below ``low``.
+        A timestamp whose load was queried, with the same records at or below it as ``low``.
     """
 
     low: int
@@ -50,17 +50,18 @@ def find_bound(
     Parameters
     ----------
     load : callable
-        What lies at or below a timestamp, as a share of what fits; rises. Asks the brokers.
+        What lies at or below a timestamp, as a share of what fits. It never falls as timestamps
+        rise, and queries the brokers.
     next_after : callable
-        The lowest timestamp that a batch leaves which reads up to one where ``load`` was asked.
+        The lowest timestamp that is left by a batch up to a timestamp whose ``load`` was queried.
     low, high : int
-        With at most a load of 1, and with more.
+        Timestamps whose load is at most 1, and more than 1.
     drift : int
-        What lies no further apart than this needs no order.
+        Records no further apart than this need no order.
     step : int
-        The first guess is so far above ``low``.
+        How far the first guess is above ``low``.
     """
-    asked, below, above = low, load(low), 0.0  # of `high`; 0: it was not asked, and may be far away
+    asked, below, above = low, load(low), 0.0  # at `high`; 0: not queried, and may be far away
     low = _raised(low, next_after(low), high)
     questions = misses = 0
     while high - low > 1 + drift and below < max(_LEAST, FULL - _LESS_EACH * questions):
@@ -68,13 +69,13 @@ def find_bound(
             break
         span = high - low
         if not above:
-            # Where data lie close together at once, however far `high` is away.
+            # Gets quickly to data that lie close together, however far away `high` is.
             guess = low + step
             step *= _GROWTH
             if guess >= high:
                 guess = low + span // 2
         elif misses >= 4 and not below:
-            guess = low + 1 + drift  # a lump of equal timestamps; the next one decides
+            guess = low + 1 + drift  # many equal timestamps; the next one decides
             misses = 0
         elif misses % 2:
             guess = low + span // 2
@@ -94,5 +95,5 @@ def find_bound(
 
 
 def _raised(low: int, following: int | None, high: int) -> int:
-    """As high as nothing more lies at or below."""
+    """Raise ``low`` as far as nothing more lies at or below it."""
     return low if following is None else min(max(low, following - 1), high - 1)

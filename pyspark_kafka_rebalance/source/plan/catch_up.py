@@ -1,6 +1,6 @@
-"""What a batch reads of the gaps below the live positions (KIP-333), and how much of them. Pure.
+"""What a batch reads from the gaps below the live positions (KIP-333), and how much. Pure.
 
-Live records come first: of the gaps a batch gets so much that it stays near ``catchUpBatchMs``.
+Live records come first: a batch gets as much of the gaps as keeps it near ``catchUpBatchMs``.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from ...consumer.gaps import Gap, without
 from ...fetch.offset_range import OffsetRange
 from .batch_planner import shares_of
 
-#: The first batch's share. A second of a slow sink is not much more, and 1 % of a fast one.
+#: The first batch's share: nearly what a slow sink takes in a second, and 1 % of a fast one's.
 _START = 10_000
 
-#: As little as this costs no batch anything, so gaps close however slow the rest of it is.
+#: This little costs no batch anything, so gaps close however slow the rest of the batch is.
 _LEAST = 1_000
 
 #: How much the share may change from one batch to the next.
 _GROWTH, _SHRINKAGE = 2.0, 0.25
 
-#: From which change of the share on the durations of two batches say something about it, and what
-#: change of theirs says that it mattered.
+#: By which factor the shares of two batches must differ for their durations to say anything about
+#: the share, and by which factor the durations must then differ to show that the share mattered.
 _COMPARABLE, _NOTICEABLE = 1.5, 1.1
 
 
 def plan_catch_up(
     gaps: Mapping[TopicPartition, Sequence[Gap]], max_offsets: int | None
 ) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
-    """Decide what the next batch reads of gaps: of each partition its lowest offsets.
+    """Decide what the next batch reads from gaps: the lowest offsets of each partition.
 
     Parameters
     ----------
     gaps : mapping
-        What nobody has read, in order, of partitions that may be read.
+        What nobody has read of partitions that may be read, in order.
     max_offsets : int or None
-        For the whole batch, None for all; shared as :func:`shares_of` does.
+        Maximum for the whole batch, None for all; shared as :func:`shares_of` does.
     """
     backlogs = {
         p: sum(gap.end - gap.start for gap in found) for p, found in sorted(gaps.items()) if found
@@ -52,7 +52,7 @@ def plan_catch_up(
 def within(
     ends: Mapping[TopicPartition, int], gaps: Mapping[TopicPartition, Sequence[Gap]]
 ) -> dict[TopicPartition, Sequence[Gap]]:
-    """What of gaps lies before these ends, nothing of a partition that has none."""
+    """Return the parts of gaps before these ends; nothing of a partition that has no end."""
     cut = {p: without(found, ends.get(p, 0)) for p, found in gaps.items()}
     return {p: found for p, found in cut.items() if found}
 
@@ -72,11 +72,11 @@ class _Measured(NamedTuple):
 
 
 class CatchUpPace:
-    """How many offsets of gaps a batch reads, by how long the batches before it took.
+    """How many offsets of gaps a batch reads, from how long the earlier batches took.
 
-    A batch that takes too long need not do so because of them: live records, or a trigger's
-    interval where nothing tells sooner that a batch is done. They are to blame only where their
-    number matters: more of them made a batch longer, or fewer of them one shorter.
+    A batch that takes too long need not do so because of the gaps. Live records may cause it, or
+    the trigger's interval, if nothing tells sooner that a batch is done. The gaps are to blame only
+    if their number of offsets matters: more of them made a batch longer, or fewer made one shorter.
 
     Parameters
     ----------
@@ -92,23 +92,23 @@ class CatchUpPace:
 
     @property
     def allowance(self) -> int:
-        """For the next batch."""
+        """How many offsets of gaps the next batch may read."""
         return self._allowance
 
     @property
     def measures(self) -> bool:
-        """Whether it is to be told when a batch is done."""
+        """Whether it needs to know when a batch is done."""
         return bool(self._planned)
 
     def planned(self, batch: int, offsets: int, now: float) -> None:
-        """A batch of this number reads so many offsets of gaps; it begins now."""
+        """Note that the batch of this number reads this many offsets of gaps, and begins now."""
         self._planned[batch] = offsets, self._allowance, now
 
     def done(self, batch: int, now: float) -> None:
-        """This batch is done, and all before it; again says nothing."""
+        """Note that this batch and all before it are done; idempotent."""
         for number in [number for number in self._planned if number <= batch]:
             offsets, allowed, began_at = self._planned.pop(number)
-            # Less than allowed, it tells too little of what is allowed.
+            # A batch that read much less than allowed says too little about the allowance.
             if 2 * offsets > allowed:
                 self._learn(_Measured(offsets, max(1e-6, now - began_at)))
 

@@ -1,6 +1,6 @@
 """Why a batch reads less than there is. One class for each reason, in the order of their use.
 
-What they need of the brokers, they ask for by functions that they are given.
+The cuts query the brokers through functions that they are given.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Logs(Protocol):
-    """What the brokers tell of the partitions' logs, as ``LogEnds`` does."""
+    """What the brokers tell about the partitions' logs; ``LogEnds`` is one."""
 
     def high_watermarks(
         self, positions: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Where these logs end with what is in open transactions; without those not told."""
+        """Where these logs end, open transactions included; without those that are not told."""
 
     def bytes_per_offset(
         self, ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, float]:
-        """How large the records are before these ends; without those not told."""
+        """Average size of an offset before these ends; without those that are not told."""
 
 
 def cuts_of(
@@ -44,20 +44,20 @@ def cuts_of(
     unpositioned: Callable[[], Collection[TopicPartition]],
     run: AvailableNowRun | None,
 ) -> list[Cut]:
-    """The cuts of one run, in their order.
+    """Return the cuts of one run, in their order.
 
     Parameters
     ----------
     options : SourceOptions
-        Those of a stream.
+        The options of a stream.
     logs : Logs
-        Answers for the brokers.
+        Gives the brokers' answers.
     times : Times
-        Likewise, of timestamps.
+        Likewise, about timestamps.
     unpositioned : callable
-        The partitions that are owned, and whose start is still to be found out.
+        Returns the owned partitions whose start is still to be looked up.
     run : AvailableNowRun or None
-        With AvailableNow.
+        Set with AvailableNow.
     """
     cuts: list[Cut] = [
         WithinLogs(logs.high_watermarks, run),
@@ -65,33 +65,33 @@ def cuts_of(
     ]
     if options.max_bytes_per_trigger is not None:
         cuts.append(KnownSizes(options.max_bytes_per_trigger, logs.bytes_per_offset))
-    if options.min_offsets_per_trigger is not None and run is None:  # else it waits for nothing
+    if options.min_offsets_per_trigger is not None and run is None:  # AvailableNow never waits
         cuts.append(
             EnoughToRead(options.min_offsets_per_trigger, options.max_trigger_delay_ms / 1000)
         )
-    if options.event_time is not None:  # the last: it minds what the batch has room for
+    if options.event_time is not None:  # the last: it needs to know what the batch has room for
         cuts.append(EventTime(options.event_time, times, run is not None))
     return cuts
 
 
 class _Cut:
-    """One that does not mind what is handed out."""
+    """A cut that ignores what is handed out."""
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         pass
 
 
 class WithinLogs(_Cut):
-    """Nothing of a partition whose end is not known, or lies before its position.
+    """Reads nothing of a partition whose end is unknown, or before its position.
 
-    Under read_committed a position may lie past the end that is told, within an open transaction.
+    Under read_committed, a position can be past the end that is told, within an open transaction.
 
     Parameters
     ----------
     high_watermarks : callable
-        Where logs really end, of partitions by their positions; without what is not told.
+        Returns where logs really end, given positions; without those that are not told.
     run : AvailableNowRun, optional
-        With AvailableNow: what it has read to its end may be gone by now.
+        With AvailableNow: partitions that it has read to its end may be gone by now.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class WithinLogs(_Cut):
         self._run = run
 
     def cut(self, draft: Draft) -> Gone | None:
-        """Gone, if a position lies past the end of its log."""
+        """Return Gone if a position is past the end of its log."""
         draft.postpone(draft.positions.keys() - draft.ends.keys())
         positions = draft.positions if self._run is None else self._run.not_at_end(draft.positions)
         if beyond := find_beyond_end(positions, draft.ends):
@@ -115,19 +115,19 @@ class WithinLogs(_Cut):
 
 
 class AllAtOnce(_Cut):
-    """``Once``: nothing, as long as anything is not known, since there is no second batch.
+    """``Once``: reads nothing while anything is unknown, since there is no second batch.
 
     Parameters
     ----------
     unpositioned : callable
-        The partitions that are owned, and whose start is still to be found out.
+        Returns the owned partitions whose start is still to be looked up.
     """
 
     def __init__(self, unpositioned: Callable[[], Collection[TopicPartition]]) -> None:
         self._unpositioned = unpositioned
 
     def cut(self, draft: Draft) -> Postponed | None:
-        """Postponed, if this is ``Once``, and something is not known."""
+        """Return Postponed if this is ``Once`` and something is unknown."""
         if not isinstance(draft.limit, ReadAllAvailable):
             return None
         waiting = draft.postponed or frozenset(self._unpositioned())
@@ -135,19 +135,19 @@ class AllAtOnce(_Cut):
 
 
 class WithinRun:
-    """``AvailableNow``: nothing beyond where the run ends.
+    """``AvailableNow``: reads nothing beyond where the run ends.
 
     Parameters
     ----------
     run : AvailableNowRun
-        Told how far it has come.
+        Records how far it has come.
     """
 
     def __init__(self, run: AvailableNowRun) -> None:
         self._run = run
 
     def cut(self, draft: Draft) -> Gone | None:
-        """Gone, if the log of a partition ends before the run does."""
+        """Return Gone if the log of a partition ends before the run does."""
         self._run.reach(draft.positions)
         if shortened := self._run.shortened(draft.positions, draft.ends):
             return Gone(shortened=shortened)
@@ -156,19 +156,19 @@ class WithinRun:
         return None
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """The run has come so far."""
+        """Note how far the run has come."""
         self._run.reach({p: handed.end for p, handed in ranges.items()})
 
 
 class KnownSizes(_Cut):
-    """``maxBytesPerTrigger``: nothing of a partition whose leader does not tell its size.
+    """``maxBytesPerTrigger``: reads nothing of a partition whose leader does not tell its size.
 
     Parameters
     ----------
     max_bytes : int
         The option.
     bytes_per_offset : callable
-        What an offset takes on average, of partitions by where their logs end.
+        Returns the average size of an offset in each partition, given where their logs end.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class KnownSizes(_Cut):
         self._bytes_per_offset = bytes_per_offset
 
     def cut(self, draft: Draft) -> None:
-        """Have the batch shared by bytes, except that of ``Once``."""
+        """Have the batch shared by bytes, except with ``Once``."""
         if isinstance(draft.limit, ReadAllAvailable):
             return
         sizes = self._bytes_per_offset({p: draft.ends[p] for p in draft.until})
@@ -191,14 +191,14 @@ class KnownSizes(_Cut):
 
 
 class EnoughToRead:
-    """``minOffsetsPerTrigger``: nothing, until there is enough, or ``maxTriggerDelay`` is over.
+    """``minOffsetsPerTrigger``: reads nothing until there is enough or ``maxTriggerDelay`` is over.
 
     Parameters
     ----------
     least : int
-        So many offsets are enough.
+        How many offsets are enough.
     delay_s : float
-        So long after a batch with records the next one comes all the same.
+        How long after a batch with records the next one comes anyway.
     """
 
     def __init__(self, least: int, delay_s: float) -> None:
@@ -207,7 +207,7 @@ class EnoughToRead:
         self._read_at: float | None = None  # when a batch with records was planned last
 
     def cut(self, draft: Draft) -> None:
-        """Take everything, if it is not enough: the group's events are told all the same."""
+        """Remove everything if it is not enough; the group's events are still reported."""
         if isinstance(draft.limit, ReadAllAvailable) or self._read_at is None:
             return
         if (
@@ -217,6 +217,6 @@ class EnoughToRead:
             draft.until = {}
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """There was enough."""
+        """Note when a batch has records."""
         if ranges:
             self._read_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What is gone from Kafka although it was to be read, and what is made of that. Asks nobody.
+"""What is gone from Kafka although it was to be read, and how that is handled. No queries.
 
 ``failOnDataLoss`` decides for all of it: an error that names what is gone, or a warning.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: So many ranges of offsets an error names of each partition.
+#: How many ranges of offsets an error names for each partition.
 _NAMED_AT_MOST = 10
 
 
@@ -32,14 +32,14 @@ class BeyondEnd(NamedTuple):
 
 
 class LostOfGap(NamedTuple):
-    """What was set aside of a partition and not read, and where its log begins by now."""
+    """Offsets of a partition that were set aside and are gone, and where its log begins now."""
 
     partition: TopicPartition
     gone: Sequence[Gap]
     log_start: int
 
     def text(self) -> str:
-        """As errors name it; of thousands of gaps not each."""
+        """Return this as errors name it, without naming each of thousands of gaps."""
         named = [f"{start} to {end - 1}" for start, end in self.gone[:_NAMED_AT_MOST]]
         if (more := len(self.gone) - len(named)) > 0:
             named[-1] += f" and {more} ranges more up to {self.gone[-1].end - 1}"
@@ -55,7 +55,7 @@ def find_beyond_end(
     Returns
     -------
     list of BeyondEnd
-        By topic and partition.
+        Sorted by topic and partition.
     """
     beyond = [p for p, position in positions.items() if end_offsets.get(p, position) < position]
     return [BeyondEnd(p, positions[p], end_offsets[p]) for p in sorted(beyond)]
@@ -64,10 +64,10 @@ def find_beyond_end(
 def find_data_loss(
     beyond: Sequence[BeyondEnd], high_watermarks: Mapping[TopicPartition, int]
 ) -> list[BeyondEnd]:
-    """Find those whose log ends before their position: deleted and created again, or truncated.
+    """Find partitions whose log ends before their position: recreated, or truncated.
 
-    Under read_committed a partition ends, for us, where its first open transaction begins. A
-    position after that is the work of a member of the group that reads uncommitted records.
+    Under read_committed, a partition ends for us where its first open transaction begins. A
+    position after that comes from a member of the group that reads uncommitted records.
 
     Parameters
     ----------
@@ -87,19 +87,19 @@ def find_data_loss(
 
 
 class DataLoss:
-    """``failOnDataLoss``.
+    """Applies ``failOnDataLoss``.
 
     Parameters
     ----------
     fails : bool
-        Whether each loss is an error; all methods raise DataLossError then, and warn otherwise.
+        Whether each loss is an error: all methods then raise DataLossError; otherwise they warn.
     """
 
     def __init__(self, fails: bool) -> None:
         self._fails = fails
 
     def position_is_lost(self, lost: Sequence[BeyondEnd]) -> None:
-        """A position past the end: the topic was deleted and created anew, or truncated."""
+        """Handle positions past the end: a topic was deleted and recreated, or a log truncated."""
         text = ", ".join(
             f"{p.topic}-{p.partition}: position {position}, end offset {end}"
             for p, position, end in lost
@@ -112,7 +112,7 @@ class DataLoss:
         log.warning("records are gone from Kafka, going on at the end offsets: %s", text)
 
     def gap_is_lost(self, lost: Sequence[LostOfGap]) -> None:
-        """Retention has deleted what was still to be caught up."""
+        """Handle records that retention has deleted before they were caught up."""
         text = "; ".join(one.text() for one in lost)
         if self._fails:
             raise DataLossError(
@@ -124,11 +124,11 @@ class DataLoss:
     def is_deleted(
         self, deleted: Mapping[TopicPartition, int | None], run: AvailableNowRun | None
     ) -> None:
-        """Deleted while the query runs; if it has an end, what was read to it is not missed."""
+        """Handle partitions deleted while the query runs; a run does not miss those it finished."""
         missed = {p: at or 0 for p, at in deleted.items()}
         if run is not None:
             missed = {p: missed[p] for p in run.lacks(run.unread(missed))}
-            run.forget(deleted)  # what gets the name is created since the run began
+            run.forget(deleted)  # a new topic of the name was created since the run began
         if not missed:
             return
         text = ", ".join(
@@ -146,7 +146,7 @@ class DataLoss:
             log.warning("records may be gone from Kafka, going on without them: %s", text)
 
     def run_is_shortened(self, run: AvailableNowRun, shortened: Sequence[BeyondEnd]) -> None:
-        """What was there when the run began, and is not any more: it ends earlier there."""
+        """Handle records that were there when the run began and are gone: it ends earlier there."""
         self._lacks(
             ", ".join(
                 f"{p.topic}-{p.partition}: read to {at}, end offset {end}"
@@ -156,7 +156,7 @@ class DataLoss:
         run.give_up({p: end for p, _, end in shortened})
 
     def run_does_without(self, run: AvailableNowRun, deleted: Collection[TopicPartition]) -> None:
-        """Deleted, maybe before the run has read them to its end."""
+        """Handle deleted partitions, which the run may not have read to its end."""
         if missed := run.lacks(deleted):
             self._lacks(
                 ", ".join(

@@ -1,15 +1,15 @@
 """EventTime: a batch leaves no record that is much older than what it reads (KIP-695).
 
-Pure, but for its questions. Each partition's records are read up to one timestamp, the bound:
+Pure, except for its queries. A batch reads every partition up to one timestamp, the bound:
 
 * If the batch may not have all there is, the bound is as high as its limits allow.
-* A partition that a batch would empty, or that is empty, may get more records like its last one.
-  Until it has been empty for ``maxTaskIdleMs`` the bound is not above that one's timestamp.
-* A partition of which brokers do not tell what it has holds all others back.
+* A partition that is empty, or that the batch would empty, may get more records as old as its last
+  one. Until it has been empty for ``maxTaskIdleMs``, the bound is not above that timestamp.
+* A partition holds all others back while its brokers do not tell what it has.
 
-``maxTimestampDrift`` is how far the bound may be exceeded. What "the next timestamp" of a partition
-is, and of what order nothing is promised: ``look_ups``. Where those do not help, its timestamps are
-read with the records: ``timelines``.
+``maxTimestampDrift`` is how far the bound may be exceeded. ``look_ups`` defines "the next
+timestamp" of a partition, and which order is not promised. If look-ups do not help, a partition's
+timestamps are read with its records: see ``timelines``.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from .times import Times, UntoldError
 
 log = logging.getLogger(__name__)
 
-#: A timestamp further in the future is a mistake. Its record counts as late as the one before it.
+#: A timestamp further in the future is a mistake. Its record gets the time of the previous one.
 FUTURE_MS = 24 * 3600 * 1000
 
-#: How far above the lowest timestamp it is looked first, where partitions are new.
+#: How far above the lowest timestamp the search starts if partitions are new.
 _FIRST_STEP_MS = 1_000
 
-#: So many records are read ahead of a partition where look-ups do not help.
+#: How many records of a partition are read ahead if look-ups do not help.
 _READ_AHEAD = 20_000
 
 
-#: A batch is bounded anew so often; what still misleads then is read.
+#: How often a batch gets a new bound; partitions that still mislead then are read.
 _CORRECTIONS = 5
 
 
 class _AnewError(Exception):
-    """More is known than what the batch was bounded by, or some partition is read from now on."""
+    """The batch needs a new bound: more is known, or some partition is read from now on."""
 
 
 class EventTime:
@@ -60,13 +60,13 @@ class EventTime:
     Parameters
     ----------
     options : EventTimeOptions
-        The query's.
+        The query's options.
     times : Times
-        Answers for the brokers.
+        Gives the brokers' answers.
     has_end : bool
-        With AvailableNow: what is read to the run's end will get no more records.
+        With AvailableNow: a partition that is read to the run's end will get no more records.
     clock, now_ms : callable
-        Seconds that pass, and the clock that timestamps are from.
+        Monotonic seconds, and the clock that timestamps come from.
     """
 
     def __init__(
@@ -86,33 +86,33 @@ class EventTime:
         self._now_ms = now_ms
         self._look_ups = LookUps()
         self._markers = Markers(times, self._look_ups, transactional, clock)
-        self._lines: dict[TopicPartition, Timeline] = {}  # where those do not help
-        # Of the batch that is planned: where partitions end, all of them and those looked up; and
-        # of the others.
+        self._lines: dict[TopicPartition, Timeline] = {}  # where look-ups do not help
+        # Of the planned batch: the positions; where partitions end, all of them and those looked
+        # up; and the timelines of the others.
         self._positions: Mapping[TopicPartition, int] = {}
         self._unread: Mapping[TopicPartition, int] = {}
         self._looked_up: Mapping[TopicPartition, int] = {}
         self._read: Mapping[TopicPartition, Timeline] = {}
-        self._tops: Mapping[TopicPartition, int] = {}  # the latest timestamps, where idling asks
+        self._tops: Mapping[TopicPartition, int] = {}  # the latest timestamps, if idling needs them
         self._corrections = 0
-        # For bounds that were asked for: the ends of the batch, and the lowest timestamp it leaves.
+        # For each queried bound: the ends of the batch, and the lowest timestamp that it leaves.
         self._ends: dict[int, dict[TopicPartition, int]] = {}
         self._following: dict[int, int | None] = {}
         self._reached: int | None = None  # the last bound that was searched for
         self._step = _FIRST_STEP_MS
-        # Of a full batch: where the next one will be asked for, below latest timestamps as known.
+        # After a full batch: the bound to query for the next one, below known latest timestamps.
         self._guess: int | None = None
         self._newest_may_be_old = False
         self._warned: set[TopicPartition] = set()
 
     def cut(self, draft: Draft) -> None:
-        """Leave what lies above the bound; all, while the bound is not known."""
+        """Leave what lies above the bound; everything, while the bound is unknown."""
         if isinstance(draft.limit, ReadAllAvailable):
             return
         self._guess = None
         self._cut(draft)
         # A log's latest timestamp does not fall: a batch that is full below an earlier one would
-        # be the same below that of now.
+        # be the same below the current one.
         self._newest_may_be_old = self._guess is not None
         first_at: Mapping[TopicPartition, int] = {}
         if self._guess is not None:
@@ -137,7 +137,7 @@ class EventTime:
         self._partitions.are_unknown(unknown)
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Makes no difference."""
+        """Do nothing."""
 
     # -- the bound --------------------------------------------------------------------------------
 
@@ -160,20 +160,20 @@ class EventTime:
     def _begin(
         self, positions: Mapping[TopicPartition, int], unread: Mapping[TopicPartition, int]
     ) -> None:
-        """A batch begins here."""
+        """Begin a batch."""
         self._positions = positions
         anew = positions.keys() & self._times.anew()
         self._look_ups.forget(anew)
         for p in list(self._lines):
             line = self._lines[p]
             if p in anew or positions.get(p, -1) < line.position:
-                del self._lines[p]  # it is not ours any more, or begins anew
+                del self._lines[p]  # no longer ours, or starts again
             elif p in unread:
                 line.begin(positions[p], unread[p])
         if self._look_ups.begin(positions, unread) or anew:
             self._step = _FIRST_STEP_MS
             self._latest.forget(positions.keys() - anew)
-            # It may be a log anew, of which what was told before says nothing.
+            # It may be a new log, about which earlier answers say nothing.
             self._times.prepare({}, newest=self._idles)
             if self._idles and (anew or self._newest_may_be_old):
                 raise UntoldError(anew or unread)
@@ -182,7 +182,7 @@ class EventTime:
         self._markers.begin(positions)
 
     def _order(self, unread: Mapping[TopicPartition, int]) -> None:
-        """These from now on."""
+        """Use these partitions from now on."""
         self._unread, self._ends, self._following = unread, {}, {}
         self._read = {p: line for p, line in self._lines.items() if p in unread}
         if self._read:
@@ -193,7 +193,7 @@ class EventTime:
     def _bounded(
         self, room: Room, waiting: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Up to where each partition is read."""
+        """Return up to where each partition is read."""
         highest = self._highest(waiting)
         all_there_is = self._unread
         if self._read:
@@ -219,11 +219,11 @@ class EventTime:
             if timeless:
                 return self._beside(timeless, all_there_is, room, waiting)
             if room.load(self._ends_at(low)) > 1:
-                return self._ends_at(low)  # these have none, and come before those that have one
+                return self._ends_at(low)  # records without a timestamp come before all others
         return self._full(room, low, highest)
 
     def _full(self, room: Room, low: int, highest: int) -> Mapping[TopicPartition, int]:
-        """As much as there is room for, lowest first."""
+        """Return the ends of a full batch: as much as there is room for, lowest first."""
         bound = find_bound(
             lambda at: room.load(self._ends_at(at)),
             lambda at: self._following[at],
@@ -237,14 +237,14 @@ class EventTime:
         if load < FULL and bound.high - bound.low <= 1 + self._drift:
             more = self._checked(bound.high, room)
             ends = more if not load else room.fill(ends, more)
-        # Only now: what was not a record has the batch be bounded anew, maybe with all there is.
+        # Only now: after a marker the batch gets a new bound, and may then have all there is.
         self._step = max(1, bound.low - low) if low > BEFORE_ALL else self._step
         self._reached = bound.low
         self._guess = bound.low + self._step
         return ends
 
     def _checked(self, bound: int, room: Room) -> Mapping[TopicPartition, int]:
-        """As :meth:`_ends_at`, by records alone."""
+        """Like :meth:`_ends_at`, but based on records only."""
         ends, following = self._ends_at(bound), self._following[bound]
         corrected, misleading = self._markers.check(
             bound + 1, self._positions, self._looked_up, self._now_ms() + FUTURE_MS
@@ -263,13 +263,13 @@ class EventTime:
                 raise _AnewError
         if self._newest_may_be_old:
             return ends
-        # What look-ups tell behind a partition's latest record is a marker, or was aborted. Left
-        # unread, it would have the partition be waited for as one that has more of that time.
+        # What look-ups find after a partition's latest record is a marker, or was aborted. If it
+        # were left unread, the partition would be waited for as if it had more of that time.
         passed = {p: self._looked_up[p] for p, top in self._tops.items() if top <= bound}
         return {**ends, **passed} if passed else ends
 
     def _highest(self, waiting: Mapping[TopicPartition, int]) -> int | None:
-        """What the bound may not exceed, whatever there is room for; None if there is no such."""
+        """The timestamp that the bound must not exceed, however much room there is; None: none."""
         tops = [
             top
             for line in self._read.values()
@@ -282,14 +282,14 @@ class EventTime:
             )
             self._tops = {p: top for p, top in known.items() if p in self._looked_up}
             if any(known.get(p) == BEFORE_ALL for p in waiting):
-                return BEFORE_ALL  # what they get may be as old as can be
+                return BEFORE_ALL  # the records that they get may be of any age
             tops += (top for top in known.values() if top > BEFORE_ALL)
         return min(tops) + self._drift if tops else None
 
     # -- what is known ----------------------------------------------------------------------------
 
     def _ends_at(self, bound: int) -> dict[TopicPartition, int]:
-        """Up to where each partition is read that is read up to this timestamp; asks for it."""
+        """Up to where each partition is read for this bound; queries what is unknown."""
         if bound in self._ends:
             return self._ends[bound]
         at = bound + 1
@@ -328,7 +328,7 @@ class EventTime:
         room: Room,
         waiting: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, int]:
-        """These get what they would without an order, and the others what is left."""
+        """Give these what they would get without an order, and the others what is left."""
         shares = room.share(all_there_is)
         shares = {p: shares[p] for p in timeless}
         self._order({p: end for p, end in self._unread.items() if p not in shares})
@@ -344,7 +344,7 @@ class EventTime:
             raise _AnewError
 
     def _read_ahead(self) -> None:
-        """The timestamps that look-ups do not tell."""
+        """Read the timestamps that look-ups do not tell."""
         wanted = {
             p: OffsetRange(p.topic, p.partition, at, min(end, at + _READ_AHEAD))
             for p, line in self._read.items()

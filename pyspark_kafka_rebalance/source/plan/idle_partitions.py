@@ -12,19 +12,19 @@ from .batch_planner import Draft
 
 log = logging.getLogger(__name__)
 
-#: Shorter than this a leader that moves, or a rebalance, is not worth a line.
+#: A moving leader, or a rebalance, is not worth a log line if it takes less than this.
 _NAMED_AFTER_S = 1.0
 
 
 class IdlePartitions:
-    """Of one query.
+    """The partitions of one query.
 
     Parameters
     ----------
     max_idle_s : float
-        So long after the answer that said that there is nothing to read, a partition idles.
+        How long a partition is waited for after the answer that it has nothing to read.
     clock : callable
-        Seconds that pass.
+        Monotonic seconds.
     """
 
     def __init__(self, max_idle_s: float, clock: Callable[[], float]) -> None:
@@ -35,7 +35,7 @@ class IdlePartitions:
         self._named: frozenset[TopicPartition] = frozenset()
 
     def waiting(self, draft: Draft) -> dict[TopicPartition, int]:
-        """The partitions without records that are waited for, and where they end."""
+        """Return the partitions without records that are waited for, and where they end."""
         now, before = self._clock(), self._empty
         self._empty = {}
         for p, position in draft.positions.items():
@@ -50,7 +50,7 @@ class IdlePartitions:
         }
 
     def are_unknown(self, partitions: Collection[TopicPartition]) -> None:
-        """Of these it is not known whether there is anything to read: all others wait for them."""
+        """Note partitions that may have something to read or not: all others wait for them."""
         unknown = frozenset(partitions)
         if not unknown:
             self._unknown_since, self._named = None, frozenset()

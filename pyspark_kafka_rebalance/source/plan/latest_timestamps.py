@@ -1,7 +1,7 @@
-"""LatestTimestamps: how late the last records of partitions are. Pure, but for its questions.
+"""LatestTimestamps: how late the last records of partitions are. Pure, except for its queries.
 
-Brokers tell the latest record of a log (KIP-734). Where that may be a transaction's marker, or lies
-in the far future, the last records are read.
+Brokers tell the latest record of a log (KIP-734). If that may be a transaction's marker, or is in
+the far future, the last records are read.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .times import Times, UntoldError, last_range, one_record
 
 
 class LatestTimestamps:
-    """Of one query.
+    """The latest timestamps of one query.
 
     Parameters
     ----------
     times : Times
-        Answers for the brokers.
+        Gives the brokers' answers.
     warn : callable
-        Told of a record in the far future.
+        Called with a record in the far future.
     transactional : set of TopicPartition
-        Which hold transactions, as far as was seen; what is found is added.
+        Partitions known to hold transactions; this adds those that it finds.
     """
 
     def __init__(
@@ -38,30 +38,30 @@ class LatestTimestamps:
     ) -> None:
         self._times = times
         self._warn = warn
-        # Up to which timestamp brokers told records.
+        # Up to which timestamp the brokers' answers were seen to be records.
         self._records_to: dict[TopicPartition, int] = {}
         self._transactional = transactional
-        # An end, and what is before it; None where the last records do not tell their time.
+        # An end, and the latest timestamp before it; None if the last records do not tell theirs.
         self._read: dict[TopicPartition, tuple[int, int | None]] = {}
-        self._newest: Mapping[TopicPartition, RecordTime | None] = {}  # when these were read
+        self._newest: Mapping[TopicPartition, RecordTime | None] = {}  # as of those reads
 
     def before(
         self, ends: Mapping[TopicPartition, int], horizon: int, *, may_be_old: bool = False
     ) -> dict[TopicPartition, int]:
-        """The latest timestamp of each log before its end; BEFORE_ALL if there is no record.
+        """Return the latest timestamp of each log before its end; BEFORE_ALL if it has no record.
 
-        Without those whose last records do not tell their time: what comes next is as likely not
-        to.
+        This leaves out partitions whose last records do not tell their time: their next records are
+        likely not to tell it, either.
 
         Parameters
         ----------
         ends : Mapping[TopicPartition, int]
-            As they were told after the latest records.
+            The logs' ends, which brokers told after the latest records.
         horizon : int
-            What is later than this does not count.
+            Later timestamps are ignored.
         may_be_old : bool
-            Whether what was before an earlier end will do. It is as old as the latest records that
-            brokers have told: when these are told anew, records are read anew.
+            Whether the timestamp before an earlier end will do. It is as old as the latest records
+            that brokers have told: when they tell these again, the last records are read again.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class LatestTimestamps:
         return latest
 
     def forget(self, but: Collection[TopicPartition]) -> None:
-        """All but these."""
+        """Forget all but these partitions."""
         self._records_to = {p: known for p, known in self._records_to.items() if p in but}
         self._transactional.intersection_update(but)
         self._read = {p: known for p, known in self._read.items() if p in but}
@@ -112,7 +112,7 @@ class LatestTimestamps:
         ends: Mapping[TopicPartition, int],
         horizon: int,
     ) -> None:
-        """Where it is a minute or more since a record was told: are there transactions by now?
+        """Look for transactions where the latest record is over a minute past the last one checked.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""How large the brokers' logs are, which ``maxBytesPerTrigger`` plans by."""
+"""The sizes of the brokers' logs, which ``maxBytesPerTrigger`` plans by."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 def log_sizes(
     client_config: Mapping[str, Any], leaders: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Bytes of each partition's log, compressed as it is, without what tiered storage has.
+    """Return the bytes of each partition's log, as compressed, without tiered storage.
 
-    Protocol: DescribeLogDirs (KIP-113), asked of the leaders alone: no other broker keeps a size
-    from being known. Left out are partitions whose leader does not answer now, or has no log of
-    them, since it is their leader no more.
+    Protocol: DescribeLogDirs (KIP-113), sent only to leaders, so that no other broker can keep a
+    size from being known. This leaves out partitions whose leader does not answer now, or has no
+    log of them because it is no longer their leader.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def log_sizes(
     Raises
     ------
     KafkaRebalanceError
-        A leader tells the size of nothing.
+        A leader tells no sizes at all.
     kafka.errors.KafkaError
         No broker can be reached, or one refuses for good.
     """
@@ -49,7 +49,7 @@ def log_sizes(
             try:
                 log_dirs = _log_dirs(admin, leader, partitions)
             except kafka_errors.KafkaError as error:
-                # The admin client's metadata may know a leader no more that ours still have.
+                # The admin client's metadata may no longer have a leader that ours still have.
                 if not (error.retriable or isinstance(error, kafka_errors.UnknownBrokerIdError)):
                     raise
                 log.warning(
@@ -71,7 +71,7 @@ def _log_dirs(
         topics.setdefault(partition.topic, []).append(partition.partition)
     (described,) = admin.describe_log_dirs(topics, brokers=[broker])
     log_dirs: list[dict[str, Any]] = described["log_dirs"]
-    if not log_dirs:  # a broker has one; kafka-python drops CLUSTER_AUTHORIZATION_FAILED
+    if not log_dirs:  # every broker has one; kafka-python drops CLUSTER_AUTHORIZATION_FAILED
         raise KafkaRebalanceError(
             f"maxBytesPerTrigger: broker {broker} does not tell the size of "
             f"{names_of(partitions)}; to ask takes the permission to DESCRIBE the cluster "

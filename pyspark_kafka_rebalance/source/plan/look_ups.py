@@ -1,13 +1,13 @@
 """LookUps: where the records of each partition pass a timestamp, as far as brokers told. Pure.
 
-A record counts as late as the latest one before it in its partition. So a partition's timestamps
-never fall, whatever order its producers have written in, and one offset divides what lies at or
-below a timestamp from what lies beyond. ListOffsets tells that offset, without reading data: the
+A record is treated as at least as late as the latest one before it in its partition. So a
+partition's timestamps never fall, whatever order its producers wrote in, and one offset separates
+records up to a timestamp from later ones. ListOffsets returns that offset without reading data: the
 first record whose timestamp is at least the one asked for.
 
-All partitions are asked for the same timestamps, with every trigger, and there may be thousands.
-So answers are kept by timestamp, in a column with all partitions, and nothing is done to them when
-positions move on: an answer says where a record is, and holds wherever the position is.
+Every trigger asks for the same timestamps in all partitions, and there may be thousands of these.
+So answers are kept by timestamp, in a column with all partitions, and do not change when positions
+advance: an answer says where a record is, and holds wherever the position is.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from kafka.structs import TopicPartition
 from ...consumer.record_time import RecordTime
 from .timelines import Rows
 
-#: In the answer that there is no such record: the offset then says up to where there is none.
+#: The timestamp in the answer that there is no such record; its offset says up to where there is
+#: none.
 _NEVER = 2**63
 
-#: What is first at a timestamp, and so much later, may be a transaction's marker, which has the
-#: time of the commit where the records have older ones. Look-ups do not tell it from a record.
+#: If the first record for a timestamp is this much later, it may be a transaction's marker, which
+#: has the time of the commit and not that of the older records. Look-ups cannot tell the two apart.
 LEAP_MS = 60_000
 
 _Column = dict[TopicPartition, RecordTime]
 
 
 class LookUps:
-    """Of one query."""
+    """The look-ups of one query."""
 
     def __init__(self) -> None:
         self._positions: Mapping[TopicPartition, int] = {}
         self._unread: Mapping[TopicPartition, int] = {}
-        self._known: dict[TopicPartition, int] = {}  # positions, of what was unread once
-        #: Each says: of a partition, the first record that is as late as the column's timestamp.
+        self._known: dict[TopicPartition, int] = {}  # positions where something was unread once
+        #: By timestamp: the first record of each partition at or after that timestamp.
         self._columns: dict[int, _Column] = {}
         self._asked: list[int] = []  # the columns' timestamps, rising
-        # Of which anything that is told may be a marker; offsets of others where something may be;
-        # and of what is none.
+        # Partitions where any answer may be a marker; in others, offsets that may be markers; and
+        # offsets known to be records.
         self._suspects: set[TopicPartition] = set()
         self._leaps: dict[TopicPartition, set[int]] = {}
         self._records: dict[TopicPartition, set[int]] = {}
@@ -49,13 +50,12 @@ class LookUps:
     def begin(
         self, positions: Mapping[TopicPartition, int], unread: Mapping[TopicPartition, int]
     ) -> bool:
-        """A batch begins; whether it has partitions that those before did not have.
+        """Begin a batch; return whether it has partitions that no earlier batch had.
 
         Parameters
         ----------
         positions : Mapping[TopicPartition, int]
-            Next offset to read, of all partitions. What was told of one that moved back is
-            forgotten.
+            Next offset to read, of all partitions. If one moved back, its answers are forgotten.
         unread : Mapping[TopicPartition, int]
             As for :meth:`order`.
         """
@@ -70,11 +70,11 @@ class LookUps:
         return has_new
 
     def order(self, unread: Mapping[TopicPartition, int]) -> None:
-        """These partitions from now on: up to where there is something to read, exclusive."""
+        """Use these partitions from now on: up to where there is something to read, exclusive."""
         self._unread = unread
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """All that was told of these."""
+        """Forget all answers for these partitions."""
         for partition in list(partitions):
             for column in self._columns.values():
                 column.pop(partition, None)
@@ -84,7 +84,7 @@ class LookUps:
             self._records.pop(partition, None)
 
     def forget_below(self, timestamp: int) -> None:
-        """Batches have come so far; of what was told below, the latest counts alone."""
+        """Forget answers below this timestamp, which batches have reached, except the latest."""
         if passed := max(0, bisect_right(self._asked, timestamp) - 1):
             for asked in self._asked[:passed]:
                 del self._columns[asked]
@@ -96,7 +96,7 @@ class LookUps:
                     del self._leaps[p]
 
     def learn(self, timestamp: int, told: Mapping[TopicPartition, RecordTime | None]) -> None:
-        """What was told: the first record that is as late as this, None if there is none."""
+        """Keep answers: the first record at or after this timestamp, None if there is none."""
         column, unread = self._column(timestamp), self._unread
         leap = timestamp + LEAP_MS
         for p, found in told.items():
@@ -111,16 +111,16 @@ class LookUps:
     def ends_at(
         self, timestamp: int
     ) -> tuple[dict[TopicPartition, int], int | None, list[TopicPartition]]:
-        """Up to where each partition is read that has nothing as late as this read.
+        """Return where each partition ends if nothing at or after this timestamp is read.
 
         Returns
         -------
         ends : dict[TopicPartition, int]
-            Exclusive; without those of which nobody has told.
+            Exclusive; without partitions that have no answer.
         following : int or None
-            The lowest timestamp that is left in one of them; None where nothing is left.
+            The lowest timestamp that is left in one of them; None if nothing is left.
         unknown : list of TopicPartition
-            Of which nobody has told.
+            Partitions that have no answer.
         """
         column, positions = self._column(timestamp), self._positions
         ends: dict[TopicPartition, int] = {}
@@ -144,7 +144,7 @@ class LookUps:
         return ends, None if following == _NEVER else following, unknown
 
     def unknown_at(self, timestamp: int) -> list[TopicPartition]:
-        """Of which nobody has told, as by :meth:`ends_at`."""
+        """Return the partitions that have no answer, as :meth:`ends_at` does."""
         column = self._column(timestamp)
         return [
             p
@@ -153,7 +153,7 @@ class LookUps:
         ]
 
     def without_any(self, timestamp: int) -> list[TopicPartition]:
-        """Those that are known to have no record that is as late as this."""
+        """Return the partitions known to have no record at or after this timestamp."""
         column = self._column(timestamp)
         return [
             p
@@ -162,15 +162,15 @@ class LookUps:
         ]
 
     def suspect(self, partitions: Iterable[TopicPartition]) -> None:
-        """Anything that is told of these may be a marker, as of those that are new."""
+        """Treat any answer for these partitions as a possible marker, as for new partitions."""
         self._suspects.update(partitions)
 
     def trust(self, partition: TopicPartition) -> None:
-        """Its records are of no transactions."""
+        """Note that a partition's records belong to no transactions."""
         self._suspects.discard(partition)
 
     def doubted_at(self, timestamp: int) -> dict[TopicPartition, RecordTime]:
-        """What was told for this timestamp and may be a marker."""
+        """Return the answers for this timestamp that may be markers."""
         suspects, leaps, unread = self._suspects, self._leaps, self._unread
         if not suspects and not leaps:
             return {}
@@ -186,30 +186,30 @@ class LookUps:
         return found
 
     def is_record(self, partition: TopicPartition, offset: int) -> None:
-        """There is no doubt about this one."""
+        """Note that there certainly is a record at this offset."""
         known = self._records.get(partition, ())
         position = self._positions[partition]
         last_passed = max((at for at in known if at <= position), default=offset)
         self._records[partition] = {offset, *(at for at in known if at >= last_passed)}
 
     def correct(self, partition: TopicPartition, offset: int, timestamp: int, rows: Rows) -> bool:
-        """What was told to be at this offset is no record.
+        """Correct the answers that take this offset for a record, which it is not.
 
         Parameters
         ----------
         partition : TopicPartition
-            Of the offset.
+            The partition of the offset.
         offset : int
-            Of the marker.
+            The offset of the marker.
         timestamp : int
-            For which something must be known.
+            The timestamp for which there must be an answer.
         rows : Rows
-            What was read from there, or from the position on.
+            The rows that were read from there, or from the position on.
 
         Returns
         -------
         bool
-            Whether these rows tell it.
+            Whether these rows give that answer.
         """
         end = self._unread[partition]
         for asked, column in self._columns.items():
@@ -226,7 +226,7 @@ class LookUps:
         return partition in self._columns[timestamp]
 
     def _column(self, timestamp: int) -> _Column:
-        """That of a timestamp, with what follows from those beside it."""
+        """Return the column of a timestamp, with the answers that follow from its neighbours."""
         column = self._columns.get(timestamp)
         if column is not None:
             return column
@@ -236,7 +236,7 @@ class LookUps:
             below = self._columns[self._asked[at - 1]]
             column.update((p, found) for p, found in below.items() if found[1] >= timestamp)
         if at < len(self._asked):
-            # What is passed by now is the answer for all that is earlier, too.
+            # A record at or before the position is also the answer for all earlier timestamps.
             above, known = self._columns[self._asked[at]], self._known
             column.update(
                 (p, found)

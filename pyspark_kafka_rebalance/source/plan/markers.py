@@ -1,12 +1,12 @@
-"""Markers: what look-ups tell as a record, and is none. Pure, but for its questions.
+"""Markers: finds answers of look-ups that are no records. Pure, except for its queries.
 
 A transaction ends with a marker, which has an offset, and the time of the commit. ListOffsets finds
-it like a record, and those of aborted transactions as well. Records behind a marker may be older:
-they would count as late as the commit, and come late by as much.
+it like a record; it also finds what belongs to aborted transactions. Records after a marker may be
+older: they would be treated as late as the commit, and be read too late by as much.
 
-So what a batch is bounded by is looked at where there may be markers: in partitions that hold
-transactions, and in those that are not looked at yet. Others cost nothing, but that each is looked
-at again a minute later, a few with each batch.
+So the answers that bound a batch are checked where there may be markers: in partitions that hold
+transactions, and in those that were not checked yet. Other partitions cost nothing, except that
+each is checked again a minute later, a few with each batch.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from .times import Times, UntoldError, one_record, short_range
 
 log = logging.getLogger(__name__)
 
-#: Where there were no transactions, there may be some so much later.
+#: How long after no transactions were found a partition is checked again.
 LOOK_AGAIN_S = 60.0
 
-#: At most so many partitions are looked at again with one batch.
+#: How many partitions are checked again with one batch at most.
 _AGAIN_AT_ONCE = 16
 
 
 class Found(NamedTuple):
-    """What became of what was told.
+    """The result of a check.
 
     Attributes
     ----------
     corrected : list of TopicPartition
-        Of which it was put right.
+        Partitions whose answer was corrected.
     misleading : list of TopicPartition
-        Of which what is next by its time lies too far behind a marker for a short read.
+        Partitions whose next record by time lies too far after a marker for a short read, or where
+        that read has a timestamp beyond the horizon.
     """
 
     corrected: list[TopicPartition]
@@ -49,18 +50,18 @@ class Found(NamedTuple):
 
 
 class Markers:
-    """Of one query.
+    """The markers of one query.
 
     Parameters
     ----------
     times : Times
-        Answers for the brokers.
+        Gives the brokers' answers.
     look_ups : LookUps
-        What they told.
+        Keeps the answers to check.
     transactional : set of TopicPartition
-        Which hold transactions, as far as was seen; what is found is added.
+        Partitions known to hold transactions; this adds those that it finds.
     clock : callable
-        Seconds that pass.
+        Monotonic seconds.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Markers:
         self._without: OrderedDict[TopicPartition, float] = OrderedDict()
 
     def begin(self, positions: Collection[TopicPartition]) -> None:
-        """A batch begins, of these partitions at most."""
+        """Begin a batch, of these partitions at most."""
         if self._transactional:
             self._look_ups.suspect(self._transactional)
         known, before = self._without, self._clock() - LOOK_AGAIN_S
@@ -99,16 +100,16 @@ class Markers:
         unread: Mapping[TopicPartition, int],
         horizon: int,
     ) -> Found:
-        """Look at what was told for this timestamp, and put it right.
+        """Check the answers for this timestamp, and correct them.
 
         Parameters
         ----------
         timestamp : int
-            For which it was told, in ms.
+            The timestamp of the answers, in ms.
         positions, unread : Mapping[TopicPartition, int]
             As for :meth:`LookUps.begin`.
         horizon : int
-            What is later than this does not count.
+            Later timestamps are ignored.
 
         Raises
         ------

@@ -13,16 +13,16 @@ from .batch_planner import NO_LIMIT, Draft, plan_batch
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of one batch.
+    """The room in one batch.
 
     Attributes
     ----------
     positions : Mapping[TopicPartition, int]
-        Where it begins.
+        Where the batch begins.
     max_rows, max_bytes : int or None
-        What fits.
+        What fits; None for no limit.
     bytes_per_offset : Mapping[TopicPartition, float]
-        With ``max_bytes``.
+        Average size of an offset, for ``max_bytes``.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -32,28 +32,28 @@ class Room:
 
     @classmethod
     def of(cls, draft: Draft) -> Room:
-        """That of a draft."""
+        """Return the room in a draft."""
         limit = draft.limit
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else NO_LIMIT
         max_rows = None if rows == NO_LIMIT else rows
         return cls(draft.positions, max_rows, draft.max_bytes, draft.bytes_per_offset)
 
     def load(self, ends: Mapping[TopicPartition, int]) -> float:
-        """What a batch up to these ends has, as a share of what fits: above 1 it does not fit."""
+        """Return a batch up to these ends as a share of what fits: above 1 it does not fit."""
         rows, size = self._taken(ends)
         by_rows = rows / self.max_rows if self.max_rows is not None else 0.0
         by_bytes = size / self.max_bytes if self.max_bytes is not None else 0.0
         return max(by_rows, by_bytes)
 
     def share(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Up to where a batch reads that is shared without an order."""
+        """Return up to where a batch reads if it is shared without an order."""
         ranges = plan_batch(
             self.positions, ends, self.max_rows, self.max_bytes, self.bytes_per_offset
         )
         return {p: handed.end for p, handed in ranges.items()}
 
     def less(self, ends: Mapping[TopicPartition, int]) -> Room:
-        """What is left beside these; never nothing."""
+        """Return the room that is left after these; never none."""
         rows, size = self._taken(ends)
         return replace(
             self,
@@ -64,7 +64,7 @@ class Room:
     def fill(
         self, ends: Mapping[TopicPartition, int], more: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """These ends, and towards the others what is left room for."""
+        """Return these ends, moved towards the others as far as there is room."""
         rest = replace(self.less(ends), positions=ends)
         filled = {**ends, **rest.share(more)}
         return filled if self.load(filled) <= 1 else ends

@@ -1,7 +1,7 @@
 """Which task of a batch reads what. Pure.
 
-Everything here is linear in the number of partitions, up to sorting, and follows from its arguments
-alone: a replay makes the same tasks.
+Everything here is linear in the number of partitions, except for sorting, and depends only on its
+arguments: a replay makes the same tasks.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ...consumer.remaining import Remaining
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent, StreamOffset
 
-#: Below this it takes longer to start a task than to read: catching up has fewer of them then.
+#: With fewer offsets, starting a task takes longer than reading it, so catching up has fewer tasks.
 _CATCH_UP_TASK = 5_000
 
 
 class TaskRange(NamedTuple):
-    """A range and what its rows say of the group.
+    """A range and what its rows say about the group.
 
     Attributes
     ----------
     range : OffsetRange
         What to read.
     generation : int or None
-        None when nobody owns it.
+        Generation of the owner; None if nobody owns the range.
     revoking : bool
         Whether its revoke was requested.
     lost_below : int
@@ -40,8 +40,7 @@ class TaskRange(NamedTuple):
     catch_up : bool
         Whether it lies in a gap below the live position.
     topic_id : UUID or None
-        Of the topic that is meant, which another one of its name may have replaced; None if that
-        is not known.
+        Id of the intended topic, which another one of its name may have replaced; None if unknown.
     """
 
     range: OffsetRange
@@ -73,28 +72,28 @@ def group_into_tasks(
     """Group the ranges of the batch that ends at an offset into tasks.
 
     The ranges of one member make one task, so that a batch has about as many tasks as cores, not as
-    Kafka has partitions. Members beyond ``readers`` (the option was lowered since) go to the tasks
-    with the fewest offsets, and so does each range that no member owns: in a replay, just lost, or
-    assigned by hand.
+    Kafka has partitions. If there are more members than ``readers`` (the option was lowered since),
+    the ranges of each go to the task with the fewest offsets. So does each range that no member
+    owns: in a replay, just lost, or assigned by hand.
 
-    What is caught up makes tasks of its own, behind those of the live ranges: as many as
-    ``readers``, each with as many offsets, if there are enough of them.
+    Catching up has its own tasks, after those of the live ranges: as many as ``readers``, with
+    equally many offsets each, if there are enough offsets.
 
     Parameters
     ----------
     offset : StreamOffset
         The end of the batch.
     readers : int
-        At most so many tasks,
+        Maximum number of tasks, for live ranges and for catching up each,
     min_partitions, max_records : int or None
         unless :func:`split_tasks` makes more of them.
     lost_below : Mapping[TopicPartition, int], optional
-        Below which offset a partition's rows are marked ``lost``, where any are.
+        Rows of a partition below this offset are marked ``lost``.
     owed : Mapping[TopicPartition, Remaining], optional
-        What the group is owed of partitions: rows that are not in it are marked ``lost``. Used
-        instead of ``lost_below`` where there are gaps.
+        What partitions still owe the group: rows that are not in it are marked ``lost``. Used
+        instead of ``lost_below`` if there are gaps.
     topic_ids : Mapping[TopicPartition, UUID], optional
-        Of the topics that are meant, where they are known.
+        Ids of the intended topics, as far as they are known.
 
     Returns
     -------
@@ -172,7 +171,7 @@ def _catching_up(
 
 
 def _marked(one: TaskRange, owed: Remaining | None) -> Iterator[TaskRange]:
-    """Parts of a range, each of which the group is owed, or is marked ``lost``, as a whole."""
+    """Split a range into parts that the group is owed as a whole, or that are marked ``lost``."""
     if owed is None:
         yield one
         return
@@ -191,7 +190,7 @@ def _part(one: TaskRange, start: int, end: int) -> TaskRange:
 
 
 def _even_out(tasks: list[list[TaskRange]], crowded: list[list[TaskRange]]) -> None:
-    """Add each of the crowd to the task with the fewest offsets, the largest first."""
+    """Add each crowded list of ranges, largest first, to the task with the fewest offsets."""
     loads = [(_size(ranges), index) for index, ranges in enumerate(tasks)]
     heapq.heapify(loads)
     for ranges in sorted(crowded, key=_size, reverse=True):
@@ -203,17 +202,17 @@ def _even_out(tasks: list[list[TaskRange]], crowded: list[list[TaskRange]]) -> N
 def split_tasks(
     tasks: Sequence[ReadTask], min_partitions: int | None, max_records: int | None
 ) -> list[ReadTask]:
-    """Split tasks into smaller ones, as Spark's ``minPartitions`` and ``maxRecordsPerPartition``.
+    """Split tasks into smaller ones, like Spark's ``minPartitions`` and ``maxRecordsPerPartition``.
 
     Parameters
     ----------
     tasks : Sequence[ReadTask]
-        Each with a range or more.
+        Each with at least one range.
     min_partitions : int or None
-        So many tasks, if there are fewer: each is cut into parts by its share of all offsets.
-        Rounding may make it a few more or less, as it does with Spark.
+        Target number of tasks, if there are fewer: each is cut into parts by its share of all
+        offsets. Rounding may give a few more or less, as it does in Spark.
     max_records : int or None
-        At most so many offsets a task.
+        Maximum number of offsets per task.
 
     Returns
     -------
@@ -236,7 +235,7 @@ def split_tasks(
 
 
 def _cut(task: ReadTask, parts: int) -> Iterator[ReadTask]:
-    """Cut a task's offsets, one range after the other, into so many parts that differ by one."""
+    """Cut a task's offsets, range by range, into this many parts that differ by at most one."""
     size = _size(task.ranges)
     parts = max(1, min(parts, size))
     if parts == 1:

@@ -1,7 +1,7 @@
 """Timeline: the timestamps of one partition that are read with its records. Pure.
 
-Where look-ups do not help (``event_time`` says where), the first rows from the position on are
-read, and stand for what brokers would tell.
+If look-ups do not help (``event_time`` says when), the first rows from the position on are read,
+and replace the brokers' answers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ BEFORE_ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Timestamps as they were read with the records.
+    """Timestamps that were read with the records.
 
     Attributes
     ----------
     offsets, timestamps : sequence of int
-        Of the records, in order.
+        Those of the records, in order.
     end : int
-        Up to where was read, exclusive.
+        Where reading ended, exclusive.
     last_told : int
-        Offset of the last record that tells its time; -1 where none does.
+        Offset of the last record that tells its time; -1 if none does.
     has_transactions : bool
-        Of a short range: whether it, or what was read with it, is of transactions in part.
+        For a short range: whether it, or what was read with it, has records of transactions.
     """
 
     offsets: Sequence[int]
@@ -38,14 +38,16 @@ class Rows:
     has_transactions: bool = False
 
     def without_beyond(self, horizon: int, reached: int = BEFORE_ALL) -> Rows:
-        """Rows of which none counts as later than this; those that are count as the one before.
+        """Return rows whose timestamps never fall.
+
+        Each row gets the latest timestamp so far that is not past the horizon.
 
         Parameters
         ----------
         horizon : int
-            A later timestamp tells nothing.
+            A later timestamp is ignored.
         reached : int
-            As late counts what is before all of these.
+            The latest timestamp before all of these.
         """
         known = [at if at <= horizon else BEFORE_ALL for at in self.timestamps]
         told = [o for o, at in zip(self.offsets, known, strict=True) if at > BEFORE_ALL]
@@ -54,16 +56,16 @@ class Rows:
 
 
 class Timeline:
-    """Of one partition.
+    """The timeline of one partition.
 
     Attributes
     ----------
     position, until : int
         Next offset to read, and up to where there is something to read, exclusive.
     rows : Rows or None
-        From the position on; None while they are to be read.
+        From the position on; None while they are still to be read.
     reached : int
-        The latest timestamp before the position, as far as rows were read; BEFORE_ALL of none.
+        The latest timestamp before the position, as far as rows were read; BEFORE_ALL if none.
     """
 
     def __init__(self) -> None:
@@ -72,7 +74,7 @@ class Timeline:
         self.reached = BEFORE_ALL
 
     def begin(self, position: int, until: int) -> None:
-        """Where the next batch begins, at or past the one before, and where it ends at most."""
+        """Begin a batch, at or past the previous one, that ends at ``until`` at most."""
         moved = position > self.position
         self.position, self.until = position, until
         rows = self.rows
@@ -80,13 +82,13 @@ class Timeline:
             return
         if passed := bisect_left(rows.offsets, position):
             self.reached = rows.timestamps[passed - 1]
-        # What is left tells nothing, and what follows may.
+        # The remaining rows do not tell their time, and the following ones may.
         untold = moved and rows.last_told < position and rows.end < until
         if rows.end <= position or untold:
             self.rows = None
 
     def end_at(self, timestamp: int) -> tuple[int, int | None]:
-        """Up to where it is read if nothing as late as this is, and what is first then, if any."""
+        """Return where it ends if nothing at or after this is read, and the next timestamp."""
         if self.rows is not None:
             at = bisect_left(self.rows.timestamps, timestamp)
             at = max(at, bisect_left(self.rows.offsets, self.position))
@@ -101,9 +103,9 @@ class Timeline:
 
     @property
     def top(self) -> int | None:
-        """The latest timestamp of what was read, and is still to be planned.
+        """The latest timestamp of the rows that are still to be planned.
 
-        None where none of these records tells its time; without any, what the partition has
+        None if none of these records tells its time; if there are none, what the partition had
         reached before.
         """
         if self.rows is None or not self.rows.offsets or self.rows.offsets[-1] < self.position:

@@ -1,4 +1,4 @@
-"""Times: what the order of timestamps is found by; I/O behind a protocol."""
+"""Times: the queries that find the order of timestamps; a protocol that hides the I/O."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from ...consumer.record_time import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .timelines import Rows
 
-#: Up to so many offsets are read whole, together with those of other partitions. Among so many
-#: there is a record, whatever transactions leave beside them.
+#: A range of up to this many offsets is read whole, together with those of other partitions. This
+#: many offsets include a record, whatever else transactions leave between records.
 SHORT = 100
 
 
 class Times(Protocol):
-    """What is known of timestamps, or told by brokers; without what is not told now."""
+    """What is known about timestamps, or brokers tell; without what they do not tell now."""
 
     def awaited(self) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and cannot read yet."""
         ...
 
     def anew(self) -> Collection[TopicPartition]:
-        """Partitions whose logs may have become others since this was asked last.
+        """Partitions whose logs may have been replaced since the last call.
 
-        Another leader may have lost what its predecessor had, and a topic may be created anew: what
-        was told of such a log before says nothing.
+        Another leader may have lost what its predecessor had, and a topic may have been recreated:
+        earlier answers about such a log say nothing.
         """
         ...
 
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, RecordTime | None]:
-        """The first record in each log that is as late or later; None if there is none."""
+        """Return the first record in each log at or after its timestamp; None if there is none."""
         ...
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
-        """The latest record of each log, from before the ends of the logs were asked for.
+        """Return the latest record of each log, as told before the ends of the logs were queried.
 
-        Maybe from long before, unless :meth:`prepare` has asked for them.
+        The answer may be much older than that, unless :meth:`prepare` has asked for it.
         """
         ...
 
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
-        """What the next batch is likely to ask: so that it need not wait for that.
+        """Prepare what the next batch is likely to ask, so that it need not wait for that.
 
         Parameters
         ----------
         first_at : Mapping[TopicPartition, int]
-            As for :meth:`first_at`; what was said before is dropped.
+            As for :meth:`first_at`; replaces what was prepared before.
         newest : bool
-            Whether the latest records must be told anew.
+            Whether the latest records must be queried again.
         """
         ...
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Mapping[TopicPartition, Rows]:
-        """Read these, and of a range longer than SHORT maybe the first part."""
+        """Read these ranges; of one longer than SHORT, maybe only the first part."""
         ...
 
 
 class UntoldError(Exception):
-    """Brokers do not tell now what is needed of some partitions."""
+    """Brokers do not tell now what is needed about some partitions."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()
@@ -70,15 +70,15 @@ class UntoldError(Exception):
 
 
 def short_range(partition: TopicPartition, start: int, end: int) -> OffsetRange:
-    """The range from there on, SHORT at most."""
+    """Return the range from ``start`` on, SHORT at most."""
     return OffsetRange(partition.topic, partition.partition, start, min(end, start + SHORT))
 
 
 def last_range(partition: TopicPartition, end: int) -> OffsetRange:
-    """The range up to there, SHORT at most."""
+    """Return the range up to ``end``, SHORT at most."""
     return OffsetRange(partition.topic, partition.partition, max(0, end - SHORT), end)
 
 
 def one_record(partition: TopicPartition, offset: int) -> OffsetRange:
-    """The range that has this record alone."""
+    """Return the range that has only this record."""
     return OffsetRange(partition.topic, partition.partition, offset, offset + 1)
