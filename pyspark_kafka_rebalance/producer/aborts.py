@@ -9,8 +9,8 @@ Invariants:
  1. Every author that sent in an aborted transaction is to be told: its calls are refused until one
     of them has raised the error where it is awaited, and no other refused call is still open.
  2. Calls that the author made before it was told, but that are checked later (from a queue), are
-    refused too. No call is carried out after an earlier one of its author was refused, and what
-    that author has sent in the open transaction is aborted: being told means going back with
+    refused too. No call is carried out after an earlier one of its author was refused. If that
+    author has sent in the open transaction, that is aborted, too: being told means going back with
     everything.
  3. The restart point of a source partition does not move while an author that sent records of it
     is still to be told, nor by a call that was made before the telling.

@@ -296,7 +296,7 @@ class SourceOwnership:
         self._ended()
 
     def in_doubt(self) -> None:
-        """The outcome is unknown: what is owned counts as lost, and its points are read again."""
+        """The outcome is unknown: treat what is owned as lost, and read its points again."""
         for p, held in self._held.items():
             if held.phase is Phase.OWNED:
                 self._lost_untold.add(p)

@@ -255,7 +255,7 @@ class Transactions:
             self._committed(chosen, written)
 
     def abort(self) -> None:
-        """Abort the transaction, if any; an earlier abort then counts as told to the caller."""
+        """Abort the transaction, if any; the caller is then not told of an earlier abort either."""
         with self.lock:
             self.aborts.aborted_by(self.call.author, _BY_THE_APPLICATION)
             if self._is_begun():
