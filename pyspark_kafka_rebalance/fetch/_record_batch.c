@@ -1,14 +1,15 @@
-/* Record batches as they are on the wire, to Arrow buffers: the compiled form of what
- * record_batch.py, records.py and columns.py say in Python.
+/* Decodes record batches from the wire to Arrow buffers: the compiled form of record_batch.py,
+ * records.py and columns.py.
  *
- * It takes the plain case only: whole record batches of format 2, whose every byte is as it should
- * be. A batch that is anything else (compressed, a control batch, cut off, damaged, with numbers
- * beyond 64 bits) is not taken, and nothing of it is kept: Python decodes it, or says what is wrong
- * with it. So there is one place that judges, and here a check that fails needs no words.
+ * It takes only the plain case: whole record batches of format 2 in which every byte is valid. Any
+ * other batch (compressed, cut off, damaged, with numbers beyond 64 bits, or of a transaction while
+ * some are aborted) is not taken, and nothing of it is kept: Python decodes it, or says what is
+ * wrong with it. So only one place judges, and a check that fails here needs no message. A control
+ * batch has no rows.
  *
  * Bytes are read only between a pointer and an end, and a length is compared with what is left
- * before it moves the pointer. The part down to RECORD_BATCH_CORE_ONLY knows no Python; the fuzzer
- * (tests/fuzz) is built from it alone.
+ * before it moves the pointer. The part down to RECORD_BATCH_CORE_ONLY does not use Python; the
+ * fuzzer (tests/fuzz) is built from only that part.
  */
 
 #ifndef RECORD_BATCH_CORE_ONLY
@@ -38,7 +39,7 @@ static inline int64_t int64_at(const uint8_t *p) {
     return (int64_t)(((uint64_t)big_endian_32(p) << 32) | big_endian_32(p + 4));
 }
 
-/* A zigzag varint that fits 64 bits; false if it does not, or reaches past the end. */
+/* Reads a zigzag varint; false if it does not fit 64 bits, or reaches past the end. */
 static inline bool read_varint(const uint8_t **position, const uint8_t *end, int64_t *value) {
     const uint8_t *p = *position;
     uint64_t bits = 0;
@@ -58,7 +59,7 @@ static inline bool read_varint(const uint8_t **position, const uint8_t *end, int
 
 /* ---- CRC-32C --------------------------------------------------------------------------------- */
 
-/* Of a batch of one record, calling the crc32c package would take most of the time. */
+/* For a batch of one record, calling the crc32c package would take most of the time. */
 
 static uint32_t crc_table[8][256];
 
@@ -75,9 +76,10 @@ static void fill_crc_table(void) {
                 (crc_table[slice - 1][n] >> 8) ^ crc_table[0][crc_table[slice - 1][n] & 0xFF];
 }
 
-/* The processor's instruction takes three cycles and can begin one every cycle: three strands of
- * the data at once, put together by what so many zero bytes behind a strand make of its CRC, which
- * is linear in it. A producer's batch of 16 KiB (batch.size) is five times the three. */
+/* The processor's instruction takes three cycles, and one can begin every cycle. So three strands
+ * of the data are processed at once. To combine them, a strand's CRC is advanced over a strand of
+ * zero bytes, which is linear in the CRC. A producer's batch of 16 KiB (batch.size) has the three
+ * strands five times. */
 #define STRAND 1024
 static uint32_t after_strand[4][256];
 
@@ -103,7 +105,7 @@ static inline uint64_t word_at(const uint8_t *p) {
     return word;
 }
 
-/* By tables, eight bytes at a time ("slicing by 8"). */
+/* Uses tables, eight bytes at a time ("slicing by 8"). */
 static uint32_t crc32c_portable(const uint8_t *p, size_t size) {
     uint32_t crc = 0xFFFFFFFFu;
     for (; size >= 8; p += 8, size -= 8) {
@@ -174,7 +176,7 @@ typedef struct {
     size_t capacity;
 } Buffer;
 
-/* Room for so many bytes more, and never without memory. */
+/* Makes room for this many more bytes; the buffer has memory afterwards, even for 0. */
 static bool reserve(Buffer *buffer, size_t more) {
     if (more < buffer->capacity - buffer->size)
         return true;
@@ -201,7 +203,7 @@ static inline void push_int64(Buffer *buffer, int64_t value) {
     buffer->size += sizeof value;
 }
 
-/* A column of byte strings. The bitmap of what is null is only made when it is handed out. */
+/* A column of byte strings. The bitmap of the nulls is made only when the column is handed over. */
 typedef struct {
     Buffer ends;  /* int32: where each string ends in data */
     Buffer data;
@@ -213,7 +215,7 @@ static bool reserve_strings(Strings *strings, size_t rows, size_t bytes) {
            reserve(&strings->nulls, rows * sizeof(int32_t));
 }
 
-/* NULL is null. There must be room. */
+/* Appends a string; NULL is null. There must be room. */
 static inline void push_string(Strings *strings, const uint8_t *bytes, size_t size) {
     if (bytes == NULL) {
         push_int32(&strings->nulls, (int32_t)(strings->ends.size / sizeof(int32_t)));
@@ -231,7 +233,7 @@ static inline bool fits(const Strings *strings, size_t more) {
 
 typedef struct {
     size_t rows;
-    size_t bytes; /* what the rows hold in memory, roughly: the size of what they come from */
+    size_t bytes; /* roughly the memory that the rows hold: the size of what they come from */
     bool with_headers;
     Strings keys, values;
     Buffer offsets, timestamps; /* int64; microseconds since the epoch */
@@ -262,7 +264,7 @@ static void free_columns(Columns *columns) {
     columns->rows = columns->bytes = 0;
 }
 
-/* Forget the rows appended since `before` was a copy of the columns. */
+/* Drops the rows appended since `before` was copied from the columns. */
 static void take_back(Columns *columns, const Columns *before) {
     Buffer *buffers[] = BUFFERS(columns);
     const Buffer *sizes[] = BUFFERS(before);
@@ -290,7 +292,7 @@ static inline size_t header_count(const Columns *columns) {
     return columns->header_keys.ends.size / sizeof(int32_t);
 }
 
-/* A row's headers are in header_keys and header_values already. There must be room. */
+/* Appends a row, whose headers are in header_keys and header_values already. There must be room. */
 static inline void push_row(Columns *columns, const uint8_t *key, size_t key_size,
                             const uint8_t *value, size_t value_size, int64_t offset,
                             int64_t timestamp_us, int32_t timestamp_type, bool has_headers) {
@@ -321,12 +323,12 @@ static bool push_header(Columns *columns, const uint8_t *key, size_t key_size,
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* As in records.py: milliseconds that are still microseconds in 64 bits. */
+/* As in records.py: milliseconds that fit 64 bits as microseconds. */
 #define MAX_TIMESTAMP_MS (INT64_MAX / 1000 - (1 << 13))
 /* Length, attributes, two deltas, key, value, headers: a byte each. */
 #define SMALLEST_RECORD 7
 
-/* UTF-8 as Python's strict decoder takes it; other header keys are mended there. */
+/* Whether Python's strict UTF-8 decoder accepts this; other header keys are repaired in Python. */
 static bool is_utf8(const uint8_t *p, size_t size) {
     const uint8_t *end = p + size;
     while (p < end) {
@@ -349,7 +351,7 @@ static bool is_utf8(const uint8_t *p, size_t size) {
     return true;
 }
 
-/* A byte string and its length before it; NULL for a negative length. */
+/* Reads a byte string, preceded by its length; NULL for a negative length. */
 static inline bool read_string(const uint8_t **position, const uint8_t *end, const uint8_t **bytes,
                                size_t *size) {
     int64_t length;
@@ -389,8 +391,8 @@ typedef struct {
     int64_t count;
     int64_t base_offset;
     int64_t base_timestamp_ms;
-    bool same_timestamp; /* of the whole batch: when it was appended */
-    int64_t from, to;    /* rows of these offsets are wanted: inclusive, exclusive */
+    bool same_timestamp; /* the whole batch has one: when it was appended */
+    int64_t from, to;    /* the wanted offsets: inclusive, exclusive */
 } Wanted;
 
 static bool read_records(Columns *columns, const uint8_t *p, const uint8_t *end,
@@ -405,7 +407,7 @@ static bool read_records(Columns *columns, const uint8_t *p, const uint8_t *end,
         int64_t timestamp = wanted->base_timestamp_ms;
         const uint8_t *key, *value;
         size_t key_size, value_size;
-        /* At least the attributes, of which none are defined. */
+        /* At least the attributes; none are defined. */
         if (!read_varint(&p, end, &length) || length < 1 || length > end - p)
             return false;
         const uint8_t *record_end = p + length;
@@ -435,7 +437,7 @@ static bool read_records(Columns *columns, const uint8_t *p, const uint8_t *end,
     return p == end;
 }
 
-/* Append those of a batch's records that are wanted: all of them, or none and false. */
+/* Appends the wanted records of a batch: all of them, or none and false. */
 static bool append_records(Columns *columns, const uint8_t *payload, size_t size,
                            const Wanted *wanted) {
     const Columns before = *columns;
@@ -463,7 +465,7 @@ typedef struct {
     size_t size;
 } Batch;
 
-/* A whole batch of format 2 that begins before `to`. */
+/* Reads the header of a whole batch of format 2 that begins before `to`; false if it is none. */
 static bool read_batch(const uint8_t *p, size_t available, int64_t to, Batch *batch) {
     if (available < HEADER_SIZE || p[MAGIC_AT] != 2)
         return false;
@@ -482,10 +484,10 @@ typedef struct {
     bool check_crcs;
     bool transactions; /* read_committed, and some are aborted */
     int64_t from, to;
-    size_t full_rows, full_bytes; /* stop when the columns hold as many */
+    size_t full_rows, full_bytes; /* stop when the columns hold this many */
 } Extent;
 
-/* Append the plain batches from `at` on. Returns where the first begins that was not taken. */
+/* Appends the plain batches from `at` on. Returns where the first begins that was not taken. */
 static size_t extend(Columns *columns, const uint8_t *records, size_t size, size_t at,
                      const Extent *extent) {
     Batch batch;
@@ -514,8 +516,8 @@ static size_t extend(Columns *columns, const uint8_t *records, size_t size, size
     return at;
 }
 
-/* The offset after the last of the plain batches from the beginning on, the leader epoch of that
- * one, and where the first begins that is none. -1 if there is no plain one. */
+/* Finds, for the plain batches at the beginning, the offset after the last one and its leader epoch
+ * (both -1 if there is no plain one). Returns where the first batch begins that is not plain. */
 static size_t skim(const uint8_t *records, size_t size, int64_t to, int64_t *after,
                    int32_t *leader_epoch) {
     Batch batch;
@@ -534,13 +536,13 @@ static size_t skim(const uint8_t *records, size_t size, int64_t to, int64_t *aft
 
 /* ---- Python ---------------------------------------------------------------------------------- */
 
-/* What is shorter is done sooner than the GIL has come back. */
+/* Anything shorter is done sooner than the GIL could be taken again. */
 #define RELEASE_GIL_FROM_BYTES (32 * 1024)
 
 typedef struct {
     PyObject_HEAD
     Columns columns;
-    bool busy; /* without the GIL */
+    bool busy; /* in use without the GIL */
 } ColumnsObject;
 
 static PyObject *new_columns(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -636,7 +638,7 @@ static PyObject *columns_append_records(ColumnsObject *self, PyObject *args) {
     return PyErr_Occurred() ? NULL : PyBool_FromLong(taken);
 }
 
-/* A bytes object, or None for null. */
+/* Takes a bytes object, or None for null. */
 static bool bytes_or_none(PyObject *object, const uint8_t **bytes, size_t *size) {
     char *data = NULL;
     Py_ssize_t length = 0;
@@ -701,7 +703,7 @@ static PyObject *columns_append_row(ColumnsObject *self, PyObject *args) {
 
 static void free_memory(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, NULL)); }
 
-/* (address, size, owner), and the memory is the owner's. */
+/* Returns (address, size, owner); the memory now belongs to the owner. */
 static PyObject *hand_over(Buffer *buffer) {
     if (!reserve(buffer, 0))
         return PyErr_NoMemory();
@@ -715,7 +717,7 @@ static PyObject *hand_over(Buffer *buffer) {
     return described;
 }
 
-/* Arrow's offsets begin with a 0. */
+/* Adds the 0 that Arrow's offsets begin with. */
 static PyObject *hand_over_ends(const Buffer *ends) {
     Buffer offsets = {0};
     if (!reserve(&offsets, sizeof(int32_t) + ends->size))
@@ -729,7 +731,7 @@ static PyObject *hand_over_ends(const Buffer *ends) {
     return described;
 }
 
-/* (bitmap or None, how many are null) */
+/* Returns (bitmap or None, how many are null). */
 static PyObject *hand_over_validity(const Buffer *nulls, size_t rows) {
     size_t count = nulls->size / sizeof(int32_t);
     if (count == 0)
@@ -893,12 +895,13 @@ static PyObject *module_crc32c_portable(PyObject *Py_UNUSED(module), PyObject *a
     return PyLong_FromUnsignedLong(crc);
 }
 
-/* The collector follows whatever may be in a cycle, a named tuple for good. Some hundred records are
- * alive at any time and are gone with the next poll: those that it meets are counted among what lives
- * for long, and bring the next full collection of the process nearer, which stops every thread.
+/* The garbage collector tracks everything that may be in a cycle, and a named tuple for as long as
+ * it lives. Some hundred records are alive at any time and are gone with the next poll. Those that
+ * a collection meets are counted as long-lived and bring the next full collection of the process
+ * nearer, which stops every thread.
  *
- * An empty list holds nothing. Should an application put the record itself into it, reference
- * counting will not free the two: that is the price. */
+ * An empty list holds nothing. If an application puts the record itself into it, reference counting
+ * will not free the two: that is the price. */
 
 PyDoc_STRVAR(untrack_doc,
              "untrack(record, /)\n--\n\n"

@@ -13,7 +13,7 @@ from .records import Headers, MalformedError, Wanted, append_records
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
-#: Bytes, or anything that lends its memory.
+#: Bytes, or anything with the buffer protocol.
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -32,12 +32,12 @@ _SCHEMA_WITH_HEADERS = _SCHEMA.append(pa.field("headers", list_of_headers))
 
 
 def record_schema(include_headers: bool) -> pa.Schema:
-    """The columns of every record batch that :class:`RangeFetcher` yields.
+    """Return the schema of every record batch that :class:`RangeFetcher` yields.
 
     Parameters
     ----------
     include_headers : bool
-        Whether the last column, ``headers``, is there.
+        Whether to include the last column, ``headers``.
 
     Returns
     -------
@@ -50,13 +50,13 @@ def record_schema(include_headers: bool) -> pa.Schema:
 class Columns(Protocol):
     """Rows of one partition, column by column, in Python or compiled."""
 
-    #: What the rows hold in memory, roughly: the size of what they were decoded from.
+    #: Roughly the memory that the rows hold: the size of what they were decoded from.
     bytes: int
 
     def __len__(self) -> int: ...
 
     def extend(self, records: Data, at: int, extent: Extent) -> int:
-        """Append what is plain to decode.
+        """Append the batches that are plain to decode.
 
         Parameters
         ----------
@@ -70,18 +70,18 @@ class Columns(Protocol):
         Returns
         -------
         int
-            Where the first batch begins that was not taken: it is not plain, or the columns are
-            full. Always `at` in Python.
+            Where the first batch begins that was not taken, because it is not plain or the columns
+            are full. Always `at` in Python.
         """
         ...
 
     def append_records(self, payload: Data, first: int, limit: int, wanted: Wanted) -> None:
-        """Append those of a batch's records, payload[first:limit], that are wanted.
+        """Append the wanted records of a batch, payload[first:limit].
 
         Raises
         ------
         MalformedError
-            They are not as they should be.
+            The records are malformed.
         """
         ...
 
@@ -90,7 +90,7 @@ class Columns(Protocol):
         ...
 
     def take(self) -> pa.RecordBatch:
-        """The rows as one Arrow record batch of `record_schema`; none are left here."""
+        """Remove all rows and return them as one Arrow record batch of `record_schema`."""
         ...
 
 
@@ -100,13 +100,13 @@ class Extent(NamedTuple):
     Attributes
     ----------
     start, end : int
-        The offsets wanted: inclusive, exclusive.
+        The wanted offsets: inclusive, exclusive.
     check_crcs : bool
         Whether checksums are compared.
     transactions : bool
-        Whether batches of transactions are left to Python, since some are aborted.
+        Whether batches of transactions are left to Python, because some are aborted.
     full_rows, full_bytes : int
-        When the columns are full.
+        The number of rows, or of bytes, at which the columns are full.
     """
 
     start: int
@@ -190,7 +190,7 @@ class PythonColumns:
         self._add_run(1, row.timestamp_type)
 
     def rows(self) -> Iterator[Row]:
-        """The rows one by one."""
+        """Return the rows one by one."""
         types = (kind for rows, kind in self.timestamp_types for _ in range(rows))
         headers = self.headers if self.include_headers else repeat(None)
         columns = (self.keys, self.values, self.offsets, self.timestamps, types, headers)

@@ -1,4 +1,4 @@
-"""The columns, filled by the compiled decoder where it is there."""
+"""The columns, filled by the compiled decoder if it is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Set to "python" for decoding in Python all the same, to compare.
+#: An environment variable; "python" decodes in Python all the same, for comparison.
 _CHOICE = "PYSPARK_KAFKA_REBALANCE_DECODER"
 
 
@@ -36,17 +36,17 @@ def _compiled() -> ModuleType | None:
     return _record_batch
 
 
-#: The compiled decoder, if it is there.
+#: The compiled decoder, if it is installed.
 compiled = _compiled()
 
 
 def new_columns(include_headers: bool) -> Columns:
-    """Empty columns, compiled if possible."""
+    """Return empty columns, compiled if possible."""
     return CompiledColumns(include_headers) if compiled else PythonColumns(include_headers)
 
 
 class CompiledColumns:
-    """`Columns` as Arrow buffers. What is not plain comes through `PythonColumns`."""
+    """`Columns` as Arrow buffers. What is not plain goes through `PythonColumns`."""
 
     def __init__(self, include_headers: bool) -> None:
         self._include_headers = include_headers
@@ -74,7 +74,7 @@ class CompiledColumns:
         if self._columns.append_records(payload, first, limit, *wanted):
             return
         decoded = PythonColumns(self._include_headers)
-        decoded.append_records(payload, first, limit, wanted)  # says what is wrong, if anything is
+        decoded.append_records(payload, first, limit, wanted)  # raises if anything is wrong
         for row in decoded.rows():
             self.append_row(row)
         self.bytes += decoded.bytes
@@ -91,7 +91,7 @@ class CompiledColumns:
 
 
 def record_batch_of(columns: Any, include_headers: bool) -> pa.RecordBatch:
-    """The rows of the compiled decoder's ``Columns``, which is empty then."""
+    """Remove the rows from the compiled decoder's ``Columns`` and return them."""
     schema = record_schema(include_headers)
     rows = len(columns)
     keys, values, offsets, timestamps, timestamp_types, *headers = columns.take()

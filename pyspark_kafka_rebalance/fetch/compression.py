@@ -1,7 +1,7 @@
 """The codecs of Kafka's record batches: gzip, snappy, lz4 and zstd, all through pyarrow.
 
-A record batch says which codec it has (attributes, bits 0 to 2) but not how large its records are:
-what comes out is read in pieces and bounded, so that a few bytes cannot claim all memory.
+A record batch says which codec it has (attributes, bits 0 to 2) but not how large its decompressed
+records are. So they are read in pieces and bounded: a few bytes cannot claim all memory.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import pyarrow as pa
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
-#: What one record batch may decompress to: this much, or this multiple of its compressed size if
-#: that is more, but never more than an Arrow column can hold. Brokers bound the *compressed* size
+#: One record batch may decompress to this much, or to this multiple of its compressed size if that
+#: is more, but never to more than an Arrow column can hold. Brokers bound the *compressed* size
 #: (``message.max.bytes``, 1 MB by default), and repetitive records of real producers reach some
-#: hundred to one; what lies beyond is a bomb.
+#: hundred to one; anything beyond is a bomb.
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 MAX_DECOMPRESSED_RATIO = 16
 _MAX_ARROW_BYTES = 1024 * 1024 * 1024
@@ -23,7 +23,7 @@ _MAX_ARROW_BYTES = 1024 * 1024 * 1024
 _CODECS = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
 
 # Java's snappy producers use the xerial stream: this magic, two version numbers, then blocks, each
-# behind its length. A stream appended to another repeats the header between two blocks.
+# preceded by its length. A stream appended to another repeats the header between two blocks.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = len(_XERIAL_MAGIC) + 8
 
@@ -33,7 +33,7 @@ _unpack_int32 = struct.Struct(">i").unpack_from
 
 
 class DecompressionError(Exception):
-    """The bytes are not what their codec says, or too many."""
+    """The bytes are not what their codec says, or become too many."""
 
 
 def decompress(codec: int, data: bytes | memoryview) -> bytes:
@@ -113,8 +113,8 @@ def _snappy_block(block: memoryview, limit: int) -> bytes:
         raise DecompressionError("snappy: block without a valid size")
     if size > limit:
         raise DecompressionError(f"snappy: a block claims {size} bytes, more than {limit}")
-    # A block cannot expand more than its densest element, a copy of 64 bytes in 3: no memory for
-    # a size that the data cannot have.
+    # A block cannot expand more than its densest element, a copy of 64 bytes in 3. Do not allocate
+    # memory for a size that the data cannot have.
     if size > 64 * len(block):
         raise DecompressionError(f"snappy: {len(block)} bytes cannot become {size}")
     return bytes(

@@ -1,11 +1,11 @@
 """Connections to the brokers of a cluster: the seam to kafka-python's network layer.
 
-The only module of this room that touches kafka-python's private names. Connections are cached for
-each cluster (that is, for each client configuration) in the worker process, since Spark runs many
-short tasks in it, and each would otherwise connect, authenticate and ask for API versions anew.
+The only module of this package that touches kafka-python's private names. Connections are cached
+for each cluster (that is, for each client configuration) in the worker process, because Spark runs
+many short tasks in it. Otherwise each would connect, authenticate and ask for API versions again.
 
-What goes over a connection is sent by kafka-python's I/O thread: a response arrives while the
-caller decodes the one before.
+kafka-python's I/O thread sends and receives, so a response arrives while the caller decodes the
+previous one.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from ..transport.secured_clients import prepare_connections
 
 log = logging.getLogger(__name__)
 
-#: A frame beyond this is not a response but, as a rule, something that is no Kafka broker: 100 MB
-#: is librdkafka's and kafka-python's own bound. A response is as large as the fetch asks for, or as
+#: A larger frame is, as a rule, not a response: its sender is not a Kafka broker. 100 MB is
+#: librdkafka's and kafka-python's own bound. A response is as large as the fetch asks for, or as
 #: its first record batch, whichever is more.
 MIN_RECEIVE_MESSAGE_MAX_BYTES = 100_000_000
 _RESPONSE_OVERHEAD = 1024 * 1024
 
-#: Clusters whose connections stay open without a fetcher that uses them.
+#: The number of clusters whose connections stay open while no fetcher uses them.
 _IDLE_CLUSTERS = 4
 
-#: What a broker may take beyond the request timeout until its answer is given up for good, should
-#: kafka-python's own timeout fail to end it.
+#: How long to wait for an answer beyond the request timeout, in case kafka-python's own timeout
+#: fails to end the wait.
 _GRACE_S = 30.0
 
 
@@ -57,7 +57,7 @@ require_names(
     }
 )
 
-#: Nothing changes by trying again.
+#: Errors that a retry does not fix.
 _FINAL_ERRORS = (
     kafka_errors.AuthorizationError,
     kafka_errors.SaslAuthenticationFailedError,
@@ -73,14 +73,14 @@ _FINAL_ERRORS = (
 
 
 def explain_final(error: Exception, doing: str) -> KafkaRebalanceError | None:
-    """The error to raise for one that trying again does not mend, or None.
+    """Return the error to raise if a retry does not fix this one, else None.
 
     Parameters
     ----------
     error : Exception
         What kafka-python raised.
     doing : str
-        During what, with topic, partition and offsets.
+        What was being done, with topic, partition and offsets.
     """
     if not isinstance(error, _FINAL_ERRORS):
         return None
@@ -103,7 +103,7 @@ def explain_final(error: Exception, doing: str) -> KafkaRebalanceError | None:
 
 
 class PendingResponse:
-    """A request on its way."""
+    """A request in flight."""
 
     def __init__(self, future: Future, timeout_s: float) -> None:
         self._future = future
@@ -119,20 +119,20 @@ class PendingResponse:
 
     @property
     def done_at(self) -> float:
-        """When there was an answer or an error, by the monotonic clock; if there is none, now."""
+        """When the answer or the error came, by the monotonic clock; now if there is none yet."""
         return time.monotonic() if self._done_at is None else self._done_at
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back from the I/O thread when `wait` would return, or at once."""
+        """Call back from the I/O thread once `wait` would return; at once if it would already."""
         self._future.add_both(lambda _: callback())
 
     def wait(self) -> Any:
-        """The response.
+        """Return the response.
 
         Raises
         ------
         kafka.errors.KafkaError or OSError
-            Why there is none.
+            The reason why there is none.
         """
         if not self._done.wait(max(0.0, self.deadline - time.monotonic())):
             raise kafka_errors.KafkaTimeoutError("the I/O thread does not answer")
@@ -147,7 +147,7 @@ class ClusterConnections:
     Parameters
     ----------
     client_config : Mapping[str, Any]
-        kafka-python's keyword names; those that its connections have no use for are passed over.
+        kafka-python's keyword names; those that its connections do not use are ignored.
     receive_message_max_bytes : int
         The largest response.
     """
@@ -169,7 +169,7 @@ class ClusterConnections:
 
     @property
     def usable(self) -> bool:
-        """Whether the I/O thread is there. A connection that is lost is opened again anyway."""
+        """Whether the I/O thread is alive. A lost connection is opened again anyway."""
         thread = self._net._io_thread
         return not self.closed and thread is not None and thread.is_alive()
 
@@ -179,9 +179,9 @@ class ClusterConnections:
         Parameters
         ----------
         timeout_s : float
-            Until when to try.
+            How long to try.
         again : bool
-            Even if it has been: none of the brokers found then answers now.
+            Do it even if it has been done: none of the brokers found then answers now.
 
         Raises
         ------
@@ -194,20 +194,20 @@ class ClusterConnections:
         PendingResponse(future, timeout_s + _GRACE_S).wait()
 
     def send(self, request: Any, node_id: int | None = None) -> PendingResponse:
-        """Send a request, and return before its answer is there.
+        """Send a request, and return before its answer arrives.
 
         Parameters
         ----------
         request : kafka.protocol.api_message.ApiMessage
             Sent in the highest version that both sides and its ``max_version`` allow.
         node_id : int, optional
-            The broker; the one with the least to do if not given.
+            The broker; by default the least loaded one.
         """
         future = self._manager.call_soon(self._manager.send, request, node_id)
         return PendingResponse(future, self._timeout_s)
 
     def open_all(self) -> None:
-        """Open a connection to every broker known, where there is none; failures can wait."""
+        """Open a connection to every known broker that has none; failures are only logged."""
         brokers = [broker.node_id for broker in self._manager.cluster.brokers()]
         pending = {
             broker: self.send(MetadataRequest(topics=[], max_version=1), broker)
@@ -240,11 +240,11 @@ class ClusterConnections:
 
 
 class _Cached:
-    """Connections and who uses them."""
+    """Connections and the number of their users."""
 
     def __init__(self, connections: ClusterConnections, config: Mapping[str, Any]) -> None:
         self.connections = connections
-        # Keeps alive what an identity in the key stands for.
+        # Keeps the objects alive whose id() is in the key.
         self.config = config
         self.users = 0
 
@@ -253,13 +253,13 @@ class _Cached:
 #  1. An entry is only ever touched by the process that made it. After a fork the child has copies
 #     of the sockets and shares the selector with its parent: closing or collecting them would cut
 #     the parent off. Entries of another process therefore stay where they are.
-#  2. An entry with users is closed at the process's end only.
+#  2. An entry with users is closed only at the process's end.
 _cache: dict[tuple[int, Hashable], _Cached] = {}
 _lock = threading.Lock()
 
 
 def _new_lock() -> None:
-    """The child of a fork must not wait for a lock that a thread of its parent held."""
+    """Replace the lock: a forked child must not wait for one that a thread of its parent held."""
     global _lock
     _lock = threading.Lock()
 
@@ -268,7 +268,7 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 def acquire(client_config: Mapping[str, Any], fetch_max_bytes: int) -> ClusterConnections:
-    """Connections for a client configuration, kept from an earlier use if there are any.
+    """Return connections for a client configuration, kept from an earlier use if there are any.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def acquire(client_config: Mapping[str, Any], fetch_max_bytes: int) -> ClusterCo
     Returns
     -------
     ClusterConnections
-        To be given back to `release`.
+        Give them back with `release`.
     """
     receive_max = max(
         MIN_RECEIVE_MESSAGE_MAX_BYTES,
@@ -293,7 +293,7 @@ def acquire(client_config: Mapping[str, Any], fetch_max_bytes: int) -> ClusterCo
         if cached is None or not cached.connections.usable:
             connections = ClusterConnections(client_config, receive_max)
             cached = _Cached(connections, dict(client_config))
-        # At the end: the entry used last.
+        # At the end, as the one used last.
         _cache[key] = cached
         cached.users += 1
         return cached.connections
@@ -308,7 +308,7 @@ def release(connections: ClusterConnections) -> None:
                 cached.users -= 1
                 break
         else:
-            # Replaced meanwhile, since its I/O thread had ended.
+            # Replaced meanwhile, because its I/O thread had ended.
             connections.close()
         idle = [key for key, cached in own if cached.users <= 0]
         surplus = [_cache.pop(key) for key in idle[: max(0, len(idle) - _IDLE_CLUSTERS)]]
@@ -317,7 +317,7 @@ def release(connections: ClusterConnections) -> None:
 
 
 def close_all() -> None:
-    """Close the connections of this process, whoever uses them."""
+    """Close the connections of this process, even those in use."""
     with _lock:
         own = [_cache.pop(key) for key in list(_cache) if key[0] == os.getpid()]
     for cached in own:
@@ -328,7 +328,7 @@ atexit.register(close_all)
 
 
 def _identity(value: Any) -> Hashable:
-    """What makes two configurations the same."""
+    """Return what is equal for equal configurations."""
     if value is None or isinstance(value, (str, bytes, int, float)):
         return (type(value), value)
     if isinstance(value, Mapping):

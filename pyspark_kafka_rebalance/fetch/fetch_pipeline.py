@@ -1,14 +1,14 @@
-"""Fetches on their way: which ranges are asked for together, of whom, and when.
+"""Fetches in flight: which ranges are requested together, from which broker, and when.
 
-A broker answers the requests of a connection one after another, so that a second one on its way
-keeps it busy while the first answer travels and is decoded. The ranges are gone through in order:
-those that fit one answer are asked for together, and a large one gets requests of its own.
+A broker answers the requests of a connection one after another. A second request in flight keeps it
+busy while the first answer travels and is decoded. The ranges are taken in order: those that fit
+one answer are requested together, and a large one gets requests of its own.
 
 Invariants:
- 1. A partition is in at most one request that is on its way, which asks for a reader's position.
- 2. No more than `_REQUESTS` requests are on their way, which together with ``fetch_bytes`` bounds
-    the memory of answers that nobody has taken.
- 3. What a request answered is handed out before what later ones answer.
+ 1. A partition is in at most one request in flight, which asks for a reader's position.
+ 2. At most `_REQUESTS` requests are in flight. Together with ``fetch_bytes`` this bounds the memory
+    of answers that nobody has taken.
+ 3. What one answer has is handed out before what later answers have.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .connections import ClusterConnections, PendingResponse
 from .leaders import raise_for
 from .range_reader import Fetched, FetchSettings, RangeReader
 
-# Version 10 is the first that answers zstd; from 11 on a leader may name a nearer replica
-# (KIP-392), from 13 on topics go by their ids alone.
+# Version 10 is the first that returns zstd; from 11 on a leader may name a nearer replica
+# (KIP-392), from 13 on topics are named only by their ids.
 _FETCH_VERSIONS = (4, 12)
 _FETCH_VERSION_BY_ID = 13
 
-#: On their way at once: to one broker, and to all.
+#: Requests in flight at once: to one broker, and to all.
 _REQUESTS_PER_BROKER = 2
 _REQUESTS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """A fetch on its way, and for whom it is."""
+    """A fetch in flight, and the readers it is for."""
 
     node_id: int
     readers: dict[TopicPartition, RangeReader]
@@ -55,7 +55,7 @@ class FetchPipeline:
     readers : Sequence[RangeReader]
         The first ones are read first.
     connections : ClusterConnections
-        Bootstrapped.
+        Bootstrapped connections.
     settings : FetchSettings
         How to fetch.
     """
@@ -79,8 +79,8 @@ class FetchPipeline:
         Yields
         ------
         RangeReader, Fetched or None
-            Of which range, and record batches of it; None with a reader that has nothing more.
-            The reader says whether it is `finished` with these. The next fetches are on their way
+            A range's reader, and record batches of the range; None if the reader has nothing more.
+            The reader's `finished` says whether these are the last. The next fetches are in flight
             by then.
 
         Raises
@@ -95,7 +95,7 @@ class FetchPipeline:
             found += self._depart()
 
     def _depart(self) -> list[tuple[RangeReader, Fetched | None]]:
-        """Send what may be sent now; return the readers that are finished without."""
+        """Send what may be sent now; return the readers that are finished without a fetch."""
         if len(self._on_their_way) < _REQUESTS:
             for broker, waiting in self._ready().items():
                 busy = sum(request.node_id == broker for request in self._on_their_way)
@@ -109,7 +109,7 @@ class FetchPipeline:
         return self._finished()
 
     def _ready(self) -> dict[int, list[tuple[RangeReader, int]]]:
-        """By broker, who may be asked for now, in which leader epoch."""
+        """Return the readers that may be fetched now, by broker, with the leader epoch."""
         now = time.monotonic()
         by_broker: dict[int, list[tuple[RangeReader, int]]] = {}
         considered = set(self._asked)
@@ -128,7 +128,7 @@ class FetchPipeline:
         return by_broker
 
     def _fitting(self, waiting: Sequence[tuple[RangeReader, int]]) -> int:
-        """How many of them, at least one, are expected to fit one answer."""
+        """Return how many readers, at least one, are expected to fit one answer."""
         room = self._settings.fetch_bytes
         for index, (reader, _) in enumerate(waiting):
             room -= reader.wanted_bytes
@@ -172,7 +172,7 @@ class FetchPipeline:
         sent.pending.when_done(lambda: self._answered.put(sent))
 
     def _arrive(self) -> list[tuple[RangeReader, Fetched | None]]:
-        """Wait for an answer, or until a range is ready to be asked for again."""
+        """Wait for an answer, or until a range is ready to be fetched again."""
         now = time.monotonic()
         waiting = [r.ready_at - now for r in self._unfinished if r.partition not in self._asked]
         waiting = [delay for delay in waiting if delay > 0]
@@ -188,7 +188,7 @@ class FetchPipeline:
                 return []
             request = overdue[0]
         if request not in self._on_their_way:
-            return []  # was overdue
+            return []  # given up before, as overdue
         return self._take(request)
 
     def _take(self, request: _Request) -> list[tuple[RangeReader, Fetched | None]]:
@@ -227,13 +227,13 @@ class FetchPipeline:
                     if reader.finished:
                         self._unfinished.remove(reader)
         for reader in unanswered.values():
-            # Over its quota a client gets an answer without partitions.
+            # A client over its quota gets an answer without partitions.
             throttled = f"throttled for {response.throttle_time_ms} ms"
             reader.failed(kafka_errors.ThrottlingQuotaExceededError(throttled), at)
         return found
 
     def _finished(self) -> list[tuple[RangeReader, Fetched | None]]:
-        """The readers that have nothing more, and of which nobody has been told that."""
+        """Return the readers that have nothing more, each only once."""
         finished = [reader for reader in self._unfinished if reader.finished]
         if finished:
             self._unfinished = [reader for reader in self._unfinished if not reader.finished]

@@ -28,39 +28,40 @@ _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 class RangeFetcher:
     """Reads offset ranges. Belongs to no consumer group and keeps no state but connections.
 
-    The next fetch is on its way while one is decoded. Memory is bounded by the fetch size and the
-    batch size, not by the ranges; one record batch that is larger still arrives.
+    The next fetch is in flight while one is decoded. Memory is bounded by the fetch size and the
+    batch size, not by the ranges; a single record batch that is larger still arrives.
 
     Parameters
     ----------
     client_config : Mapping[str, Any]
         kafka-python's keyword names: ``bootstrap_servers``, ``security_protocol``, ``ssl_*``,
         ``sasl_*``, ``client_id``, ``request_timeout_ms``, … Fetchers with the same configuration
-        in one process share their connections, also one after another.
+        in one process share their connections, even if one comes after the other.
     isolation_level : str
         ``read_uncommitted`` (default), or ``read_committed``: records of aborted transactions are
-        left out, and a range whose end lies past an open transaction waits for its end, up to
+        left out, and a range that ends past an open transaction waits for that to end, up to
         ``retry_timeout_ms``.
     fail_on_data_loss : bool
-        Whether records of a range that are no longer there (deleted, a topic that is missing or
-        was created again) are an error (default), or a warning, with what is there read.
+        Whether it is an error (default) if records of a range are gone (deleted, or the topic is
+        missing or was created again). Otherwise it is a warning, and what is there is read.
     include_headers : bool
         Whether there is a column ``headers``. Costs time for every record that has any.
     fetch_max_bytes, max_partition_fetch_bytes : int
-        A fetch asks for at most the smaller of the two (4 MiB). Larger ones cost memory, several
-        times their size; smaller ones a round trip more often.
+        A fetch asks for at most the smaller of the two (4 MiB). Larger fetches cost several times
+        their size in memory; smaller ones cost more round trips.
     fetch_min_bytes, fetch_max_wait_ms : int
         How long a broker may hold back an answer that is smaller than ``fetch_min_bytes``. The
         default never waits for data that exists.
     batch_rows, batch_bytes : int
-        A record batch is handed out once it has about so many rows, or rows of about this size.
+        A record batch is handed out once it has about this many rows, or rows of about this size.
     check_crcs : bool
         Whether checksums are compared.
     retry_timeout_ms : int
-        For how long no progress is borne: leader elections, lost connections, open transactions.
+        Fail if there is no progress for this long: leader elections, lost connections, open
+        transactions.
     client_rack : str
-        Where this is: brokers with a ``replica.selector.class`` then name the nearest replica to
-        read from (KIP-392).
+        This client's rack: brokers with a ``replica.selector.class`` then name the nearest replica
+        to read from (KIP-392).
 
     Raises
     ------
@@ -133,20 +134,19 @@ class RangeFetcher:
         Parameters
         ----------
         ranges : Sequence[OffsetRange]
-            What to read. Offsets without a record (compaction, transaction markers) are passed
-            over.
+            What to read. Offsets without a record (compaction, transaction markers) are skipped.
         topic_ids : Mapping[OffsetRange, UUID], optional
-            Of which topic a range is, where that is known: of another one by the same name nothing
-            is read, as if the records were gone. Brokers before 2.8 do not tell topics apart.
+            The id of a range's topic, if it is known. Nothing is read of another topic with the
+            same name, as if the records were gone. Brokers before 2.8 have no topic ids.
         on_fetched : callable, optional
-            Told the record batches that a range was answered with, as they are in the log.
+            Called with a range and the record batches fetched for it, as they are in the log.
 
         Yields
         ------
         OffsetRange, pyarrow.RecordBatch
-            Of which range, and rows of it: several batches for a range, in offset order, with the
-            columns of `record_schema`; none for a range without records. Batches of different
-            ranges take turns.
+            A range, and rows of it with the columns of `record_schema`. A range can have several
+            batches, in offset order; a range without records has none. Batches of different ranges
+            take turns.
 
         Raises
         ------

@@ -12,11 +12,11 @@ from kafka.protocol.metadata import MetadataRequest
 
 from .connections import ClusterConnections
 
-#: A broker before 2.4 may report a leader epoch of the past (KAFKA-9212): fetches that name it
-#: would be refused for ever. Java's client trusts them from this version on, too.
+#: A broker before 2.4 may report an outdated leader epoch (KAFKA-9212): fetches with it would be
+#: refused for ever. Java's client, too, trusts epochs from this Metadata version on.
 _EPOCH_RELIABLE_FROM = 9
 
-#: After so many failures in a row the brokers known are given up, and the bootstrap servers asked.
+#: After this many failures in a row, ask the bootstrap servers instead of the known brokers.
 _FAILURES_BEFORE_BOOTSTRAP = 3
 _BOOTSTRAP_TIMEOUT_S = 5.0
 
@@ -24,21 +24,21 @@ _NO_EPOCH = -1
 
 
 class Leader(NamedTuple):
-    """The broker that leads a partition, and since which election."""
+    """The broker that leads a partition, and its leader epoch."""
 
     node_id: int
     epoch: int
 
 
 class PartitionLeaders:
-    """The leaders of some topics' partitions, asked for when unknown.
+    """The leaders of some topics' partitions, looked up when unknown.
 
     Parameters
     ----------
     connections : ClusterConnections
         Bootstrapped connections.
     topics : Collection[str]
-        What to ask for. A topic that does not exist is not created.
+        The topics to look up. A topic that does not exist is not created.
     """
 
     def __init__(self, connections: ClusterConnections, topics: Collection[str]) -> None:
@@ -49,7 +49,7 @@ class PartitionLeaders:
         self._failures = 0
 
     def locate(self, topic: str, partition: int) -> Leader:
-        """The leader; from memory, unless it was forgotten.
+        """Return the leader; from memory, unless it was forgotten.
 
         Raises
         ------
@@ -63,29 +63,29 @@ class PartitionLeaders:
         return self._leaders[topic, partition]
 
     def topic_id(self, topic: str) -> UUID | None:
-        """The topic's id, as brokers said when they named a leader last; old ones do not."""
+        """Return the topic's id from the last metadata; None if the broker is too old."""
         return self._topic_ids.get(topic)
 
     def forget(self, topic: str, partition: int) -> None:
-        """Ask the cluster again: a broker says it is not the leader, or does not answer."""
+        """Look the leader up again: a broker says that it is not the leader, or does not answer."""
         self._leaders.pop((topic, partition), None)
 
     def list_offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:
-        """The offset at an end of the partition's log, as its leader knows it.
+        """Return the offset at an end of the partition's log, as its leader knows it.
 
         Parameters
         ----------
         topic, partition : str, int
-            Which.
+            The partition.
         spec : OffsetSpec
-            ``LATEST`` is the high watermark, which after an election is only answered once it
-            has caught up (KIP-207); ``EARLIEST`` the log start; ``EARLIEST_LOCAL`` where tiered
+            ``LATEST`` is the high watermark; after an election the leader returns it only once it
+            has caught up (KIP-207). ``EARLIEST`` is the log start, ``EARLIEST_LOCAL`` where tiered
             storage ends.
 
         Raises
         ------
         kafka.errors.KafkaError or OSError
-            As the broker says.
+            The error that the broker returned.
         """
         leader = self.locate(topic, partition)
         request = ListOffsetsRequest(
@@ -145,6 +145,6 @@ class PartitionLeaders:
 
 
 def raise_for(error_code: int) -> None:
-    """Raise the error that a broker's answer names, if it does."""
+    """Raise the error that a broker's answer has, if any."""
     if error_code:
         raise kafka_errors.for_code(error_code)()

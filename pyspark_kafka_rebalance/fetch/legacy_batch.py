@@ -1,6 +1,7 @@
 """Message formats 0 and 1, of brokers before 0.11, through kafka-python's decoder.
 
-Kafka 4 no longer writes them, but old segments keep them until retention or compaction ends them.
+Kafka 4 no longer writes them, but old segments keep them until retention or compaction removes
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _BoundedBatch(LegacyRecordBatch):  # type: ignore[misc]
 
 
 def _check_lengths(messages: bytes) -> None:
-    """Every inner message is whole. kafka-python would walk a negative length for ever."""
+    """Check that every inner message is whole; kafka-python loops for ever on a negative length."""
     position, end = 0, len(messages)
     while position < end:
         if end - position < _SMALLEST_MESSAGE:
@@ -54,7 +55,7 @@ def _check_lengths(messages: bytes) -> None:
 
 
 def legacy_rows(batch: memoryview, magic: int, check_crc: bool) -> Iterator[LegacyRow]:
-    """The records of one message, or of the messages in a compressed one.
+    """Yield the records of one message, or of the messages in a compressed one.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def legacy_rows(batch: memoryview, magic: int, check_crc: bool) -> Iterator[Lega
     Raises
     ------
     Exception
-        Damaged bytes end in any of kafka-python's, struct's or the codecs' errors.
+        Damaged bytes can raise any of kafka-python's, struct's or the codecs' errors.
     """
     records = _BoundedBatch(batch, magic)
     if check_crc and not records.validate_crc():

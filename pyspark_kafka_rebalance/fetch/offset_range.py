@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class OffsetRange:
     """The offsets ``start`` (inclusive) to ``end`` (exclusive) of one partition.
 
-    A range counts offsets, not records: compaction and transaction markers leave gaps. Not to be
-    changed: it is a key of dictionaries. ``frozen`` would say so, and a batch of 10,000 partitions
-    makes 10,000 of these, which then take five times as long.
+    A range counts offsets, not records: compaction and transaction markers leave gaps. Do not
+    change one: it is a key in dictionaries. ``frozen`` would enforce that, but a batch of 10,000
+    partitions makes 10,000 ranges, which would then take five times as long.
     """
 
     topic: str

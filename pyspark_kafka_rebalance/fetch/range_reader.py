@@ -35,13 +35,13 @@ _UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 1.0
 
-#: A broker that has just started may not know a topic yet: for so long it is not believed.
+#: A broker that has just started may not know a topic yet: ignore for this long that it is missing.
 _MISSING_FOR_S = 5.0
 
-#: Nor that a topic is another one: it may be the one before, of which it has not heard more yet.
+#: And for this long that its id is another: a broker may still know only the topic's predecessor.
 _REPLACED_FOR_S = 1.0
 
-#: For how long a replica is read that the leader has named (KIP-392): Java's metadata.max.age.ms.
+#: How long to read from a replica that the leader has named (KIP-392): Java's metadata.max.age.ms.
 _REPLICA_FOR_S = 300.0
 
 
@@ -59,7 +59,7 @@ class FetchSettings:
 
 
 class Fetched(NamedTuple):
-    """What one fetch answered: record batches, the offset asked for, aborted transactions."""
+    """What one fetch returned: record batches, the offset asked for, aborted transactions."""
 
     records: bytes
     position: int
@@ -67,25 +67,25 @@ class Fetched(NamedTuple):
 
 
 class _TopicReplacedError(kafka_errors.InconsistentTopicIdError):  # type: ignore[misc]
-    """The metadata have another topic by the name."""
+    """The metadata have another topic with that name."""
 
 
 class RangeReader:
-    """Where one range is.
+    """How far one range has been read.
 
     Parameters
     ----------
     offset_range : OffsetRange
         What to read.
     leaders : PartitionLeaders
-        From where.
+        Where to read from.
     settings : FetchSettings
-        How.
+        How to fetch.
     bytes_per_offset : dict[str, float]
-        What an offset of a topic takes on the wire; kept up to date, so that a short range does
-        not fetch much more than itself.
+        The size of an offset on the wire, by topic; kept up to date, so that a short range does not
+        fetch much more than itself.
     topic_id : UUID, optional
-        Of the topic that is meant. One that has replaced it has nothing of the range.
+        The id of the topic that is meant. A topic that has replaced it has nothing of the range.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RangeReader:
         self._settings = settings
         self._bytes_per_offset = bytes_per_offset
         self._asked_at = 0.0
-        #: For how long there was no progress, not counting the time that the caller took.
+        #: How long there has been no progress, not counting the time that the caller took.
         self._stalled_s = 0.0
         self._attempts = 0
         self._missing_since: float | None = None
@@ -122,19 +122,19 @@ class RangeReader:
 
     @property
     def wanted_bytes(self) -> int:
-        """What the next fetch should ask for, at most."""
+        """How many bytes the next fetch should ask for at most."""
         expected = self._bytes_per_offset.get(self.range.topic, _UNKNOWN_BYTES_PER_OFFSET)
         # A quarter more than expected, or the last records would take a fetch of their own.
         wanted = int((self._end - self.position) * expected * 1.25)
         return min(max(wanted, _SMALLEST_FETCH), self._settings.fetch_bytes)
 
     def ask(self) -> Leader:
-        """Whom to fetch from now: the leader, or the replica that it named, in its epoch.
+        """Return the broker to fetch from now: the leader or the replica it named, and the epoch.
 
         Raises
         ------
         kafka.errors.KafkaError or OSError
-            Nobody is known; to be handed to `failed`.
+            There is none known; pass it to `failed`.
         """
         self._asked_at = time.monotonic()
         leader = self._leaders.locate(self.range.topic, self.range.partition)
@@ -148,17 +148,17 @@ class RangeReader:
         return leader if self._replica is None else Leader(self._replica, leader.epoch)
 
     def answered(self, answer: Any, alone: bool, at: float) -> Fetched | None:
-        """Move the position past what was answered, or find out why nothing was.
+        """Move the position past what was fetched, or find out why nothing was.
 
         Parameters
         ----------
         answer : FetchResponse.FetchableTopicResponse.PartitionData
-            Of this partition.
+            The answer for this partition.
         alone : bool
             Whether no other partition in the response has records. If one has, the response may
             have been full.
         at : float
-            When it was answered, by the monotonic clock.
+            When the answer came, by the monotonic clock.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class RangeReader:
         Raises
         ------
         kafka.errors.KafkaError or OSError
-            To be handed to `failed`.
+            Pass it to `failed`.
         KafkaRebalanceError
             As from `failed`.
         """
@@ -204,7 +204,7 @@ class RangeReader:
             self.position = self._end
 
     def _in_tiered_storage(self) -> bool:
-        """Whether `position` is where an empty answer means that remote storage was too slow."""
+        """Whether an empty answer at `position` means that remote storage was too slow."""
         topic, partition = self.range.topic, self.range.partition
         try:
             local = self._leaders.list_offset(topic, partition, OffsetSpec.EARLIEST_LOCAL)
@@ -215,14 +215,14 @@ class RangeReader:
         return local > self.position
 
     def failed(self, error: Exception, at: float) -> None:
-        """Do what an error calls for, and say when to fetch again.
+        """Handle an error, and set when to fetch again.
 
         Parameters
         ----------
         error : Exception
-            What a request or its answer ended in.
+            The error of a request or of its answer.
         at : float
-            When, by the monotonic clock.
+            When it occurred, by the monotonic clock.
 
         Raises
         ------
@@ -263,7 +263,7 @@ class RangeReader:
         if self.finished:
             return
         self._stalled_s += at - self._asked_at
-        # A partition that does not exist has its own time, or a slow answer would hide the reason.
+        # A missing partition has a timeout of its own, or a slow answer would hide the reason.
         if self._stalled_s >= self._settings.retry_timeout_s and self._missing_since is None:
             raise KafkaRebalanceError(
                 f"reading {self.range} made no progress at offset {self.position} "
@@ -277,7 +277,7 @@ class RangeReader:
         self.ready_at = time.monotonic() + backoff
 
     def _missing(self, what: str, for_s: float) -> None:
-        """The log of the range is not there; believed when it was so for this long."""
+        """The range's log is missing; give the range up once that has lasted this long."""
         now = time.monotonic()
         if self._missing_since is None:
             self._missing_since = now
@@ -299,8 +299,8 @@ class RangeReader:
     def _check_log_end(self) -> None:
         """Find out whether the log ends before the range does, or only seems to.
 
-        After an election the high watermark lags for a moment, and a leader of the past may not
-        know yet that it is one: the end must be seen twice, with fresh metadata between.
+        After an election the high watermark lags for a moment, and a former leader may not know yet
+        that it has been replaced. So the end must be seen twice, with fresh metadata in between.
         """
         topic, partition = self.range.topic, self.range.partition
         latest = self._leaders.list_offset(topic, partition, OffsetSpec.LATEST)
@@ -329,7 +329,7 @@ class RangeReader:
 
 
 def give_up(error: Exception, servers: Any, waited_s: float) -> NoReturn:
-    """Raise what says that no broker could be reached."""
+    """Raise an error that says that no broker could be reached."""
     final = explain_final(error, f"connecting to {servers}")
     raise final or KafkaRebalanceError(
         f"no broker of {servers} could be reached within {waited_s:g} s: {error!r}"

@@ -1,9 +1,9 @@
-"""Record batches as they are on the wire, to Arrow: the decoder's interface and its Python form.
+"""Decode record batches from the wire to Arrow: the decoder's interface and its Python form.
 
-A fetch answers with record batches as they lie in the log (KIP-98, "magic 2"; formats 0 and 1 are
-in legacy_batch.py). The first holds the offset asked for, but may begin before it; the last may be
+A fetch returns record batches as they are in the log (KIP-98, "magic 2"; formats 0 and 1 are in
+legacy_batch.py). The first holds the offset asked for, but may begin before it; the last may be
 cut off. Nothing in them is trusted: the CRC does not cover a batch's offset and length, and does
-not help against whoever can compute one, so every length and varint is checked.
+not protect against anyone who can compute one, so every length and varint is checked.
 
 RecordBatch => BaseOffset int64, Length int32, PartitionLeaderEpoch int32, Magic int8, CRC uint32,
                Attributes int16, LastOffsetDelta int32, BaseTimestamp int64, MaxTimestamp int64,
@@ -49,7 +49,7 @@ _unpack_epoch_and_last_offset_delta = struct.Struct(">i7xi").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class DecoderSettings:
-    """What is the same for every range of a fetcher.
+    """The settings that all ranges of a fetcher share.
 
     Attributes
     ----------
@@ -71,23 +71,23 @@ class DecoderSettings:
 
 
 def next_position(records: bytes, position: int, offset_range: OffsetRange) -> int:
-    """Where to fetch next: `extent_of` without the leader epoch."""
+    """Find where to fetch next: `extent_of` without the leader epoch."""
     return extent_of(records, position, offset_range)[0]
 
 
 def extent_of(records: bytes, position: int, offset_range: OffsetRange) -> tuple[int, int]:
-    """Where to fetch next, from the batches' headers alone.
+    """Find where to fetch next, from only the batches' headers.
 
-    Lets the next fetch be on its way while this one is decoded.
+    So the next fetch can be in flight while this one is decoded.
 
     Parameters
     ----------
     records : bytes
-        What a fetch at ``position`` answered; not empty.
+        What a fetch at ``position`` returned; not empty.
     position : int
         The offset that was asked for.
     offset_range : OffsetRange
-        Batches from its end on are not looked at.
+        Batches from its end on are ignored.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def extent_of(records: bytes, position: int, offset_range: OffsetRange) -> tuple
 def _split(
     records: bytes, start: int, position: int, offset_range: OffsetRange
 ) -> Iterator[tuple[int, int, int]]:
-    """Base offset, start and size of every whole batch, up to the first at the range's end."""
+    """Yield base offset, start and size of each whole batch, up to the first at the range's end."""
     base = -1
     available = len(records)
     while available - start > _MAGIC_OFFSET and base < offset_range.end:
@@ -145,12 +145,12 @@ def _split(
 
 
 def has_transactions(records: bytes) -> bool:
-    """Whether one of these record batches is of a transaction, or marks the end of one.
+    """Whether any of these record batches belongs to a transaction, or marks the end of one.
 
     Parameters
     ----------
     records : bytes
-        What a fetch answered. What lies behind a header that makes no sense is not looked at.
+        What a fetch returned. Anything behind a header that makes no sense is ignored.
     """
     start = 0
     while start + _HEADER.size <= len(records):
@@ -179,9 +179,9 @@ class RecordDecoder:
     offset_range : OffsetRange
         Rows before it, at its end or beyond are left out.
     settings : DecoderSettings
-        How to.
+        How to decode.
     columns : Columns, optional
-        What the rows are gathered in: compiled if possible.
+        Where the rows are gathered; by default compiled columns if possible.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class RecordDecoder:
     def decode(
         self, records: bytes, position: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Take in what one fetch answered, and yield what became full.
+        """Decode what one fetch returned, and yield the Arrow batches that are full.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class RecordDecoder:
         position : int
             The offset that was asked for; rows before it or at the range's end are left out.
         aborted : Sequence[AbortedTransaction]
-            As the same response lists them; of use under read_committed only.
+            As the same response lists them; used only under read_committed.
 
         Raises
         ------
@@ -229,7 +229,7 @@ class RecordDecoder:
             if self._full():
                 yield from self.finish()
                 continue
-            # One that is not plain; the next one may be again.
+            # This batch is not plain; the next one may be.
             batch = next(_split(records, at, position, self._range), None)
             if batch is None or not self._decode_one(records, *batch, position, transactions):
                 return
@@ -251,7 +251,7 @@ class RecordDecoder:
         position: int,
         transactions: AbortedTransactions | None,
     ) -> bool:
-        """Append a batch's rows; False if it was the last that can have some of the range."""
+        """Append a batch's rows; False if no later batch can have rows of the range."""
         within = base < self._range.end
         try:
             if records[start + _MAGIC_OFFSET] != 2:
@@ -267,7 +267,7 @@ class RecordDecoder:
         return within
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """The rows that are left, when the range has been read."""
+        """Yield the rows that are left, once the range has been read."""
         rows = len(self._columns)
         if not rows:
             self._columns.bytes = 0  # of records that were not wanted
@@ -363,7 +363,7 @@ class _BatchHeader(NamedTuple):
 
 
 def _payload(records: bytes, start: int, end: int, attributes: int) -> tuple[bytes, int, int]:
-    """The batch's records: a buffer, where they begin in it, and where they end."""
+    """Return the batch's records: a buffer, where they begin in it, and where they end."""
     codec = attributes & _CODEC_MASK
     first = start + _HEADER.size
     if codec == NONE:

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[str, bytes | None]]
 
-# Milliseconds that are still microseconds in 64 bits, whatever a delta of two bytes adds.
+# Milliseconds that fit 64 bits as microseconds, whatever a delta of two bytes adds.
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000 - 2**13
 
 
 class Wanted(NamedTuple):
-    """What a batch's records count from, and which of them are wanted.
+    """The base values of a batch's records, and which of the records are wanted.
 
     Attributes
     ----------
     records : int
-        How many the batch has.
+        How many records the batch has.
     base_offset, base_timestamp : int
-        Of the batch; the timestamp in milliseconds.
+        The batch's; the timestamp in milliseconds.
     same_timestamp : bool
-        Whether all have the batch's, since it was given when they were appended.
+        Whether all records have the batch's timestamp, which was set when they were appended.
     start, end : int
-        The offsets wanted: inclusive, exclusive.
+        The wanted offsets: inclusive, exclusive.
     """
 
     records: int
@@ -41,11 +41,11 @@ class Wanted(NamedTuple):
 
 
 class MalformedError(Exception):
-    """What is wrong with a batch; becomes a CorruptRecordError that says where it is."""
+    """Says what is wrong with a batch; becomes a CorruptRecordError that says where it is."""
 
 
 def _varint(buffer: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint of any length up to 10 bytes, and the position after it."""
+    """Read a zigzag varint of up to 10 bytes; return it and the position after it."""
     value = shift = 0
     while True:
         byte = buffer[position]
@@ -59,7 +59,7 @@ def _varint(buffer: bytes, position: int) -> tuple[int, int]:
 
 
 def control_type(payload: bytes, position: int, limit: int) -> int:
-    """What the marker in a control batch says: 0 abort, 1 commit. Its key is version and type."""
+    """Return the type of a control batch's marker: 0 abort, 1 commit. Its key: version and type."""
     try:
         _, position = _varint(payload, position)
         _, position = _varint(payload, position + 1)
@@ -81,9 +81,10 @@ def append_records(
 ) -> None:
     """See `Columns.append_records`.
 
-    The hot loop: varints of one and two bytes are read in place, as lengths and deltas nearly
-    always are, and a record's bounds are checked once, at its end: lengths only ever move the
-    position on, so one that is too long leaves it beyond. An IndexError means the same.
+    This is the hot loop. Varints of one and two bytes are read in place, because nearly all lengths
+    and deltas are that short. A record's bounds are checked once, at its end: lengths only move the
+    position forward, so one that is too long leaves it beyond the end. An IndexError means the
+    same.
     """
     count, base_offset, base_timestamp, same_timestamp, start, end = wanted
     add_key = columns.keys.append
@@ -189,7 +190,7 @@ def _headers(payload: bytes, position: int, record_end: int) -> tuple[Headers, i
         size, position = _varint(payload, position)
         if not 0 <= size <= record_end - position:
             raise MalformedError(f"a header key of {size} bytes")
-        # As Java does it: a key that is not UTF-8 keeps what is.
+        # As in Java, a key that is not UTF-8 keeps the part that is.
         key = payload[position : position + size].decode("utf-8", "replace")
         position += size
         size, position = _varint(payload, position)

@@ -1,7 +1,7 @@
 """Which records belong to aborted transactions (KIP-98).
 
 The log holds the records of aborted transactions like any others. Under read_committed a fetch
-response lists the aborted transactions that reach into what it answers, each with its producer and
+response lists the aborted transactions that reach into what it returns, each with its producer and
 first offset, and the reader leaves their records out.
 """
 
@@ -19,15 +19,15 @@ class AbortedTransaction(NamedTuple):
 
 
 def aborted_in(answered: Sequence[Any] | None) -> list[AbortedTransaction]:
-    """As a fetch response lists them for a partition; None when it lists none."""
+    """Return the aborted transactions that a fetch response lists for a partition, if any."""
     return [AbortedTransaction(one.first_offset, one.producer_id) for one in answered or ()]
 
 
 class AbortedTransactions:
-    """Whose records are to be left out, while batches are walked in offset order.
+    """The producers whose records are to be left out, while batches are walked in offset order.
 
-    A producer's transaction counts as aborted from its first offset on, until that producer's
-    abort marker; the same producer may have committed before and after.
+    A producer's records are aborted from the transaction's first offset to that producer's abort
+    marker; the same producer may have committed before and after.
     """
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
@@ -45,5 +45,5 @@ class AbortedTransactions:
         return producer_id in self._open
 
     def end(self, producer_id: int) -> None:
-        """The producer's abort marker."""
+        """Note the producer's abort marker."""
         self._open.discard(producer_id)

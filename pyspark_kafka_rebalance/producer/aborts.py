@@ -1,22 +1,24 @@
-"""Aborts: who has still to be told that what he sent in a transaction was aborted; pure.
+"""Aborts: which authors are still to be told that their records were aborted; pure.
 
 Several authors (the tasks of an event loop) send in one transaction. When it is aborted, each of
-them must send its records again, from the restart points on. One that does not know of the abort
-sends what comes next, behind a gap; the next restart point would make that gap a loss.
+them must send its records again, from the restart points on. An author that does not know of the
+abort would send its next records behind a gap, and the next restart point would turn that gap into
+a loss.
 
 Invariants:
- 1. Whoever has sent in a transaction that was aborted is to be told: its calls are refused until
-    one has raised the error where it is awaited; and, of several that were refused, the last.
- 2. So are the calls that it made before that and that come to be looked at later (in a queue). Of
-    calls one behind the other none is carried out behind one that was refused, and what was carried
-    out before it in the open transaction is aborted: to be told means to go back with all of it.
- 3. The restart point of a source partition does not move as long as somebody is to be told who had
-    sent records of it; nor by a call that was made before that.
+ 1. Every author that sent in an aborted transaction is to be told: its calls are refused until one
+    of them has raised the error where it is awaited, and no other refused call is still open.
+ 2. Calls that the author made before it was told, but that are checked later (from a queue), are
+    refused too. No call is carried out after an earlier one of its author was refused. If that
+    author has sent in the open transaction, that is aborted, too: being told means going back with
+    everything.
+ 3. The restart point of a source partition does not move while an author that sent records of it
+    is still to be told, nor by a call that was made before the telling.
  4. An author that has ended (a task that is done) cannot be told. If nobody has heard of the abort,
-    the next call is told, whoever makes it. A restart point does not move either, until a record
-    of its source partition is sent again; but that refusal tells, and comes once.
+    the next call is told, whoever makes it. The restart point does not move either until a record
+    of its source partition is sent again; but that refusal itself tells, and comes only once.
 
-A telling takes two steps: an error that is raised on one thread is heard on another.
+Telling takes two steps, because an error raised on one thread is heard on another.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-#: ``Call.made`` of a call that is looked at as it is made.
+#: ``Call.made`` of a call that is checked as it is made.
 NOW = math.inf
 
 
@@ -35,14 +37,14 @@ def _never() -> bool:
 
 
 class Author:
-    """Who sends: a task; or all threads that share a ``ProducerGroup``, which are one.
+    """Who sends: a task; or all threads that share a ``ProducerGroup``, as one author.
 
     Parameters
     ----------
     has_ended : callable
         Whether it will make no more calls.
     hears_at_once : bool
-        Whether an error is heard as it is raised.
+        Whether an error is heard as soon as it is raised.
     """
 
     __slots__ = ("has_ended", "hears_at_once", "told_at")
@@ -52,18 +54,18 @@ class Author:
     ) -> None:
         self.has_ended = has_ended
         self.hears_at_once = hears_at_once
-        self.told_at: float = 0  # the number of tellings, its last one included
+        self.told_at: float = 0  # ``Aborts.tellings`` after its last one
 
 
 class Call:
-    """A call of an author.
+    """A call by an author.
 
     Parameters
     ----------
     author : Author
         Who makes it.
     made : float
-        ``Aborts.tellings`` of when it is made.
+        ``Aborts.tellings`` at the time of the call.
     """
 
     __slots__ = ("abort", "author", "is_open", "made")
@@ -71,8 +73,8 @@ class Call:
     def __init__(self, author: Author, made: float = NOW) -> None:
         self.author = author
         self.made = made
-        self.abort = 0  # the number of that for which it is refused
-        self.is_open = False  # refused, and its author has not heard
+        self.abort = 0  # the number of the abort for which it is refused
+        self.is_open = False  # refused, and its author has not heard of it yet
 
 
 @dataclass
@@ -85,12 +87,12 @@ class _Debt:
 
 
 class Aborts:
-    """What is to be told of the aborted transactions of one member, and to whom.
+    """Which authors of one member are still to be told of aborted transactions.
 
     Attributes
     ----------
     tellings : int
-        How many there have been.
+        How many tellings there have been.
     """
 
     def __init__(self) -> None:
@@ -98,19 +100,19 @@ class Aborts:
         self._lock = threading.Lock()  # held for decisions only: an event loop takes it
         self._aborts = 0
         self._reason = ""
-        self._heard = 0  # the last abort of which somebody was told
+        self._heard = 0  # the last abort that somebody was told of
         self._sent: dict[Author, set[int]] = {}  # in the open transaction
         self._debts: dict[Author, _Debt] = {}
-        #: Of authors that have ended, and not sent again.
+        #: Source partitions of ended authors, until a record of theirs is sent again.
         self._left: set[int] = set()
         self._for_anybody: _Debt | None = None
         self._anybody_told_at = 0
-        self._told_at: dict[int, int] = {}  # of source partitions, by their authors
+        self._told_at: dict[int, int] = {}  # by source partition: the last telling of its authors
 
     # -- the open transaction ---------------------------------------------------------------------
 
     def sent(self, author: Author, partitions: Collection[int]) -> None:
-        """It has sent a record of these source partitions; ``refusal`` was None."""
+        """The author has sent a record of these source partitions; ``refusal`` was None."""
         before = self._sent.get(author)
         if before is not None and before.issuperset(partitions):
             return
@@ -119,20 +121,20 @@ class Aborts:
             self._left.difference_update(partitions)
 
     def has_sent(self, author: Author) -> bool:
-        """Whether it has: then the transaction is aborted with a call of its that is refused."""
+        """Whether the author has sent in the open transaction; a refused call then aborts that."""
         return author in self._sent
 
     def committed(self) -> None:
-        """Nobody has to be told of anything."""
+        """The open transaction is committed: nobody need be told of it."""
         self._sent = {}
 
     def aborted(self, reason: str) -> None:
-        """Whoever has sent in it is to be told."""
+        """The open transaction is aborted: every author that sent in it is to be told."""
         with self._lock:
             self._abort(reason)
 
     def aborted_by(self, author: Author, reason: str) -> None:
-        """As ``aborted``, by one who knows of it herewith, and of what became of all that ended."""
+        """As ``aborted``, by an author that knows of it, and answers for all that have ended."""
         with self._lock:
             self._debts.pop(author, None)
             self._sent.pop(author, None)
@@ -147,16 +149,16 @@ class Aborts:
 
     @property
     def any_to_tell(self) -> bool:
-        """Whether somebody is to be told; without a lock."""
+        """Whether anybody is to be told; takes no lock."""
         return bool(self._debts) or self._for_anybody is not None
 
     @property
     def any_to_refuse(self) -> bool:
-        """Whether some restart point must not be moved by everybody; without a lock."""
+        """Whether some calls may not move some restart points; takes no lock."""
         return bool(self._debts or self._left or self._told_at)
 
     def passes(self, call: Call) -> bool:
-        """Whether ``refusal`` would be None for certain; without a lock."""
+        """Whether ``refusal`` is certain to return None; takes no lock."""
         return (
             not self.any_to_tell
             and call.made >= call.author.told_at
@@ -164,39 +166,39 @@ class Aborts:
         )
 
     def refuses(self, call: Call) -> bool:
-        """Whether ``refusal`` would find a reason."""
+        """Whether ``refusal`` would return a reason."""
         with self._lock:
             self._leave()
             return self._reason_for(call) is not None
 
     def refusal(self, call: Call) -> str | None:
-        """Why a call is refused, which its author is to be told; None: it is not.
+        """Return why the call is refused, which its author is to be told; None if it is not.
 
-        Whoever asks raises it, and calls ``told`` or ``unheard`` in the end.
+        The caller raises the reason, and finally calls ``told`` or ``unheard``.
         """
         with self._lock:
             self._leave()
             found = self._reason_for(call)
             if found is None:
                 return None
-            # What it calls before it hears of this is refused as well.
+            # Calls that the author makes before it hears of this are refused as well.
             self._open(call, self._debts.setdefault(call.author, found))
             return found.reason
 
     def owe(self, call: Call, reason: str, partitions: Collection[int] = ()) -> None:
-        """Its author is to be told this of it, and that nothing of these is to be passed by."""
+        """Have the call's author told this; nobody else moves these restart points until then."""
         with self._lock:
             self._reason = reason
             self._left.difference_update(partitions)
             self._open(call, self._owe(call.author, partitions))
 
     def owes(self, call: Call) -> bool:
-        """Whether its author, that has not heard its error yet, is still to be told of any."""
+        """Whether the author, which has not heard this call's error yet, is still to be told."""
         with self._lock:
             return call.author in self._debts
 
     def told(self, call: Call) -> None:
-        """Its author has heard the error of ``refusal``, or of ``owe``."""
+        """The call's author has heard the error of ``refusal`` or ``owe``."""
         with self._lock:
             self._leave()
             self._heard = max(self._heard, call.abort)
@@ -207,14 +209,14 @@ class Aborts:
                 self._anybody_told_at = self.tellings
 
     def unheard(self, call: Call) -> None:
-        """Nobody waits for the error any more."""
+        """Nobody waits for the call's error any more."""
         with self._lock:
             self._end(call, heard=False)
 
     # -- commits ----------------------------------------------------------------------------------
 
     def holds(self, call: Call, partitions: Collection[int]) -> frozenset[int]:
-        """Those whose restart point it may not move: records of theirs would be passed by."""
+        """Return the partitions whose restart point the call may not move past missing records."""
         with self._lock:
             self._leave()
             held = {p for p in partitions if p in self._left or self._told_at.get(p, 0) > call.made}
@@ -223,7 +225,7 @@ class Aborts:
                     held.update(debt.partitions.intersection(partitions))
             return frozenset(held)
 
-    # -- within the lock --------------------------------------------------------------------------
+    # -- with the lock held -----------------------------------------------------------------------
 
     def _abort(self, reason: str) -> None:
         self._aborts += 1
@@ -256,7 +258,7 @@ class Aborts:
             debt.open_calls += 1
 
     def _end(self, call: Call, *, heard: bool) -> None:
-        """A debt ends once it is heard, and no call is open that may be awaited elsewhere."""
+        """Settle a call; the debt ends once heard, if no open call may be awaited elsewhere."""
         author = call.author
         debt = self._debts.get(author)
         if debt is not None:
@@ -270,10 +272,10 @@ class Aborts:
         call.is_open = False
 
     def _leave(self) -> None:
-        """Whoever has ended leaves what he was to be told to anybody, if nobody has heard of it."""
+        """Leave the debts of ended authors to whoever calls next, if nobody heard of the abort."""
         for author in [each for each in self._debts if each.has_ended()]:
             debt = self._debts.pop(author)
-            author.told_at = NOW  # what it has called before is refused for good
+            author.told_at = NOW  # its earlier calls are refused for good
             self._left |= debt.partitions
             if debt.abort > self._heard:
                 self._for_anybody = debt

@@ -1,16 +1,16 @@
 """AsyncProducerGroup: ProducerGroup for asyncio.
 
-A :class:`SharedProducerGroup` whose calls that may wait run on a thread of its own, in the order in
-which they begin. A record of a source partition that the open transaction has already is sent on
-the event loop itself, which takes some microseconds and never waits.
+It wraps a :class:`SharedProducerGroup`. Calls that may wait run on a thread of its own, in the
+order in which they begin. A record of a source partition that is already in the open transaction is
+sent on the event loop itself, which takes some microseconds and never waits.
 
 Invariants:
  1. The event loop never waits for a broker, nor for a lock that is held while somebody does.
- 2. What a poll tells is told once: that of a cancelled poll by the next poll.
- 3. No record overtakes another: none is sent on the event loop while a call before it waits for
-    the thread. A poll is no such call; it ends early for the others.
- 4. A call is that of the task that wrote it down, ``group.send(...)``, whichever task awaits it:
-    ``gather``, ``wait_for`` and ``create_task`` run it in one that ends with it.
+ 2. The events of a poll are returned once; those of a cancelled poll by the next poll.
+ 3. No record overtakes another: none is sent on the event loop while an earlier call waits for the
+    thread. A poll does not hold up records; it ends early for the other calls.
+ 4. A call belongs to the task that created its coroutine, ``group.send(...)``, whichever task
+    awaits it: ``gather``, ``wait_for`` and ``create_task`` run it in a task that ends with it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Of the time to close: until when the calls before it may wait for brokers.
+#: Part of the time to close during which earlier calls may wait for brokers.
 _FOR_CALLS = 0.5
 
-#: And for threads to end.
+#: Part of it that is left for the threads to end.
 _FOR_THREADS = 0.05
 
 
 class Delivery:
-    """The delivery of a record; ``await`` it for kafka-python's RecordMetadata, or do not.
+    """The delivery of a record; ``await`` it for kafka-python's RecordMetadata, if you need that.
 
-    Nobody reads the record before its transaction is committed, which waits for all deliveries.
+    read_committed consumers see the record once its transaction is committed; the commit waits for
+    all deliveries.
     """
 
     def __init__(self, future: Any) -> None:
@@ -87,10 +88,11 @@ class AsyncProducerGroup:
                 await group.send("rows", row.value, row.key, source_partition=table)
                 await group.commit_transaction({table: row.change})
 
-    Several tasks may send; what they send is in one transaction. When it is aborted, each task that
-    has sent in it is told by TransactionAbortedError, once, in its next call: it goes back to the
-    restart points of the source partitions that it sends of. Nobody can move one of these before.
-    Records are sent in the order in which the calls begin, also by ``gather`` and ``create_task``.
+    Several tasks may send; they share one transaction. When it is aborted, each task that has sent
+    in it gets one TransactionAbortedError, from its next call. It then goes back to the restart
+    points of the source partitions that it sends. Nobody can move these restart points before that.
+    Records are sent in the order in which the calls begin, even with ``gather`` and
+    ``create_task``.
 
     Parameters
     ----------
@@ -106,18 +108,18 @@ class AsyncProducerGroup:
         self._polling: asyncio.Future[ProducerEvents] | None = None
         self._poll_call: Call | None = None
         self._closing: asyncio.Future[None] | None = None
-        #: Calls that were left to the thread, polls apart; counted by the loop and by the thread.
+        #: Calls handed to the thread, and those it has done; without polls.
         self._left_to_thread = 0
         self._done_by_thread = 0
 
     def subscribe(
         self, listener: Any = None, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, dict[int, str | None]]:
-        """Join the group, and wait for source partitions; as ``ProducerGroup.subscribe``."""
+        """Join the group and wait for source partitions; as ``ProducerGroup.subscribe``."""
         return self._in_turn(self._group.subscribe, listener, timeout_ms)
 
     def poll(self, timeout_ms: float = 0) -> Coroutine[Any, Any, ProducerEvents]:
-        """Take part in the rebalance, and say what has changed; as ``ProducerGroup.poll``."""
+        """Take part in the rebalance and return what has changed; as ``ProducerGroup.poll``."""
         return self._poll(_task(), timeout_ms)
 
     def send(
@@ -132,7 +134,7 @@ class AsyncProducerGroup:
     ) -> Coroutine[Any, Any, Delivery]:
         """Send a record in the open transaction; as ``ProducerGroup.send``.
 
-        Returns when the record is on its way; ``await`` what it returns for its delivery.
+        Returns once the record is on its way; ``await`` the result for the delivery.
         """
         call = self._call(_task())
         return self._send(call, topic, value, key, source_partition, restart_point, record)
@@ -140,30 +142,30 @@ class AsyncProducerGroup:
     def commit_transaction(
         self, restart_points: str | Mapping[int, str] | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Commit what was sent, with where to go on; as ``ProducerGroup.commit_transaction``."""
+        """Commit what was sent and the restart points; as ``ProducerGroup.commit_transaction``."""
         return self._in_turn(self._group.commit_transaction, restart_points)
 
     def abort_transaction(self) -> Coroutine[Any, Any, dict[int, str | None]]:
-        """Abort what was sent since the last commit; where to go on.
+        """Abort what was sent since the last commit; return where to go on.
 
-        The other tasks that have sent some of it are told by their next calls.
+        Other tasks that have sent some of it are told by their next calls.
         """
         return self._in_turn(self._group.abort_transaction)
 
     def alive(self) -> Coroutine[Any, Any, None]:
-        """A sign of life, when the source is quiet; commits if that is due."""
+        """Give a sign of life when the source is quiet; commits if a commit is due."""
         return self._in_turn(self._group.alive)
 
     def grow(self, source_partition_count: int) -> Coroutine[Any, Any, None]:
-        """The source has got more partitions; as ``ProducerGroup.grow``."""
+        """Say that the source has more partitions now; as ``ProducerGroup.grow``."""
         return self._in_turn(self._group.grow, source_partition_count)
 
     async def close(self, timeout_ms: float = 10_000) -> None:
         """Leave the group, so that others take over at once; idempotent.
 
-        Half of the time is for the calls under way: from then on they wait for no broker. Only
-        those that have found none to connect to, of ``subscribe`` and ``grow``, do until their own
-        time-outs, and the group is left then.
+        Calls under way may wait for brokers during half of the time. Only a ``subscribe`` or
+        ``grow`` that has found no broker to connect to goes on until its own timeout; the group is
+        left then.
         """
         timeout_s = timeout_ms / 1000
         if self._closing is None:
@@ -178,7 +180,7 @@ class AsyncProducerGroup:
             return
         closing.result()
         if self._polling is not None and not self._polling.cancelled():
-            self._polling.exception()  # of a cancelled poll: looked at, so that nobody misses it
+            self._polling.exception()  # of a cancelled poll; retrieved, or asyncio would log it
 
     async def __aenter__(self) -> Self:
         return self
@@ -195,21 +197,21 @@ class AsyncProducerGroup:
 
     @property
     def restart_points(self) -> dict[int, str | None]:
-        """The source partitions that are owned, with the restart points committed last."""
+        """The owned source partitions, with the restart points committed last."""
         return self._group.restart_points
 
     @property
     def to_be_revoked(self) -> frozenset[int]:
-        """Those of them that the group wants back once the open transaction has ended."""
+        """The owned source partitions that the group wants back after the open transaction."""
         return self._group.to_be_revoked
 
     @property
     def member_id(self) -> str:
-        """By which the group knows this member; empty before it has joined."""
+        """The group's id for this member; empty before it has joined."""
         return self._group.member_id
 
     def progress(self) -> ProducerProgress:
-        """What this member owns, and how far it is."""
+        """Return what this member owns and how far it has got."""
         return self._group.progress()
 
     # -- within calls -----------------------------------------------------------------------------
@@ -247,7 +249,7 @@ class AsyncProducerGroup:
         call = self._call(task or asyncio.current_task())
         assert call is not None
         if self._polling is None:
-            call.made = NOW  # it sends nothing, so that it cannot come too late
+            call.made = NOW  # a poll sends nothing, so it is never too old
             self._polling = self._submit(call, self._group.poll, timeout_ms)
             self._poll_call = call
         polling = self._polling
@@ -257,7 +259,7 @@ class AsyncProducerGroup:
             self._group.wakeup()
             raise
         if self._polling is not polling:
-            return ProducerEvents()  # another task has been told
+            return ProducerEvents()  # another task has got the result
         self._polling = None
         try:
             return polling.result()
@@ -266,7 +268,7 @@ class AsyncProducerGroup:
             if told is None or told.author is not call.author:
                 return ProducerEvents()  # its author is still to be told
             if not self._group.owes(told):
-                return ProducerEvents()  # or has been since, and may have sent anew
+                return ProducerEvents()  # it has been told since, and may have sent again
             self._group.told(told)
             raise
 
@@ -278,7 +280,7 @@ class AsyncProducerGroup:
     async def _answer(
         self, call: Call | None, function: Callable[..., Answer], *arguments: Any
     ) -> Answer:
-        """Run on the group's thread, after what was called before; a poll ends early for it."""
+        """Run a call on the group's thread, after earlier calls; a poll ends early for it."""
         call = call or self._call(asyncio.current_task())
         assert call is not None
         self._left_to_thread += 1
@@ -286,8 +288,7 @@ class AsyncProducerGroup:
         if self._polling is not None:
             self._group.wakeup()
         try:
-            # Shielded: what has begun goes on, and a commit that nobody waits for is one all the
-            # same.
+            # Shielded: a call that has begun goes on; a commit that nobody awaits still commits.
             return await asyncio.shield(answer)
         except TransactionAbortedError:
             self._group.told(call)
@@ -313,7 +314,7 @@ class AsyncProducerGroup:
         self._group.close(max(0.0, deadline - time.monotonic()) * 1000)
 
     def _call(self, task: asyncio.Task[Any] | None) -> Call | None:
-        """A call that this task makes now; None: it is not known yet which."""
+        """Return a call that this task makes now; None if the task is not known yet."""
         if task is None:
             return None
         author = self._authors.get(task)
@@ -323,7 +324,7 @@ class AsyncProducerGroup:
 
 
 def _ended(task: ref[asyncio.Task[Any]]) -> Callable[[], bool]:
-    """Whether this task makes no more calls; keeps it from no collection."""
+    """Return a check whether this task has ended; does not keep the task alive."""
 
     def ended() -> bool:
         found = task()
@@ -333,7 +334,7 @@ def _ended(task: ref[asyncio.Task[Any]]) -> Callable[[], bool]:
 
 
 def _task() -> asyncio.Task[Any] | None:
-    """The task that is running; None outside of one, as in ``asyncio.run(group.subscribe())``."""
+    """The running task; None outside of one, as in ``asyncio.run(group.subscribe())``."""
     try:
         return asyncio.current_task()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Boundaries: when a transaction is to be committed by itself; pure."""
+"""Boundaries: when a transaction is to be committed automatically; pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ..errors import OptionError
 
 
 class Boundaries:
-    """Where the application has said how far it is, and how long a transaction may become.
+    """The restart points given with records, and the limits of a transaction's length.
 
     A transaction can end only where the application has given a restart point with the last record
-    of each source partition: a boundary between two of them would repeat records, or lose them.
+    of each source partition. To end it anywhere else would repeat records, or lose them.
 
     Parameters
     ----------
     interval_s : float, optional
-        Commit this long after the first record.
+        Commit this long after the transaction's first record.
     records : int, optional
-        Commit after so many records.
+        Commit after this many records.
     """
 
     def __init__(self, interval_s: float | None, records: int | None) -> None:
@@ -30,30 +30,30 @@ class Boundaries:
 
     @property
     def automatic(self) -> bool:
-        """Whether transactions are committed by themselves."""
+        """Whether transactions are committed automatically."""
         return self._interval_s is not None or self._limit is not None
 
     def begin(self, clock: Callable[[], float]) -> None:
-        """The transaction has begun, if it had not before."""
+        """Note that the transaction has begun; idempotent."""
         if self._due_at is None and self._interval_s is not None:
             self._due_at = clock() + self._interval_s
 
     def sent(
         self, partitions: Collection[int], point: str | None, clock: Callable[[], float]
     ) -> None:
-        """A record of these source partitions, after which reading goes on at ``point``."""
+        """Note a record of these source partitions; reading goes on at ``point`` after it."""
         self.begin(clock)
         self.records += 1
         for p in partitions:
             self._points[p] = point
 
     def sent_again(self, partition: int, point: str | None) -> None:
-        """Another record of a source partition of which this transaction has some; the fast way."""
+        """Note another record of a source partition that the transaction has already; fast."""
         self.records += 1
         self._points[partition] = point
 
     def due(self, now: float, *, hurry: bool = False) -> bool:
-        """Whether to commit now; ``hurry``: somebody waits for the end of the transaction."""
+        """Whether to commit now; ``hurry``: somebody waits for the transaction to end."""
         if not self.automatic or not self.records or not self.is_boundary():
             return False
         if hurry or (self._limit is not None and self.records >= self._limit):
@@ -61,22 +61,22 @@ class Boundaries:
         return self._due_at is not None and now >= self._due_at
 
     def due_with_next(self, clock: Callable[[], float]) -> bool:
-        """Whether another record may make it due."""
+        """Whether one more record may make a commit due."""
         if self._limit is not None and self.records + 1 >= self._limit:
             return True
         return self._due_at is not None and clock() >= self._due_at
 
     def is_boundary(self) -> bool:
-        """Whether reading could go on behind what was sent."""
+        """Whether reading could go on right after what was sent."""
         return None not in self._points.values()
 
     def points(self) -> dict[int, str]:
-        """The restart points given with the records.
+        """Return the restart points given with the records.
 
         Raises
         ------
         OptionError
-            There is none with the last record of some source partition.
+            The last record of some source partition came without one.
         """
         without = [p for p, point in sorted(self._points.items()) if point is None]
         if without:

@@ -1,7 +1,7 @@
 """CurrentProducer: the Kafka producer that a member sends with, until it fails or is replaced.
 
-The next one has the same transactional id: to begin with, it ends what the one before has left
-open, and fences it.
+The next producer has the same transactional id: it first ends the transaction that its predecessor
+left open, and fences it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 
 class CurrentProducer:
-    """Of one member; used by one thread at a time, but for ``end_by``.
+    """The current producer of one member; used by one thread at a time, except ``end_by``.
 
     Parameters
     ----------
     connect : callable
-        Makes one that is connected, which waits for brokers.
+        Makes a connected producer; waits for brokers.
     group_id : str
-        Its name in the log.
+        The group's name in the log.
 
     Attributes
     ----------
     now : TransactionalProducer or None
-        The one there is.
+        The current producer, if there is one.
     """
 
     now: TransactionalProducer | None = None
@@ -42,12 +42,12 @@ class CurrentProducer:
         self._end_by = math.inf
 
     def ready(self) -> TransactionalProducer:
-        """One to begin a transaction with, which is made if there is none that works.
+        """Return a producer to begin a transaction with; makes one if there is none that works.
 
         Raises
         ------
         KafkaError
-            It could not be connected; IllegalStateError: after ``end_by`` none is made.
+            It could not be connected. IllegalStateError after ``end_by``, which allows no new one.
         """
         if self.now is not None and self.now.broken:
             self._drop()
@@ -55,7 +55,7 @@ class CurrentProducer:
             self._refuse_at_the_end()
             producer = self._connect()
             try:
-                self._refuse_at_the_end()  # which may have come meanwhile
+                self._refuse_at_the_end()  # end_by may have been called meanwhile
             except kafka_errors.IllegalStateError:
                 producer.close(0)
                 raise
@@ -63,7 +63,7 @@ class CurrentProducer:
         return self.now
 
     def replace(self) -> None:
-        """Have another one; where that is not possible now, ``ready`` tries again."""
+        """Replace the producer; if that is not possible now, ``ready`` tries again."""
         self._drop()
         if self._end_by < math.inf:
             return
@@ -73,12 +73,12 @@ class CurrentProducer:
             log.warning("producer group %s: not connected: %r", self._group_id, error)
 
     def end_by(self, when: float) -> None:
-        """Make no other one, and wait for brokers until then at most; any thread.
+        """Make no new producer, and wait for brokers until then at most; any thread.
 
         Parameters
         ----------
         when : float
-            Of ``time.monotonic``. A call that is under way ends then as one that has failed.
+            In ``time.monotonic`` time. A call that is still under way fails then.
         """
         self._end_by = min(self._end_by, when)
         producer = self.now
@@ -86,7 +86,7 @@ class CurrentProducer:
             producer.end_by(when)
 
     def close(self, deadline: float) -> None:
-        """Close the connections by then, of ``time.monotonic``."""
+        """Close the connections by ``deadline``, in ``time.monotonic`` time."""
         producer, self.now = self.now, None
         if producer is not None:
             producer.close(max(0.0, deadline - time.monotonic()))

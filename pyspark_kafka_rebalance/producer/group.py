@@ -12,7 +12,7 @@
                                restart_point=row.change)
                 group.commit_transaction()
 
-What is owned is decided in ``ownership.py``; the transactions are in ``transactions.py``.
+``ownership.py`` decides what is owned; ``transactions.py`` has the transactions.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long a wait looks away: from failures, and from a boundary that is due.
+#: How often a waiting call checks for failures, and for a commit that is due.
 _SLICE_S = 0.05
 
-#: Without a source partition after so many heartbeat intervals a newcomer is on standby.
+#: A new member without a source partition after this many heartbeat intervals is on standby.
 _STANDBY_AFTER_INTERVALS = 3
 
-#: Of the time to close: what remains to leave the group when brokers do not answer.
+#: Part of the time to close that is kept for leaving the group if brokers do not answer.
 _TO_LEAVE = 0.25
 
 
 class ProducerGroup(GroupStatus):
-    """A member of a producer group; a context manager that subscribes nothing by itself.
+    """A member of a producer group; a context manager that does not subscribe by itself.
 
-    One thread at a time uses it. Whatever is owned changes in ``poll``, ``alive``, and at the end
-    of a transaction, and nowhere else; but a loss may come at any time, and dooms the transaction
-    that has records of what is lost.
+    Use it from one thread at a time. What is owned changes only in ``poll`` and ``alive``, and at
+    the end of a transaction. But a loss can happen at any time, and dooms the transaction if that
+    has records of what is lost.
 
     Parameters
     ----------
@@ -63,31 +63,31 @@ class ProducerGroup(GroupStatus):
     source_partition_count : int
         How many partitions the source has, numbered from 0; the same for all members.
     session_timeout_ms : int, default 30,000
-        A member is out of the group that is dead for so long; and one that is silent for so long,
-        although its threads live: one that neither sends, commits, polls nor calls ``alive``.
+        A member that is dead for this long is out of the group. So is one that is silent for this
+        long although its threads live: it does not send, commit, poll or call ``alive``.
     group_protocol : {"classic", "consumer", "auto"}
-        As for ``DeferredRevokeConsumer``. In the consumer protocol the broker says when a member is
-        dead; the silence is ours.
+        As for ``DeferredRevokeConsumer``. In the consumer protocol the broker decides when a member
+        is dead; silence is still up to ``session_timeout_ms``.
     restart_topic : str, optional
-        Default ``__producer_group.<group_id>``. Made if it is missing: compacted, one partition for
-        each of the source.
+        Default ``__producer_group.<group_id>``. Created if it is missing: compacted, with one
+        partition for each source partition.
     commit_interval_ms, commit_records : int, optional
-        Commit so long after the first record of a transaction, or after so many: in ``send``,
-        ``poll`` and ``alive``, where the last record of each source partition came with its
-        restart point.
+        Commit automatically this long after a transaction's first record, or after this many
+        records. The commit happens in ``send``, ``poll`` or ``alive``, once the last record of each
+        source partition came with its restart point.
     transaction_timeout_ms : int, optional
-        After this the broker aborts an open transaction. Default 60,000, or twice the session
+        The broker aborts an open transaction after this long. Default 60,000, or twice the session
         timeout if that is longer.
     revoke_timeout_ms : int, optional
-        How long a revoke waits for the open transaction; then the source partition is lost, and the
-        transaction aborted. Default: the transaction's timeout.
+        How long a revoke waits for the open transaction. After that the source partition is lost
+        and the transaction aborted. Default: the transaction's timeout.
     **config
-        kafka-python's settings, of producers and consumers.
+        kafka-python's producer and consumer settings.
 
     Raises
     ------
     OptionError
-        An option that is missing or not allowed; before any network is touched.
+        An option is missing or not allowed; raised before any network access.
     """
 
     def __init__(self, group_id: str, source_partition_count: int, **config: Any) -> None:
@@ -109,30 +109,31 @@ class ProducerGroup(GroupStatus):
     def subscribe(
         self, listener: Any = None, timeout_ms: float | None = None
     ) -> dict[int, str | None]:
-        """Join the group, and wait for source partitions.
+        """Join the group and wait for source partitions.
 
-        Until when: some are assigned, with their restart points; or, on standby, three heartbeat
-        intervals after the join. Those of members that are in a transaction come later, by polls.
+        Returns once some are assigned and their restart points are read; or, on standby, three
+        heartbeat intervals after the join. Source partitions whose owner is in a transaction come
+        later, in polls.
 
         Parameters
         ----------
         listener : ProducerRebalanceListener, optional
-            Told of all changes, those of this call included, on the thread that calls.
+            Told of all changes, including those of this call, on the calling thread.
         timeout_ms : float, optional
-            Wait for so long at most; default: until what is said above.
+            Wait at most this long; by default only the conditions above end the wait.
 
         Returns
         -------
         dict of int to str or None
-            The source partitions and their restart points; None: nothing was ever committed. Empty
-            on standby.
+            The source partitions and their restart points; None if nothing was ever committed.
+            Empty on standby.
 
         Raises
         ------
         OptionError
-            The topic is there in another shape; says how to mend it.
+            The topic exists in another shape; says how to fix it.
         KafkaRebalanceError, KafkaError
-            What the brokers refuse.
+            The brokers refused a request.
         """
         if self._started:
             raise IllegalStateError("subscribed before; make a new one")
@@ -161,16 +162,16 @@ class ProducerGroup(GroupStatus):
         return self.restart_points
 
     def poll(self, timeout_ms: float = 0) -> ProducerEvents:
-        """Take part in the rebalance, and say what has changed since the last poll.
+        """Take part in the rebalance and return what has changed since the last poll.
 
-        A sign of life. Commits if that is due. Waits for a change for ``timeout_ms``.
+        Gives a sign of life. Commits if a commit is due. Waits up to ``timeout_ms`` for a change.
 
         Raises
         ------
         TransactionAbortedError
             The open transaction was aborted.
         KafkaRebalanceError
-            What ended the membership.
+            The error that ended the membership.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         with self._called():
@@ -200,22 +201,23 @@ class ProducerGroup(GroupStatus):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Any:
-        """Send a record in the open transaction; the first one begins it.
+        """Send a record in the open transaction; the first record begins it.
 
         Parameters
         ----------
         topic, value, key, headers, partition, timestamp_ms
             As for ``KafkaProducer.send``.
         source_partition : int, optional
-            What the record was read from; without it, it counts as one of each that is owned.
+            Where the record was read from; by default it is a record of every owned one.
         restart_point : str, optional
-            Where reading that source partition goes on once everything up to this record is
+            Where to go on reading that source partition once everything up to this record is
             committed. For automatic commits, and ``commit_transaction`` without arguments.
 
         Returns
         -------
         Future
-            kafka-python's, of the delivery. Nobody reads the record before the commit.
+            kafka-python's future of the delivery. read_committed consumers see the record only
+            after the commit.
 
         Raises
         ------
@@ -226,7 +228,7 @@ class ProducerGroup(GroupStatus):
         """
         if self._closed or not self._started:
             self._refuse()
-        with self._membership.being_called:  # metadata, or room for the record, may take long
+        with self._membership.being_called:  # metadata or buffer space may take long
             if self._serializes:
                 key, value = self._options.serialized(topic, headers, key, value)
             future = self._transactions.send(
@@ -237,26 +239,26 @@ class ProducerGroup(GroupStatus):
         return future
 
     def commit_transaction(self, restart_points: str | Mapping[int, str] | None = None) -> None:
-        """Commit the records sent since the last commit, with where to go on, as one.
+        """Commit the records sent since the last commit and the restart points, as one.
 
-        Either both are there for good, or neither: not even what this process sends when it was
-        stopped, and another member has taken over meanwhile.
+        Both are committed, or neither is. This holds even if the process was suspended and another
+        member has taken over meanwhile.
 
         Parameters
         ----------
         restart_points : str or mapping of int to str, optional
-            At most 1 MiB each: of each source partition; a single one is that of all that records
-            were sent of, or, if there are none, of all that is owned. Without it: those given to
-            ``send``.
+            One for each source partition, at most 1 MiB each. A single string is for all source
+            partitions with records, or for all that are owned if there are no records. By default,
+            the restart points given to ``send``.
 
         Raises
         ------
         OptionError
             A source partition has records and no restart point; the transaction stays open.
         PartitionsLostError
-            A restart point is of a source partition that is not owned; the transaction stays open.
+            A restart point is for a source partition that is not owned; the transaction stays open.
         TransactionAbortedError
-            Nothing of it was committed, or, if its text says so, this was not known. Its
+            Nothing was committed; or, if the text says so, it is not known whether it was. Its
             ``restart_points`` say where to go on.
         """
         with self._called():
@@ -264,14 +266,14 @@ class ProducerGroup(GroupStatus):
             self._turn()
 
     def abort_transaction(self) -> dict[int, str | None]:
-        """Abort the records sent since the last commit; where to go on."""
+        """Abort the records sent since the last commit; return where to go on."""
         with self._called():
             self._transactions.abort()
             self._turn()
             return self.restart_points
 
     def alive(self) -> None:
-        """A sign of life, when the source is quiet; commits if that is due.
+        """Give a sign of life when the source is quiet; commits if a commit is due.
 
         Raises
         ------
@@ -284,14 +286,14 @@ class ProducerGroup(GroupStatus):
             self._turn()
 
     def grow(self, source_partition_count: int) -> None:
-        """The source has got more partitions; call it on every member, in any order.
+        """Say that the source has more partitions now; call it on every member, in any order.
 
-        Members that are assigned more than they know of fail after the session timeout.
+        A member that is assigned partitions it does not know of fails after the session timeout.
 
         Raises
         ------
         OptionError
-            It is less than before.
+            The number is smaller than before.
         """
         with self._called(growing=True):
             before = self._membership.ownership.source_partition_count
@@ -312,12 +314,14 @@ class ProducerGroup(GroupStatus):
     def close(self, timeout_ms: float = 10_000) -> None:
         """Leave the group, so that others take over at once; idempotent.
 
-        What is open is committed if commits are automatic and this is a boundary, else aborted.
+        Commits the open transaction if commits are automatic and it is at a boundary, else aborts
+        it.
 
         Parameters
         ----------
         timeout_ms : float
-            For all of it; brokers that do not answer by then decide what is open by themselves.
+            For everything. If brokers do not answer by then, they decide the open transaction on
+            their own.
         """
         if self._closed:
             return
@@ -325,7 +329,7 @@ class ProducerGroup(GroupStatus):
         timeout_s = timeout_ms / 1000
         deadline = time.monotonic() + timeout_s
         try:
-            # Leaving takes a broker as well.
+            # Leaving the group needs a broker as well.
             self._transactions.close(timeout_s * (1 - _TO_LEAVE))
         finally:
             self._membership.stop(max(0.1, deadline - time.monotonic()))
@@ -353,7 +357,7 @@ class ProducerGroup(GroupStatus):
         )
 
     def _called(self, *, growing: bool = False) -> BeingCalled:
-        """A call that waits; raises what ended the membership."""
+        """Begin a call that waits; raises the error that ended the membership."""
         if not self._running:
             self._refuse()
         self._membership.raise_failure(growing=growing)
@@ -370,7 +374,7 @@ class ProducerGroup(GroupStatus):
             self._turn()
 
     def _turn(self, *, tells: bool = False) -> None:
-        """Take what there is to tell; what is given up goes back to the group at once."""
+        """Take the ownership changes; what is given up goes back to the group at once."""
         membership = self._membership
         with membership.changed:
             events = membership.ownership.turn(tells=tells or self._listener is not None)

@@ -1,4 +1,4 @@
-"""ProducerMember: the member of the group by which a producer owns source partitions."""
+"""ProducerMember: the group member through which a producer owns source partitions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartiti
 from ..consumer.deferred import DeferredRevokeConsumer
 from .options import ProducerOptions
 
-#: For one question to the brokers; then it is asked again.
+#: Timeout of one request to the brokers; then it is sent again.
 _ASK_MS = 5_000
 
 
 class ProducerMember(DeferredRevokeConsumer):
-    """A DeferredRevokeConsumer that is pumped, and reads nothing.
+    """A DeferredRevokeConsumer that is polled by a pump and reads nothing.
 
-    The group's offsets of its topic are not where reading begins. What they tell is the transaction
-    by which the group was last told of a partition: TxnOffsetCommit makes them unstable until it is
-    decided, and their metadata name the producer.
+    The group's offsets for its topic are not positions of a reader. They identify the transaction
+    that last committed an offset of a partition: TxnOffsetCommit makes the offset unstable until
+    the transaction is decided, and the offset's metadata name the producer.
 
     Parameters
     ----------
     options : ProducerOptions
-        Those of the producer.
+        The producer's options.
     """
 
     def __init__(self, options: ProducerOptions) -> None:
@@ -38,23 +38,23 @@ class ProducerMember(DeferredRevokeConsumer):
         self.subscribe([options.topic])
 
     def alive(self) -> None:
-        """The application has given a sign of life."""
+        """Note a sign of life from the application."""
         self._membership.polled()
 
     @property
     def revoking(self) -> frozenset[TopicPartition]:
-        """What the group wants back, and that was not given up."""
+        """The partitions that the group wants back and that are not given up yet."""
         return self._ownership.revoking
 
     def identity(self) -> ConsumerGroupMetadata | None:
-        """By which a transaction commits; None where this member is lost. Any thread.
+        """The group metadata to commit a transaction with; None if this member is lost. Any thread.
 
-        In the classic protocol with the generation whose assignment is in force, not with one that
-        is being joined: what that assigns is not known yet. In the consumer protocol with the
-        member's epoch: no other member is assigned what this one has not released.
+        In the classic protocol it has the generation whose assignment is in force. The assignment
+        of a generation that is still being joined is not known yet. In the consumer protocol it has
+        the member epoch: no other member is assigned what this one has not released.
         """
         record = self._membership.record
-        member = record.member  # before the losses: after one it may be another, and joined again
+        member = record.member  # before the losses: after one, it may be a member joined anew
         if not member.joined or record.loss_waits() or record.lost_of(self.assignment()):
             return None
         generation = member.generation if self._membership.by_topic_id else self.generation
@@ -66,12 +66,12 @@ class ProducerMember(DeferredRevokeConsumer):
         )
 
     def committed_by(self, partitions: Collection[int]) -> dict[int, OffsetAndMetadata]:
-        """What the group was last told of these, whatever is undecided."""
+        """Return the group's offsets of these partitions, ignoring undecided transactions."""
         told = self._committed(partitions, stable=False)
         return {p: found for p, found in told.items() if isinstance(found, OffsetAndMetadata)}
 
     def stable_offsets(self, partitions: Collection[int]) -> dict[int, int | None]:
-        """The group's offset of these, without those that a transaction may yet change."""
+        """Return the group's offsets, without those that a transaction may yet change."""
         told = self._committed(partitions, stable=True)
         found: dict[int, int | None] = {}
         for p in partitions:
@@ -85,7 +85,7 @@ class ProducerMember(DeferredRevokeConsumer):
         return found
 
     def claim(self, offsets: Mapping[int, int]) -> None:
-        """Have the group know that these are this producer's; in the background."""
+        """Commit these offsets with this producer's name as metadata; in the background."""
         self.commit_async(
             {
                 TopicPartition(self._topic, p): OffsetAndMetadata(
@@ -112,4 +112,4 @@ class ProducerMember(DeferredRevokeConsumer):
 
 
 def _told(offsets: object, answer: object) -> None:
-    """Refused, it only takes longer to end this producer's transaction when it dies."""
+    """Ignore a refusal: it only takes longer to end this producer's transaction when it dies."""

@@ -4,8 +4,8 @@
       sign_of_life()    ──────►   polls the member   ──────►  restart points
       ownership         ◄──────   what changed       ◄──────  what was found
 
-``ownership`` is what they share; whoever looks at it holds ``changed``, which is notified with each
-change, and is never held over I/O.
+The threads share ``ownership``. They hold ``changed`` while they use it, and notify it of each
+change; it is never held during I/O.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .take_overs import TakeOvers
 
 log = logging.getLogger(__name__)
 
-#: Between two polls of the member; what the application does ends the wait early.
+#: Time between two polls of the member; a call of the application can end the wait early.
 _TICK_S = 0.02
 
 _CLOSE_S = 3.0
 
 
 class BeingCalled:
-    """``with`` it, the application waits for one of our calls, which is being alive.
+    """A context manager around each call that the application waits for: a sign of life.
 
-    A class, because every record that is sent enters it: a generator would take longer.
+    A class, because every record that is sent enters it; a generator would take longer.
 
     Attributes
     ----------
     under_way : int
-        So many calls.
+        How many calls are under way.
     signs_of_life : int
-        So many the application has given in all: each call that ended is one.
+        How many signs of life the application has given in total; each call that ends is one.
     """
 
     def __init__(self) -> None:
@@ -65,12 +65,12 @@ class ProducerMembership:
     Parameters
     ----------
     options : ProducerOptions
-        Those of the producer.
+        The producer's options.
     abort_doomed : callable
-        Called on the thread of the take-overs: abort the open transaction if it is doomed, and
-        nobody is at it.
+        Called on the take-over thread: aborts the open transaction if it is doomed and nobody is
+        using it.
     ticked : callable
-        Called on the pump's thread, some fifty times a second.
+        Called on the pump's thread, about fifty times a second.
 
     Attributes
     ----------
@@ -81,7 +81,8 @@ class ProducerMembership:
     ownership : SourceOwnership
         What is owned.
     record_offsets : dict of int to int
-        From where on to look for each restart point; written by a take-over, then by commits.
+        The offset from which to look for each restart point; written by a take-over, then by
+        commits.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class ProducerMembership:
     # -- the application --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make the topic if there is none, and join; raises as :func:`ensure_topic`."""
+        """Create the topic if there is none, and join; raises as :func:`ensure_topic`."""
         options = self._options
         ensure_topic(options.client, options.topic, options.source_partition_count)
         self._member = ProducerMember(options)
@@ -133,7 +134,7 @@ class ProducerMembership:
         self._pump.start()
 
     def grow(self, source_partition_count: int) -> None:
-        """The source has so many partitions now; raises as :func:`ensure_topic`."""
+        """Note how many partitions the source has now; raises as :func:`ensure_topic`."""
         ensure_topic(self._options.client, self._options.topic, source_partition_count)
         with self.changed:
             self.ownership.source_partition_count = source_partition_count
@@ -143,14 +144,14 @@ class ProducerMembership:
             self._member.request_metadata()
 
     def sign_of_life(self) -> None:
-        """The application is alive."""
+        """Note a sign of life from the application."""
         self.being_called.signs_of_life += 1
 
     def raise_failure(self, *, growing: bool = False) -> None:
-        """Raise what ended the membership.
+        """Raise the error that ended the membership.
 
-        MembershipError also where other members have been given a larger source for longer than
-        the session timeout; unless this one is ``growing``, which mends that.
+        Also raises MembershipError if other members have been given a larger source for longer than
+        the session timeout, unless this one is ``growing``, which fixes that.
         """
         self._pump.raise_failure()
         self._taker.raise_failure()
@@ -169,7 +170,7 @@ class ProducerMembership:
             )
 
     def wake(self) -> None:
-        """Something changed that the pump, or a take-over, is to look at."""
+        """Have the pump and the take-overs look at a change."""
         self._pump.wake()
         self._taker.wake()
 
@@ -182,12 +183,12 @@ class ProducerMembership:
 
     @property
     def member_id(self) -> str:
-        """By which the group knows this member; empty before it has joined."""
+        """The group's id for this member; empty before it has joined."""
         return "" if self._member is None else self._member.member_id
 
     @property
     def generation(self) -> int:
-        """Of the assignment in force; -1 before the first."""
+        """The generation of the assignment in force; -1 before the first."""
         return -1 if self._member is None else self._member.generation
 
     @property
@@ -197,16 +198,17 @@ class ProducerMembership:
         return member is not None and member.generation >= 0 and member.is_stable
 
     def identity(self) -> ConsumerGroupMetadata | None:
-        """As ``ProducerMember.identity``, of the time of which ``ownership`` is; any thread.
+        """``ProducerMember.identity`` as of the last update of ``ownership``; any thread.
 
-        A newer one may be that of an assignment before whose loss ``ownership`` knows of it.
+        A newer identity might be from an assignment after a loss that ``ownership`` does not know
+        of yet.
         """
         return self._identity
 
     def committer(self) -> ConsumerGroupMetadata | None:
-        """Who commits the open transaction, as the group knows it; nobody, once part is lost.
+        """The group metadata to commit the open transaction with; None once part of it is lost.
 
-        A member that joins anew would be accepted again, for what another member owns by then.
+        After joining again the member would be accepted, even for what another member owns by then.
         """
         with self.changed:
             return self.identity() if self.ownership.may_be_accepted else None
@@ -225,7 +227,7 @@ class ProducerMembership:
         with self.changed:
             ownership = self.ownership
             ownership.lost(_numbers(result.lost), "this member has lost what it sent records of")
-            self._identity = member.identity()  # None if there is a loss that was not told yet
+            self._identity = member.identity()  # None if a loss is not reported yet
             ownership.released(_numbers(result.revoked))
             ownership.assigned(_numbers(result.assigned))
             ownership.asked_back(revoking)
@@ -262,11 +264,11 @@ class ProducerMembership:
 
     def _take_over(self) -> float | None:
         assert self._take_overs is not None
-        self._abort_doomed()  # it may hold up a take-over by this very member
+        self._abort_doomed()  # a doomed one may hold up this very member's take-over
         try:
             return self._take_overs.tick()
         except Exception:
-            if self._taker.is_stopping:  # the connections went away under its hands
+            if self._taker.is_stopping:  # the connections were closed during the round
                 return None
             raise
 

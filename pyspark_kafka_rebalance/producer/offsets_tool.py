@@ -25,14 +25,14 @@ from ..errors import KafkaRebalanceError, OptionError
 from ..settings.client_settings import map_client_settings
 from .stored_points import GroupIsActiveError, StoredPoint, StoredPoints, UnknownGroupError
 
-#: What the table shows of a restart point.
+#: How many characters of a restart point the table shows.
 _SHOWN = 60
 
 DONE, REFUSED, WRONG_ARGUMENTS, ACTIVE, UNKNOWN_GROUP = range(5)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command; return its exit code."""
     given = _parse(arguments)
     try:
         settings = dict(given.kafka)
@@ -155,7 +155,7 @@ def _row(number: int, point: StoredPoint | None, owner: str | None) -> tuple[str
 
 
 def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """With rich on a terminal, where it is installed; otherwise aligned text, for other tools."""
+    """Print with rich on a terminal, if installed; otherwise as aligned text, for other tools."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console

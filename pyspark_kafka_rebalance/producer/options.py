@@ -1,4 +1,4 @@
-"""What a producer group is given, checked before any network is touched; pure."""
+"""The options of a producer group, checked before any network access; pure."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class ProducerOptions:
     Attributes
     ----------
     producer, member, client : dict
-        kafka-python's configurations: of the transactional producer, of the group's member, and
-        what all of its clients have in common.
+        kafka-python's configurations: for the transactional producer, for the group's member, and
+        the settings that all of its clients share.
     key_serializer, value_serializer : callable or kafka.serializer.Serializer, optional
         For the application's records.
     """
@@ -59,7 +59,7 @@ class ProducerOptions:
     value_serializer: Any = None
 
     def serialized(self, topic: str, headers: Any, key: Any, value: Any) -> tuple[Any, Any]:
-        """Key and value as bytes."""
+        """Return key and value as bytes."""
         return (
             _serialized(self.key_serializer, topic, headers, key),
             _serialized(self.value_serializer, topic, headers, value),
@@ -80,7 +80,7 @@ class ProducerOptions:
         revoke_timeout_ms: int | None = None,
         **config: Any,
     ) -> ProducerOptions:
-        """Check them; OptionError names what is wrong, and what is allowed."""
+        """Check the options; OptionError names what is wrong, and what is allowed."""
         if not group_id or not isinstance(group_id, str):
             raise OptionError("group_id", group_id or None, "the name of the producer group")
         positive = {
@@ -103,8 +103,8 @@ class ProducerOptions:
             if name not in known:
                 raise OptionError(name, config[name], "the settings of kafka-python's clients")
         if transaction_timeout_ms is None:
-            # One that is silent for longer than the session is out, and its successor ends its
-            # transaction: a shorter timeout would only end those of the living.
+            # A member that is silent for longer than the session is out, and its successor ends its
+            # transaction. A shorter timeout would only end transactions of live members.
             transaction_timeout_ms = max(_TRANSACTION_TIMEOUT_MS, 2 * session_timeout_ms)
         if commit_interval_ms is not None and commit_interval_ms >= transaction_timeout_ms:
             raise OptionError(
@@ -116,10 +116,10 @@ class ProducerOptions:
         if "/" in instance:
             raise OptionError("group_instance_id", instance, "a name without a slash")
         transactional_id = transactional_id_of(group_id, instance)
-        # A revoke waits for the open transaction, which ends by its timeout at the latest.
+        # A revoke waits for the open transaction, which ends at its timeout at the latest.
         longest_ms = max(transaction_timeout_ms, session_timeout_ms, revoke_timeout_ms or 0)
         producer = {k: v for k, v in config.items() if k in KafkaProducer.DEFAULT_CONFIG}
-        # For the application's records alone: restart points are bytes already.
+        # Only for the application's records: restart points are bytes already.
         serializers = {k: producer.pop(k, None) for k in ("key_serializer", "value_serializer")}
         producer["max_request_size"] = max(
             producer.get("max_request_size", KafkaProducer.DEFAULT_CONFIG["max_request_size"]),
@@ -166,7 +166,7 @@ class ProducerOptions:
 
 
 def transactional_id_of(group_id: str, instance: str) -> str:
-    """The name of an instance's transactions: of no other group's, as no instance has a slash."""
+    """An instance's transactional id; no other group's, because instances have no slash."""
     return f"{group_id}/{instance}"
 
 

@@ -1,34 +1,35 @@
-"""SourceOwnership: what of the source a producer owns, and what its transaction touches; pure.
+"""SourceOwnership: the source partitions a producer owns, and those in its transaction; pure.
 
-A source partition goes this way; the group has assigned it in all of these::
+A source partition has these phases; the group has assigned it in all of them::
 
     reading -> ready -> owned -> given up -> (released)
                  \\________________/
 
-``reading``: its restart point is being read. ``ready``: it is read, and the application will be
-told in its next turn. ``given up``: the application has been told that it is revoked, or was never
-told that it is assigned; the group may have it back. A turn is a call of the application in which
-ownership may change: ``poll``, ``alive``, the end of a transaction. A turn *tells* if the call
-returns the events, or a listener hears them.
+``reading``: its restart point is being read. ``ready``: it has been read, and the next turn assigns
+the partition to the application. ``given up``: the application has been told of the revoke, or was
+never told of the assignment; the group may have it back. A turn is a call of the application in
+which ownership may change: ``poll``, ``alive``, the end of a transaction. A turn *tells* if the
+call returns the events, or a listener hears them.
 
 Invariants:
- 1. Only what is owned is sent of and committed, and it becomes and ceases to be owned in a turn, so
-    between two turns nothing is taken from the application but what is lost.
+ 1. Records are sent and restart points committed only for owned partitions. A partition becomes
+    owned, and ceases to be, in a turn; between two turns only a loss takes one away.
  2. Nothing that the transaction touches is given up.
- 3. A transaction that touches what is lost is doomed, and never committed from then on. One whose
-    commit is under way is not offered to the group again; what the group has accepted before, the
-    broker decides.
- 4. A restart point moves with a committed transaction alone.
- 5. The application is told of each partition: assigned, then either revoked or lost, once. What was
-    lost and is assigned again is told in the turn after.
- 6. What is gone and comes back is owned again in a turn that tells both, or after one that has told
-    that it is gone: the application would go on from where it was.
- 7. An answer about a restart point that a loss or a release has overtaken changes nothing.
- 8. The restart point of what the transaction touches is not read before it has ended. What was lost
-    and is assigned to the same member again may have a commit on its way that the group, to which
-    the member was never gone, still accepts: read before that, the restart point would be old.
+ 3. A transaction that touches a lost partition is doomed, and never committed from then on. If its
+    commit is already under way, it is not offered to the group again; the broker decides what the
+    group has accepted before.
+ 4. A restart point moves only with a committed transaction.
+ 5. The application is told once of each step of a partition: assigned, then either revoked or lost.
+    If a lost partition is assigned again, the turn after tells that.
+ 6. A partition that is gone and comes back is owned again in a turn that tells both, or after a
+    turn that told that it is gone. Otherwise the application would go on from where it was.
+ 7. A restart point changes nothing if a loss or a release has overtaken its reading.
+ 8. The restart point of a partition that the transaction touches is not read before the transaction
+    has ended. A partition that was lost and is assigned to the same member again may have a commit
+    on its way; the group still accepts that, because to the group the member was never gone. A
+    restart point read before that would be old.
 
-One thread at a time calls the methods: the owner has a lock.
+One thread at a time calls the methods; the owner has a lock.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Phase(enum.Enum):
-    """Where a source partition is on its way."""
+    """The phases of a source partition."""
 
     READING = "reading"
     READY = "ready"
@@ -51,16 +52,16 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class ProducerEvents:
-    """What has changed since the application was told last: first lost and revoked, then assigned.
+    """The changes since the application was told last: first lost and revoked, then assigned.
 
     Attributes
     ----------
     assigned : dict of int to str or None
-        Source partitions that are owned now, each with the restart point that was committed last.
+        Source partitions that are owned now, each with its last committed restart point.
     to_be_revoked : frozenset of int
-        Their revoke waits for the open transaction, which has records of theirs.
+        Source partitions whose revoke waits for the open transaction, which has records of theirs.
     revoked : frozenset of int
-        Not owned any more. What was read of them and not sent is to be forgotten.
+        No longer owned. Forget what was read of them and not sent.
     lost : frozenset of int
         Likewise; the group has gone on without this member. An open transaction with records of
         theirs is aborted.
@@ -81,7 +82,7 @@ class ProducerEvents:
         )
 
     def then(self, later: ProducerEvents) -> ProducerEvents:
-        """Both, told at once: what was assigned and is gone again is not told of."""
+        """Merge with later events; leaves out what was assigned and is gone again."""
         gone = later.revoked | later.lost
         return ProducerEvents(
             {p: at for p, at in self.assigned.items() if p not in gone} | later.assigned,
@@ -107,7 +108,7 @@ class SourceOwnership:
     Parameters
     ----------
     source_partition_count : int
-        Partitions from here on are not told of before it grows.
+        The application is told of no partition from this number on before the source grows.
 
     Attributes
     ----------
@@ -123,7 +124,7 @@ class SourceOwnership:
         self._committing = False
         self._has_lost_touched = False
         self._lost_untold: set[int] = set()
-        self._gone_untold: set[int] = set()  # not owned any more since a turn that told nobody
+        self._gone_untold: set[int] = set()  # no longer owned, since a turn that told nobody
         self._asked_back_told: set[int] = set()
         self._assignments = 0
         self._any_asked_back = False
@@ -132,35 +133,35 @@ class SourceOwnership:
 
     @property
     def restart_points(self) -> dict[int, str | None]:
-        """What the application owns, with the restart points committed last."""
+        """The owned source partitions, with the restart points committed last."""
         return {
             p: held.point for p, held in sorted(self._held.items()) if held.phase is Phase.OWNED
         }
 
     @property
     def touched(self) -> frozenset[int] | None:
-        """The source partitions of which the open transaction has records; None without one."""
+        """The source partitions in the open transaction; None if none is open."""
         return None if self._touched is None else frozenset(self._touched)
 
     @property
     def may_be_accepted(self) -> bool:
-        """Whether the group may be asked to accept the open transaction: nothing of it is lost."""
+        """Whether the open transaction may be offered to the group: nothing it touches is lost."""
         return not self._has_lost_touched
 
     @property
     def to_be_revoked(self) -> frozenset[int]:
-        """Those that the group wants back and that are owned."""
+        """The owned partitions that the group wants back."""
         return frozenset(
             p for p, held in self._held.items() if held.asked_back and held.phase is Phase.OWNED
         )
 
     @property
     def asked_back_now(self) -> bool:
-        """Whether the group waits for any of them; without a lock."""
+        """Whether the group waits for an owned partition; takes no lock."""
         return self._any_asked_back
 
     def has_news(self) -> bool:
-        """Whether a turn would tell of anything."""
+        """Whether a turn would have anything to tell."""
         return bool(
             self.ready()
             or self._lost_untold
@@ -170,7 +171,7 @@ class SourceOwnership:
         )
 
     def reading(self) -> dict[int, int]:
-        """Those whose restart point is to be read, with the number to answer with."""
+        """Return the partitions whose restart point is to be read, with the number for ``read``."""
         touched = self._touched or _NONE
         return {
             p: held.number
@@ -179,7 +180,7 @@ class SourceOwnership:
         }
 
     def ready(self) -> frozenset[int]:
-        """Those that a turn would tell of."""
+        """Return the partitions that a turn would assign to the application."""
         return frozenset(
             p
             for p, held in self._held.items()
@@ -187,11 +188,11 @@ class SourceOwnership:
         )
 
     def unknown(self) -> frozenset[int]:
-        """Those that are assigned and that this member's source does not have."""
+        """Return the assigned partitions that this member's source does not have."""
         return frozenset(p for p in self._held if p >= self.source_partition_count)
 
     def hold(self, asked_back: Collection[int]) -> frozenset[int]:
-        """Those of what the group wants back whose revoke must not be completed yet."""
+        """Return those that the group wants back but whose revoke must not be completed yet."""
         return frozenset(
             p for p in asked_back if p in self._held and self._held[p].phase is not Phase.GIVEN_UP
         )
@@ -199,13 +200,13 @@ class SourceOwnership:
     # -- what the group says ----------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[int]) -> None:
-        """New to this member."""
+        """The group has assigned these, which are new to this member."""
         for p in partitions:
             self._held[p] = _Held(0)
             self._begin_reading(p)
 
     def asked_back(self, partitions: Collection[int]) -> None:
-        """These, and no others, are what the group wants back now; after ``released``."""
+        """The group wants back these, and no others, now; call it after ``released``."""
         touched = self._touched or _NONE
         for p, held in self._held.items():
             held.asked_back = p in partitions
@@ -213,16 +214,16 @@ class SourceOwnership:
             if held.asked_back and untold and p not in touched:
                 held.phase = Phase.GIVEN_UP  # the application was never told
             elif not held.asked_back and held.phase is Phase.GIVEN_UP:
-                self._begin_reading(p)  # the request is taken back
+                self._begin_reading(p)  # the group no longer asks for it
         self._any_asked_back = bool(self.to_be_revoked)
 
     def released(self, partitions: Collection[int]) -> None:
-        """The group has them back."""
+        """The group has these back."""
         for p in partitions:
             self._held.pop(p, None)
 
     def lost(self, partitions: Collection[int], reason: str) -> None:
-        """The group has gone on without this member."""
+        """These are lost: the group has gone on without this member."""
         for p in partitions:
             held = self._held.pop(p, None)
             if held is not None and held.phase is Phase.OWNED:
@@ -232,7 +233,7 @@ class SourceOwnership:
             self.doom(reason)
 
     def read(self, partition: int, number: int, point: str | None) -> bool:
-        """Its restart point is read; whether that still is of interest."""
+        """Take a restart point that was read; return whether it is still of interest."""
         held = self._held.get(partition)
         if held is None or held.number != number or held.phase is not Phase.READING:
             return False
@@ -242,7 +243,7 @@ class SourceOwnership:
     # -- the application --------------------------------------------------------------------------
 
     def turn(self, *, tells: bool = True) -> ProducerEvents:
-        """What has changed for it; ``tells``: it hears of this, and of earlier turns, herewith."""
+        """Take a turn; return its changes. ``tells``: it tells them, and those of earlier turns."""
         lost, self._lost_untold = frozenset(self._lost_untold), set()
         busy = self._touched or set()
         revoked = self.to_be_revoked - busy
@@ -261,41 +262,41 @@ class SourceOwnership:
         return ProducerEvents(assigned, untold, revoked, lost)
 
     def owns(self, partition: int) -> bool:
-        """Whether it may send records of this one."""
+        """Whether the application may send records of this partition."""
         held = self._held.get(partition)
         return held is not None and held.phase is Phase.OWNED
 
     def touch(self, partitions: Collection[int]) -> None:
-        """The transaction, which is begun if none is open, has records of these, all owned."""
+        """Add these owned partitions to the transaction; begins one if none is open."""
         if self._touched is None:
             self._touched = set()
         self._touched.update(partitions)
 
     def doom(self, reason: str) -> None:
-        """The open transaction cannot be committed, unless that is already under way."""
+        """Rule out a commit of the open transaction, unless that is already under way."""
         if self._touched is not None and not self._committing and self.doomed is None:
             self.doomed = reason
 
     def begin_commit(self) -> bool:
-        """Whether the transaction may be committed; from here on the broker decides."""
+        """Return whether the transaction may be committed; if so, the broker decides from here."""
         if self.doomed is not None:
             return False
         self._committing = True
         return True
 
     def committed(self, points: Mapping[int, str]) -> None:
-        """The broker has committed it, with these restart points."""
+        """The broker has committed the transaction, with these restart points."""
         for p, point in points.items():
             if self.owns(p):
                 self._held[p].point = point
         self._ended()
 
     def aborted(self) -> None:
-        """It is aborted: nothing of it will ever be seen."""
+        """The transaction is aborted: nothing of it will ever be seen."""
         self._ended()
 
     def in_doubt(self) -> None:
-        """Whether it was committed is not known: what is owned is lost, and its points are read."""
+        """The outcome is unknown: treat what is owned as lost, and read its points again."""
         for p, held in self._held.items():
             if held.phase is Phase.OWNED:
                 self._lost_untold.add(p)

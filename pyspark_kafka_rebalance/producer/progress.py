@@ -1,4 +1,4 @@
-"""What a producer has committed, as a table for ``print``, notebooks and pandas; pure."""
+"""A table of what a producer has committed, for ``print``, notebooks and pandas; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What a table shows of a restart point.
+#: How many characters of a restart point a table shows.
 _SHOWN = 32
 
 _HEADINGS = ("source partition", "restart point", "records", "records/s", "last commit")
@@ -18,20 +18,20 @@ _HEADINGS = ("source partition", "restart point", "records", "records/s", "last 
 
 @dataclass(frozen=True)
 class SourcePartitionProgress:
-    """How far a source partition is.
+    """How far one source partition has got.
 
     Attributes
     ----------
     source_partition : int
-        Which.
+        Its number.
     member_id : str
-        Who owns it, by the id that the group knows.
+        The group's id for the member that owns it.
     restart_point : str or None
-        Committed last; None: nothing was ever committed.
+        The last one committed; None if nothing was ever committed.
     records : int
-        Committed by this member.
+        How many records this member has committed.
     records_per_s : float
-        Committed by it, of the last half minute.
+        Rate of the records that it committed in the last half minute.
     last_commit_age_s : float or None
         Seconds since its last commit; None if it has made none.
     """
@@ -46,20 +46,20 @@ class SourcePartitionProgress:
 
 @dataclass(frozen=True)
 class ProducerProgress:
-    """What one member of a producer group owns, and how far it is; ``str()`` is a table.
+    """What one member of a producer group owns, and how far it has got; ``str()`` is a table.
 
     Attributes
     ----------
     group_id, member_id, transactional_id : str
-        Whose it is.
+        The ids of the group, the member and its transactions.
     generation : int
-        Of the assignment in force; -1 before the first.
+        The generation of the assignment in force; -1 before the first.
     source_partition_count : int
-        Of the whole source.
+        How many partitions the whole source has.
     to_be_revoked : frozenset of int
-        What the group wants back.
+        The owned source partitions that the group wants back.
     source_partitions : tuple of SourcePartitionProgress
-        What is owned; empty on standby.
+        The owned source partitions; empty on standby.
     """
 
     group_id: str
@@ -78,12 +78,12 @@ class ProducerProgress:
 
     @property
     def records_per_s(self) -> float:
-        """Of all that is owned together."""
+        """The rate of all owned source partitions together."""
         return sum(each.records_per_s for each in self.source_partitions)
 
     @property
     def line(self) -> str:
-        """All of it in a line, for a log."""
+        """All of it in one line, for a log."""
         ages = [p.last_commit_age_s for p in self if p.last_commit_age_s is not None]
         return (
             f"{self._summary()[0]}, generation {self.generation}, "
@@ -92,7 +92,7 @@ class ProducerProgress:
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a data frame."""
+        """Return the rows as a data frame."""
         import pandas as pd
 
         names = [field.name for field in fields(SourcePartitionProgress)]

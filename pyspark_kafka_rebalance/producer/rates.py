@@ -1,16 +1,16 @@
-"""Rates: how many records of each source partition were committed lately; pure."""
+"""Rates: how many records of each source partition were committed recently; pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 
-#: Over which a rate is taken.
+#: The window over which a rate is taken.
 WINDOW_S = 30.0
 
 
 class Rates:
-    """Commits of the last half minute, and when the last one was."""
+    """The commits of the last half minute, the totals, and the time of the last commit."""
 
     def __init__(self) -> None:
         self._commits: dict[int, deque[tuple[float, int]]] = {}
@@ -18,7 +18,7 @@ class Rates:
         self._last: dict[int, float] = {}
 
     def committed(self, records: Mapping[int, int], now: float) -> None:
-        """A transaction was committed with so many records of each source partition."""
+        """Note a committed transaction, with its number of records of each source partition."""
         for p, number in records.items():
             commits = self._commits.setdefault(p, deque())
             commits.append((now, number))
@@ -28,7 +28,7 @@ class Rates:
             self._last[p] = now
 
     def per_second(self, source_partition: int, now: float) -> float:
-        """Records per second; since the first commit, if that is later than the window's begin."""
+        """Return records per second in the window, or since the first commit if that is later."""
         commits = [c for c in self._commits.get(source_partition, ()) if c[0] >= now - WINDOW_S]
         if not commits:
             return 0.0
@@ -38,10 +38,10 @@ class Rates:
         return number / (now - since) if now > since and len(commits) > 1 else 0.0
 
     def total(self, source_partition: int) -> int:
-        """All records that this member has committed of it."""
+        """Return how many of its records this member has committed in all."""
         return self._totals.get(source_partition, 0)
 
     def age_s(self, source_partition: int, now: float) -> float | None:
-        """Seconds since the last commit; None before the first."""
+        """Return the seconds since the last commit; None before the first."""
         last = self._last.get(source_partition)
         return None if last is None else now - last

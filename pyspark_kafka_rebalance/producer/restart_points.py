@@ -1,8 +1,8 @@
 """Restart points as records of the group's topic; pure.
 
 A source partition's records are in the topic's partition of the same number. Their key is the group
-and the number: compaction keeps the last one of each group that uses the topic. The value is the
-restart point as UTF-8; a tombstone takes it back. Any Kafka tool can read and write them.
+and the number, so compaction keeps the last one of each group that uses the topic. The value is the
+restart point as UTF-8; a tombstone removes it. Any Kafka tool can read and write them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from ..errors import OptionError, PartitionsLostError
 
-#: A restart point as UTF-8.
+#: The largest restart point, as UTF-8.
 MAX_BYTES = 1024 * 1024
 
-#: Room for what a record batch adds to it.
+#: Room for what a record batch adds to a restart point.
 OVERHEAD_BYTES = 64 * 1024
 
 
@@ -32,17 +32,17 @@ def topic_of(group_id: str) -> str:
 
 
 def key_of(group_id: str, source_partition: int) -> bytes:
-    """The key of its records."""
+    """The key of a source partition's records."""
     return f"{group_id}/{source_partition}".encode()
 
 
 def encoded(point: object) -> bytes:
-    """A restart point as the value of a record.
+    """Encode a restart point as the value of a record.
 
     Raises
     ------
     OptionError
-        It is no string, or larger than 1 MiB.
+        It is not a string, cannot be encoded as UTF-8, or is larger than 1 MiB.
     """
     if not isinstance(point, str):
         raise OptionError("restart_point", point, "a string")
@@ -58,7 +58,7 @@ def encoded(point: object) -> bytes:
 
 
 def check(point: object) -> None:
-    """Raise as :func:`encoded`; quick for a short one."""
+    """Raise as :func:`encoded`; fast for an ASCII string."""
     if type(point) is not str or not point.isascii() or len(point) > MAX_BYTES:
         encoded(point)
 
@@ -66,7 +66,7 @@ def check(point: object) -> None:
 def last_of(
     key: bytes, rows: Iterable[tuple[int, bytes | None, bytes | None]]
 ) -> RestartPoint | None:
-    """The restart point that these records leave; None when none has this key.
+    """Return the last restart point in these records; None if none has this key.
 
     Parameters
     ----------
@@ -85,22 +85,22 @@ def last_of(
 def chosen_points(
     points: str | Mapping[int, str], touched: frozenset[int], owned: Mapping[int, object]
 ) -> dict[int, str]:
-    """What a commit moves: one restart point for each source partition that the records are of.
+    """Return the restart points a commit moves, including every source partition with records.
 
     Parameters
     ----------
     points : str or mapping of int to str
-        The application's. A single one is that of all that the transaction has records of, or, if
-        there are none, of all that is owned.
+        From the application. A single string is for all source partitions that the transaction has
+        records of, or for all that are owned if it has none.
     touched : frozenset of int
-        What the transaction has records of.
+        The source partitions that the transaction has records of.
     owned : mapping
-        By source partition, what is owned.
+        The owned source partitions, as keys.
 
     Raises
     ------
     OptionError
-        A source partition has records and no restart point, so that they would be sent again.
+        A source partition has records and no restart point, so they would be sent again.
     PartitionsLostError
         A source partition is not owned (any more).
     """

@@ -1,7 +1,7 @@
-"""The topic of a producer group: made, checked, and grown.
+"""The topic of a producer group: how it is created, checked, and grown.
 
-Compacted, with one partition for each of the source: it is what the group's members subscribe to,
-and what keeps the restart points when the group's offsets have expired.
+The topic is compacted and has one partition for each source partition. The group's members
+subscribe to it, and it keeps the restart points after the group's offsets have expired.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .restart_points import MAX_BYTES, OVERHEAD_BYTES
 
 log = logging.getLogger(__name__)
 
-#: Of a restart point's record with what is around it.
+#: The largest record batch with a restart point.
 _MAX_MESSAGE_BYTES = MAX_BYTES + OVERHEAD_BYTES
 
 _SETTINGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(_MAX_MESSAGE_BYTES),
-    # What is read when a source partition moves is what compaction has left behind.
+    # When a source partition moves, its next owner may have to read all that compaction has left.
     "segment.bytes": str(16 * _MAX_MESSAGE_BYTES),
     "min.cleanable.dirty.ratio": "0.1",
 }
@@ -37,19 +37,19 @@ _ASK_AGAIN_S = 0.05
 
 
 def ensure_topic(client_config: dict[str, Any], topic: str, partitions: int) -> None:
-    """Create the topic, or check it, and let it grow to so many partitions.
+    """Create the topic, or check it and grow it to this many partitions.
 
-    Brokers that are gone, or do not lead any more, are no reason to fail: it is tried again for
-    half a minute.
+    Retriable errors, such as a broker that is gone or no longer leads, are retried for half a
+    minute.
 
     Raises
     ------
     OptionError
-        The topic has another cleanup policy, or more partitions; says how to mend it.
+        The topic has another cleanup policy, or more partitions; says how to fix it.
     AuthorizationError
         A permission is missing.
     kafka.errors.KafkaError
-        What the brokers refuse.
+        The brokers refused a request.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -143,7 +143,7 @@ def _wait(done: Callable[[], bool], topic: str) -> None:
 
 
 def _check_settings(admin: KafkaAdminClient, topic: str) -> None:
-    """Refuse a topic that would forget restart points, or could not hold them."""
+    """Refuse a topic that would delete restart points; warn of one too small for large ones."""
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     try:
         answer = admin.describe_configs([resource], config_filter="all")
@@ -151,7 +151,7 @@ def _check_settings(admin: KafkaAdminClient, topic: str) -> None:
     except (kafka_errors.TopicAuthorizationFailedError, KeyError, TypeError) as error:
         log.warning("topic %s: its settings cannot be read: %r", topic, error)
         return
-    if not settings:  # a broker that has not heard of a new topic says nothing about it
+    if not settings:  # a broker that does not know a new topic yet returns none
         raise kafka_errors.UnknownTopicOrPartitionError(topic)
     policy = settings.get("cleanup.policy")
     if policy != "compact":

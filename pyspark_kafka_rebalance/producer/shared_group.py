@@ -1,6 +1,6 @@
-"""SharedProducerGroup: a ProducerGroup that several authors use, whose calls one thread makes.
+"""SharedProducerGroup: a ProducerGroup for several authors, whose calls run on one thread.
 
-What an author is to be told when a transaction is aborted: ``aborts.py``.
+``aborts.py`` decides which authors are told when a transaction is aborted.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ Answer = TypeVar("Answer")
 
 
 class SharedProducerGroup(ProducerGroup):
-    """As ProducerGroup, with calls of which it is known who makes them."""
+    """A ProducerGroup that knows the author of each call."""
 
     def call_of(self, author: Author) -> Call:
-        """A call that this author makes now; any thread."""
+        """Return a call that this author makes now; any thread."""
         return Call(author, self._transactions.aborts.tellings)
 
     def owes(self, call: Call) -> bool:
-        """Whether its author is to be told of its TransactionAbortedError; any thread."""
+        """Whether the call's author has not heard its TransactionAbortedError yet; any thread."""
         return self._transactions.aborts.owes(call)
 
     def told(self, call: Call) -> None:
-        """Its author has heard its TransactionAbortedError; any thread."""
+        """The call's author has heard its TransactionAbortedError; any thread."""
         self._transactions.aborts.told(call)
 
     def unheard(self, call: Call) -> None:
-        """It is done, and nobody waits for it; any thread."""
+        """The call is done, and nobody waits for it; any thread."""
         self._transactions.aborts.unheard(call)
 
     def run(self, call: Call, function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -51,7 +51,7 @@ class SharedProducerGroup(ProducerGroup):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Any:
-        """As ``send``, if that waits for nothing and ends no transaction; else None. Any thread."""
+        """Send as ``send`` if that neither waits nor ends a transaction; else None. Any thread."""
         if not self._running:
             return None
         self._membership.sign_of_life()
@@ -63,7 +63,7 @@ class SharedProducerGroup(ProducerGroup):
     def end_by(self, timeout_ms: float) -> None:
         """Have the calls under way wait for brokers this long at most; any thread.
 
-        ``close`` is to follow: nothing is begun any more.
+        Call ``close`` next: no transaction can be begun any more.
         """
         self._transactions.end_by(time.monotonic() + timeout_ms / 1000)
         self.wakeup()

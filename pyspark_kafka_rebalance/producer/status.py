@@ -1,4 +1,4 @@
-"""GroupStatus: how a member of a producer group stands. Asks no broker; any thread may ask."""
+"""GroupStatus: the state of a producer group's member. Asks no broker; for any thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .transactions import Transactions
 
 log = logging.getLogger(__name__)
 
-#: Between two lines about the progress in the log.
+#: Time between two progress lines in the log.
 LOG_EVERY_S = 60.0
 
 
 class GroupStatus:
-    """What a member of a producer group tells of itself."""
+    """The state that a member of a producer group reports."""
 
     _log_at: float | None = None
     _options: ProducerOptions
@@ -26,13 +26,13 @@ class GroupStatus:
 
     @property
     def restart_points(self) -> dict[int, str | None]:
-        """The source partitions that are owned, with the restart points committed last."""
+        """The owned source partitions, with the restart points committed last."""
         with self._membership.changed:
             return self._membership.ownership.restart_points
 
     @property
     def to_be_revoked(self) -> frozenset[int]:
-        """Those of them that the group wants back once the open transaction has ended."""
+        """The owned source partitions that the group wants back after the open transaction."""
         with self._membership.changed:
             return self._membership.ownership.to_be_revoked
 
@@ -43,12 +43,12 @@ class GroupStatus:
 
     @property
     def member_id(self) -> str:
-        """By which the group knows this member; empty before it has joined."""
+        """The group's id for this member; empty before it has joined."""
         return self._membership.member_id
 
     @property
     def transactional_id(self) -> str:
-        """That of this member's transactions."""
+        """The transactional id of this member."""
         return self._options.transactional_id
 
     @property
@@ -57,7 +57,7 @@ class GroupStatus:
         return self._options.topic
 
     def progress(self) -> ProducerProgress:
-        """What this member owns, and how far it is; asks no broker."""
+        """Return what this member owns and how far it has got; asks no broker."""
         now = time.monotonic()
         rates = self._transactions.rates
         with self._membership.changed:
@@ -84,7 +84,7 @@ class GroupStatus:
         )
 
     def _log_progress(self) -> None:
-        """A line a minute, whatever the application does; on the pump's thread."""
+        """Log a line a minute, even if the application is silent; on the pump's thread."""
         now = time.monotonic()
         if self._log_at is None:
             self._log_at = now + LOG_EVERY_S

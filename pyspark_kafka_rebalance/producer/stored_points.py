@@ -1,8 +1,8 @@
-"""StoredPoints: the restart points of a group that does not run, to be read, set and taken back.
+"""StoredPoints: read a group's restart points; set and remove them while it does not run.
 
 They are set in a transaction like a member's: the records, and an offset of the group that only a
 group without members accepts. So the brokers themselves refuse it while the group is active, and a
-member that joins meanwhile waits for the transaction's end before it reads (see ``take_overs.py``).
+member that joins meanwhile waits for the transaction to end before it reads (``take_overs.py``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ABORT_S = 10.0
 _COORDINATOR_S = 20.0
 _ASK_AGAIN_S = 0.2
 
-#: Whom a group with members does not know, and no member can be named. Without a name it would
-#: accept the offset.
+#: A name that no member can have, so that a group with members does not know it. Without a member
+#: id, the group would accept the offset.
 _NOBODY = "/offsets-tool"
 
 
@@ -46,7 +46,7 @@ class UnknownGroupError(KafkaRebalanceError):
 
 
 class StoredPoint(NamedTuple):
-    """A restart point as it stands in the topic; ``value`` is None where it was taken back."""
+    """A restart point as stored in the topic; ``value`` is None if it was removed."""
 
     value: str | None
     offset: int
@@ -59,11 +59,11 @@ class StoredPoints:
     Parameters
     ----------
     client_config : mapping
-        What kafka-python's clients have in common.
+        The settings that kafka-python's clients share.
     group_id : str
         The group.
     restart_topic : str, optional
-        Its topic, where it is not the default.
+        Its topic, if not the default.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class StoredPoints:
         self.topic = restart_topic or topic_of(group_id)
 
     def describe(self) -> GroupDescription:
-        """The group and its members."""
+        """Describe the group and its members."""
         admin = admin_client(self._client_config)
         deadline = time.monotonic() + _COORDINATOR_S
         try:
@@ -82,7 +82,7 @@ class StoredPoints:
                 try:
                     return describe_group(admin, self._group_id)
                 except kafka_errors.KafkaError as error:
-                    # A coordinator that moves, or that a new cluster is yet to name.
+                    # The coordinator is moving, or a new cluster has none yet.
                     if not error.retriable or time.monotonic() > deadline:
                         raise
                     time.sleep(_ASK_AGAIN_S)
@@ -90,7 +90,7 @@ class StoredPoints:
             admin.close()
 
     def read(self) -> dict[int, StoredPoint | None]:
-        """What is committed, of every source partition; None: nothing ever was.
+        """Return every source partition's committed restart point; None if there never was one.
 
         Raises
         ------
@@ -132,14 +132,14 @@ class StoredPoints:
             consumer.close()
 
     def write(self, points: Mapping[int, str | None]) -> dict[int, StoredPoint | None]:
-        """Set these, all or none of them; None takes one back. What was there before.
+        """Set these, all or none of them; None removes one. Returns what was there before.
 
         Raises
         ------
         GroupIsActiveError
             The group has members.
         OptionError
-            A source partition that the group has not; a restart point that is too large.
+            The group does not have a source partition; or a restart point is too large.
         UnknownGroupError
             As ``read``.
         """
@@ -170,7 +170,7 @@ class StoredPoints:
             for p, value in values.items():
                 producer.send(self.topic, value, key_of(self._group_id, p), None, p)
             offsets = {
-                # From where on a member looks: the record of the restart point before this one.
+                # Where a member begins to look: at the record of the previous restart point.
                 TopicPartition(self.topic, p): OffsetAndMetadata(
                     0 if (point := before[p]) is None else point.offset, transactional_id, -1
                 )

@@ -1,20 +1,20 @@
-"""TakeOvers: find the restart points of what is assigned, once the last owner's word is final.
+"""TakeOvers: find the restart points of assigned source partitions, once they are final.
 
 Outline of a round, for all source partitions that wait:
 
-1. Who was here last? The metadata of the group's offset name its transactional id. If a transaction
-   of that producer is open and touches the source partition, it can never be committed any more:
-   it is aborted (that producer is fenced), so that nobody waits for its timeout.
-2. Is the group's offset stable? A transaction that was accepted by the group before the source
-   partition moved, and is not decided, makes it unstable (KIP-447). One that was not accepted by
-   then never will be. So once it is stable, whatever counts is in the log.
-3. Does the last stable offset of the topic's partition reach its end? Markers are written after a
-   transaction is decided.
+1. Who owned it last? The metadata of the group's offset name the owner's transactional id. If that
+   producer has an open transaction that touches the source partition, it can never be committed any
+   more. It is aborted (that producer is fenced), so that nobody waits for its timeout.
+2. Is the group's offset stable? It is unstable while a transaction is undecided that the group
+   accepted before the source partition moved (KIP-447). A transaction that was not accepted by then
+   never will be. So once the offset is stable, everything that counts is in the log.
+3. Has the last stable offset of the topic's partition reached its high watermark? Markers are
+   written only after a transaction is decided.
 4. Read the last restart point, from the group's offset on: that is the offset of an earlier one.
-5. Tell the group who is here now.
+5. Tell the group who the owner is now.
 
-Until when: the last owner's transaction timeout, if it cannot be fenced. Whatever is not final is
-asked for again in the next round; what is lost or revoked meanwhile is forgotten.
+This takes until the last owner's transaction timeout at most, if it cannot be fenced. Whatever is
+not final is asked for again in the next round; what is lost or revoked meanwhile is forgotten.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .restart_points import RestartPoint, key_of, last_of
 
 log = logging.getLogger(__name__)
 
-#: Until the next round: a marker takes a few milliseconds to be written.
+#: Time until the next round: a marker takes a few milliseconds to be written.
 _AGAIN_S = 0.01
 _AFTER_A_FAILURE_S = 0.2
 
@@ -44,19 +44,19 @@ _FENCE_S = 10.0
 
 
 class TakeOvers:
-    """One round after the other, on a thread of its own.
+    """Runs one round after the other, on a thread of its own.
 
     Parameters
     ----------
     options : ProducerOptions
-        Those of this producer.
+        This producer's options.
     member : ProducerMember
         Asks the group, and the leaders.
     waiting : callable
-        The source partitions that wait, with the number to answer with.
+        Returns the source partitions that wait, each with the number to pass to ``found``.
     found : callable
-        Told a source partition, its number, what was found (None: nothing), and from which offset
-        on to look the next time.
+        Called with a source partition, its number, what was found (None: nothing), and the offset
+        from which to look the next time.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TakeOvers:
         self._fetcher.connect()
 
     def tick(self) -> float | None:
-        """One round; seconds until the next, None when nothing waits."""
+        """Run one round; return the seconds until the next, or None if nothing waits."""
         waiting = self._waiting()
         if not waiting:
             return None
@@ -112,8 +112,8 @@ class TakeOvers:
             mine = {TopicPartition(self._topic, p) for p in partitions & self._waiting().keys()}
             if not mine & self._others.touched_by(transactional_id):
                 continue
-            # Not a matter of correctness. But who is not certain to own what it takes over might
-            # fence who does.
+            # Correctness does not need this check. But a member that is not certain to own what it
+            # takes over might fence the member that does.
             if self._member.may_hand_out():
                 done = self._others.fence(transactional_id, _FENCE_S)
                 log.warning(
@@ -127,7 +127,7 @@ class TakeOvers:
 
     def _read(self, waiting: dict[int, int]) -> dict[int, tuple[RestartPoint | None, int]]:
         stable = self._member.stable_offsets(waiting)
-        # In this order: what is decided by now is below the end that is asked for now.
+        # In this order: whatever is decided by now is below the end that is fetched next.
         partitions = {p: TopicPartition(self._topic, p) for p in stable}
         ends = self._member.high_watermarks_now(list(partitions.values()), _ASK_MS)
         reached = self._member.end_offsets_now(list(ends), _ASK_MS)
@@ -137,7 +137,7 @@ class TakeOvers:
             if partition not in begins or reached.get(partition, -1) < ends[partition]:
                 continue
             end, begin, offset = ends[partition], begins[partition], stable[p]
-            # An offset past the end is of a topic that is not there any more.
+            # An offset past the end is from a topic that no longer exists.
             start = begin if offset is None or not begin <= offset <= end else offset
             ranges[p] = OffsetRange(self._topic, p, start, end)
         rows: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {p: [] for p in ranges}
@@ -149,7 +149,7 @@ class TakeOvers:
             key = key_of(self._group_id, p)
             point = last_of(key, rows[p])
             if point is None and read.start > begins[partitions[p]]:
-                # Nothing from there on: written over by hand, or compacted. Look at all of it.
+                # Nothing from there on: overwritten by hand, or compacted. Read all of it.
                 everything = OffsetRange(self._topic, p, begins[partitions[p]], read.end)
                 point = last_of(key, self._rows_of(everything))
             found[p] = (point, read.end if point is None else point.offset)

@@ -1,11 +1,11 @@
-"""Transactions: what an application sends, and the end of it.
+"""Transactions: what an application sends, and how its transaction ends.
 
-One thread at a time sends and commits; when nobody does, the thread of the take-overs aborts what
-is doomed. ``lock`` is theirs, and is taken before that of the membership.
+One thread at a time sends and commits. When none does, the take-over thread aborts a doomed
+transaction. All of them hold ``lock``, which is taken before the membership's lock.
 
-A transaction that is aborted against the application's will is told once to whoever has sent in it,
-by its next call: what it has sent since the last commit is gone, and it must go back to its restart
-points. Who is still to be told is decided in ``aborts.py``.
+If a transaction is aborted against the application's will, every author that sent in it is told
+once, by its next call: what it has sent since the last commit is gone, and it must go back to its
+restart points. ``aborts.py`` decides who is still to be told.
 
 Longer than other modules: each call looks at the membership, the producer and who is to be told
 under one lock, in an order that is easier to check in one place.
@@ -54,22 +54,22 @@ class Transactions:
     Parameters
     ----------
     options : ProducerOptions
-        Its options.
+        The member's options.
 
     Attributes
     ----------
     lock : threading.RLock
-        Held by whoever sends, commits or aborts.
+        Held while sending, committing or aborting.
     membership : ProducerMembership
-        Put in its place once it is made.
+        Set after construction, once it exists.
     boundaries : Boundaries
-        When a transaction is to be committed by itself.
+        When a transaction is to be committed automatically.
     rates : Rates
         What was committed.
     aborts : Aborts
         Who is to be told of aborted transactions.
     call : Call
-        Which is under way. Its author is one and the same, unless several share the group.
+        The call under way. Its author is always the same, unless several share the group.
     """
 
     membership: ProducerMembership
@@ -85,11 +85,11 @@ class Transactions:
         self.call = Call(Author(hears_at_once=True))
         self._options = options
         self._current = CurrentProducer(self._connected, options.group_id)
-        #: Of the open transaction: records of each source partition that it touches.
+        #: The number of records in the open transaction, for each source partition that it touches.
         self._counts: dict[int, int] = {}
 
     def start(self) -> None:
-        """Connect, and end what a predecessor of the same name has left open."""
+        """Connect, and end what a predecessor with the same transactional id left open."""
         self._current.ready()
 
     # -- the application --------------------------------------------------------------------------
@@ -110,15 +110,15 @@ class Transactions:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Any:
-        """Send a record of a source partition, or of all that are owned; kafka-python's future.
+        """Send a record of a source partition, or of all owned ones; return kafka-python's future.
 
-        Written for the record of a source partition that the transaction has already: each call
-        and each loop less is a percent of what a record takes.
+        Written for a source partition that the transaction has already: each call or loop saved is
+        a percent of a record's cost.
 
         Raises
         ------
         TransactionAbortedError
-            The transaction was aborted since the last call, or is now.
+            The transaction was aborted since the last call, or by this one.
         PartitionsLostError
             The source partition is not owned; the transaction goes on.
         """
@@ -141,7 +141,7 @@ class Transactions:
                     raise self._give_up(f"{type(error).__name__}: {failure!r}") from error
                 if not any(self._counts.values()):
                     self._abort("its first record was refused")  # or a revoke would wait for it
-                raise  # this record alone
+                raise  # only this record failed
             if future.is_done:
                 producer.note(future)
             if sources is None:
@@ -164,9 +164,9 @@ class Transactions:
         topic: str,
         *arguments: Any,
     ) -> Any:
-        """Send a record as ``send`` does, if that asks no broker and waits for nobody; else None.
+        """Send a record as ``send`` does, if that needs no broker and no waiting; else return None.
 
-        A transaction that is doomed from now on takes it all the same: the next call tells.
+        A transaction that is doomed from now on still takes the record; the next call reports it.
         """
         if restart_point is not None:
             check(restart_point)
@@ -189,8 +189,8 @@ class Transactions:
                 future = producer.send(topic, *arguments)
             except kafka_errors.KafkaError:
                 if producer.failure() is None:
-                    raise  # this record alone
-                return None  # to abort takes a broker
+                    raise  # only this record failed
+                return None  # aborting needs a broker
             if future.is_done:
                 producer.note(future)
             self._counts[source_partition] += 1
@@ -203,14 +203,15 @@ class Transactions:
     def commit(self, points: str | Mapping[int, str] | None) -> None:
         """Commit the records and these restart points; None: those given with the records.
 
-        Nothing sent and nothing to move is nothing to do.
+        Does nothing if nothing was sent and no restart point is to be moved.
 
         Raises
         ------
         TransactionAbortedError
-            It is not committed, or this is not known.
+            The transaction is not committed, or it is not known whether it is.
         OptionError, PartitionsLostError
-            A restart point is missing, not allowed, or of what is not owned; it stays open.
+            A restart point is missing, not allowed, or for a source partition that is not owned;
+            the transaction stays open.
         """
         with self.lock:
             self.raise_aborted()
@@ -254,14 +255,14 @@ class Transactions:
             self._committed(chosen, written)
 
     def abort(self) -> None:
-        """Abort the transaction, if there is one; one that was aborted already is told herewith."""
+        """Abort the transaction, if any; the caller is then not told of an earlier abort either."""
         with self.lock:
             self.aborts.aborted_by(self.call.author, _BY_THE_APPLICATION)
             if self._is_begun():
                 self._abort(_BY_THE_APPLICATION)
 
     def abort_doomed(self) -> None:
-        """Abort the open transaction if it is doomed and nobody is at it; for take-overs."""
+        """Abort the open transaction if it is doomed and nobody is using it; for take-overs."""
         if not self.lock.acquire(blocking=False):
             return
         try:
@@ -273,9 +274,9 @@ class Transactions:
             self.lock.release()
 
     def raise_aborted(self) -> None:
-        """Raise TransactionAbortedError if whoever calls is to be told of one that was aborted.
+        """Raise TransactionAbortedError if the caller is still to be told of an abort.
 
-        One that must be aborted is.
+        Aborts a doomed transaction first.
         """
         if self.membership.ownership.doomed is None and self.aborts.passes(self.call):
             return
@@ -291,7 +292,7 @@ class Transactions:
                 raise self._error(reason)
 
     def may_commit_by_itself(self) -> bool:
-        """Whether nobody is to be told first of records that the commit would pass by."""
+        """Whether a commit now skips no aborted records whose author is still to be told."""
         aborts = self.aborts
         return not aborts.any_to_refuse or not aborts.holds(self.call, self._counts)
 
@@ -300,10 +301,10 @@ class Transactions:
         self._current.end_by(when)
 
     def close(self, timeout_s: float) -> None:
-        """Commit what is open if that goes by itself, else abort it; close the connections."""
+        """Commit the open transaction if that is automatic, else abort it; then disconnect."""
         deadline = time.monotonic() + timeout_s
         self.end_by(deadline)
-        # Another thread may hold it, and wait for a broker.
+        # Another thread may hold the lock while it waits for a broker.
         locked = self.lock.acquire(timeout=timeout_s)
         try:
             if locked:
@@ -316,7 +317,7 @@ class Transactions:
     def _connected(self) -> TransactionalProducer:
         return TransactionalProducer.connected(self._options.producer, self.membership.committer)
 
-    # -- within the lock --------------------------------------------------------------------------
+    # -- with the lock held -----------------------------------------------------------------------
 
     def _end(self) -> None:
         boundaries = self.boundaries
@@ -337,7 +338,7 @@ class Transactions:
             return self.membership.ownership.touched is not None
 
     def _opened_for(self, source_partition: int | None) -> Collection[int]:
-        """Begin the transaction if there is none, and make these source partitions part of it."""
+        """Begin the transaction if there is none, and add these source partitions to it."""
         membership = self.membership
         with membership.changed:
             owned = membership.ownership.restart_points
@@ -362,7 +363,7 @@ class Transactions:
                 raise kafka_errors.ProducerFencedError("the producer has failed")
             if not begun:
                 producer.begin(self._options.group_id)
-            # Whoever takes over finds out by this that the transaction is about them.
+            # From this a take-over finds out that the transaction touches them.
             producer.add([TopicPartition(self._options.topic, p) for p in new])
         except kafka_errors.KafkaError as error:
             raise self._give_up(f"{type(error).__name__}: {error}") from error
@@ -378,7 +379,7 @@ class Transactions:
     def _group_offsets(
         self, partitions: Collection[int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What makes the transaction the group's: offsets from which restart points are found."""
+        """Return the offsets that tie the transaction to the group, and locate restart points."""
         metadata = self._options.transactional_id
         known = self.membership.record_offsets
         return {
@@ -398,7 +399,7 @@ class Transactions:
         self._forget()
 
     def _refuse_to_pass_by(self, moved: Collection[int]) -> None:
-        """Abort the transaction if it would move restart points beyond records that are missing."""
+        """Abort the transaction if it would move restart points beyond missing records."""
         held = self.aborts.holds(self.call, moved)
         if not held:
             return
@@ -413,7 +414,7 @@ class Transactions:
         raise self._error(reason)
 
     def _give_up(self, reason: str) -> TransactionAbortedError:
-        """Abort the transaction; the error that tells."""
+        """Abort the transaction; return the error to raise."""
         self._abort(reason)
         self.aborts.owe(self.call, reason)
         return self._error(reason)
@@ -426,7 +427,7 @@ class Transactions:
 
     def _abort(self, reason: str) -> None:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
-        self.aborts.aborted(reason)  # first: whoever looks unlocked finds it doomed, or aborted
+        self.aborts.aborted(reason)  # first: a look without the lock finds it doomed or aborted
         producer = self._current.now
         if producer is None or not producer.abort(_ABORT_S):
             self._current.replace()
@@ -436,14 +437,14 @@ class Transactions:
         self._forget()
 
     def _resolve(self) -> TransactionAbortedError:
-        """Have the restart points tell whether the transaction was committed.
+        """Let the restart points show whether the transaction was committed.
 
-        What is owned is lost herewith, and assigned anew with what is read once the broker has
-        decided: at the latest when the transaction times out.
+        What is owned is lost now. It is assigned again, with the restart points that are read once
+        the broker has decided, at the latest when the transaction times out.
         """
         log.warning("producer group %s: %s", self._options.group_id, _IN_DOUBT)
         self.aborts.aborted(_IN_DOUBT)
-        self._current.replace()  # which waits for what is decided, and aborts what is not
+        self._current.replace()  # waits for a decided transaction, aborts an undecided one
         with self.membership.changed:
             self.membership.ownership.in_doubt()
         self.membership.wake()

@@ -1,1 +1,1 @@
-"""What users write, as checked values: the Java client's settings, security, JAAS, key stores."""
+"""User input as checked values: the Java client's settings, security, JAAS, key stores."""

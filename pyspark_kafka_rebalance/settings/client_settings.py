@@ -1,14 +1,14 @@
-"""The consumer settings of Kafka's Java client, told to kafka-python.
+"""The consumer settings of Kafka's Java client, translated to kafka-python's.
 
 Spark's users write ``kafka.<Java name>``. Every setting that Kafka 4.3's ``ConsumerConfig`` knows
 has one line below, in one of four tables, and a setting in none of them is unknown:
 
 * ``_MAPPED``: it has the same meaning in kafka-python, under another name;
-* ``SECURITY_SETTINGS``: several of them together make kafka-python's arguments;
-* ``_ONLY``: just these values mean what happens here anyway;
-* ``_REFUSED``: it would have no effect or break a promise. Why, and what instead.
+* ``SECURITY_SETTINGS``: several of them together make up kafka-python's arguments;
+* ``_ONLY``: only this value is accepted, because it describes what happens here anyway;
+* ``_REFUSED``: it would have no effect or break a promise. Says why, and what to use instead.
 
-Nothing is ignored in silence, because a setting without its effect is found out in production.
+Nothing is ignored silently, because a setting without effect is only found out in production.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .values import (
 )
 
 #: kafka-python's default (Java's too) is 3 s. A hand-over takes about one heartbeat interval: after
-#: a graceful stop every member that stays has to learn of it by its next heartbeat.
+#: a graceful stop, every remaining member learns of it by its next heartbeat.
 QUERY_HEARTBEAT_INTERVAL_MS = 300
 
 #: Reader i is the static member ``<kafka.group.instance.id>-<i>``: room for the suffix.
@@ -46,16 +46,16 @@ _INSTANCE_ID_MAX = 249 - len("-9999")
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """kafka-python's arguments, by who needs them.
+    """kafka-python's arguments, by the component that needs them.
 
     Attributes
     ----------
     client : Mapping[str, Any]
         For every connection: ``KafkaConsumer``, ``KafkaAdminClient``, ``KafkaConnectionManager``.
     consumer : Mapping[str, Any]
-        For ``KafkaConsumer`` only, beside ``client``; no key is in both.
+        Only for ``KafkaConsumer``, in addition to ``client``; no key is in both.
     fetch : Mapping[str, Any]
-        For the executors' fetches; only what is given, the fetcher has defaults of its own.
+        For the executors' fetches; only what is given, as the fetcher has its own defaults.
     group_id : str or None
         ``kafka.group.id``.
     """
@@ -82,12 +82,12 @@ class _Mapping:
 def _servers(text: str) -> list[str]:
     servers = [server.strip() for server in text.split(",")]
     for server in servers:
-        # Java, too, wants the port: kafka-python alone would take 9092.
+        # Java requires the port, too; kafka-python by itself would take 9092.
         match = re.fullmatch(r"(?:\w+://)?([\w.-]+|\[[0-9a-fA-F:.%\w]+\]):([0-9]{1,5})", server)
         if match is None or not 0 < int(match[2]) < 65536:
             raise ValueError
-        # As the resolver does first of all; its UnicodeError, of a label that is empty or too
-        # long, would come from deep inside the client.
+        # The resolver does this first. Its UnicodeError, for a label that is empty or too long,
+        # would come from deep inside the client.
         match[1].encode("idna")
     return servers
 
@@ -127,12 +127,12 @@ _MAPPED = {
     "request.timeout.ms": _Mapping("request_timeout_ms", _POSITIVE, _For.CLIENT),
     "retry.backoff.ms": _Mapping("retry_backoff_ms", _LONG, _For.CLIENT),
     "allow.auto.create.topics": _Mapping("allow_auto_create_topics", BOOLEAN, _For.CONSUMER),
-    # Spark forbids it, since there startingOffsets says all. Here startingOffsets=group says
-    # "where the group is", and this one says what that means for a partition without an offset.
+    # Spark forbids it, because there startingOffsets decides everything. Here startingOffsets=group
+    # means "where the group is", and this setting decides for a partition without a group offset.
     "auto.offset.reset": _Mapping("auto_offset_reset", _RESETS, _For.CONSUMER),
     "exclude.internal.topics": _Mapping("exclude_internal_topics", BOOLEAN, _For.CONSUMER),
     "group.instance.id": _Mapping("group_instance_id", _INSTANCE_ID, _For.CONSUMER),
-    # Java has no "auto": KIP-848 where the brokers offer it.
+    # Java has no "auto": it is KIP-848 if the brokers offer that.
     "group.protocol": _Mapping(
         "group_protocol", one_of("classic", "consumer", "auto", ignore_case=True), _For.CONSUMER
     ),
@@ -153,7 +153,7 @@ _MAPPED = {
     "max.partition.fetch.bytes": _Mapping("max_partition_fetch_bytes", _COUNT, _For.FETCH),
 }
 
-# kafka-python 3 has arguments of these names and ignores them: they go into the socket options.
+# kafka-python 3 has arguments for these but ignores them, so they go into the socket options.
 _BUFFERS = {"receive.buffer.bytes": socket.SO_RCVBUF, "send.buffer.bytes": socket.SO_SNDBUF}
 
 _ONLY = {
@@ -175,13 +175,13 @@ _OAUTH = (
 _NO_ARGUMENT = "kafka-python has no such setting"
 
 _REFUSED = {
-    # As Spark refuses them, and for its reasons.
+    # Spark refuses these, too, for the same reasons.
     "enable.auto.commit": "offsets are committed to the group when Spark has committed the batch",
     "auto.commit.interval.ms": "offsets are committed when Spark has committed the batch",
     "interceptor.classes": "an interceptor could change records, so a replay would differ",
     "key.deserializer": "keys are bytes; deserialize them with DataFrame operations",
     "value.deserializer": "values are bytes; deserialize them with DataFrame operations",
-    # What has no counterpart.
+    # No counterpart here.
     "config.providers": _JAVA_CLASS,
     "default.api.timeout.ms": "a broker's answer is waited for as kafka.request.timeout.ms says",
     "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to the Java client",
@@ -257,7 +257,7 @@ KNOWN_SETTINGS = (
     _MAPPED.keys() | _BUFFERS.keys() | _ONLY.keys() | _REFUSED.keys() | SECURITY_SETTINGS
 ) | {"group.id"}
 
-#: Of these, what every client has: for its connections, logins and certificates.
+#: The known settings that every client has: for its connections, logins and certificates.
 CONNECTION_SETTINGS = frozenset(
     name
     for name in KNOWN_SETTINGS
@@ -266,8 +266,8 @@ CONNECTION_SETTINGS = frozenset(
     or (name in _MAPPED and _For.CLIENT in _MAPPED[name].used_by)
 )
 
-# What counts when a setting is not given: Java's defaults, told to kafka-python, whose own depend
-# on the broker's version (session timeout) or are longer (30 s until a reconnect).
+# Used when a setting is not given: Java's defaults, but for the heartbeat interval. kafka-python's
+# own depend on the broker's version (session timeout) or are longer (30 s until a reconnect).
 _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",
     "auto.offset.reset": "latest",
@@ -280,7 +280,7 @@ _DEFAULTS = {
 
 
 def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
-    """Translate and check client settings; no network is touched.
+    """Translate and check client settings, without any network access.
 
     Parameters
     ----------
@@ -290,8 +290,8 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     Raises
     ------
     OptionError
-        A setting that is unknown (the nearest is named), refused, out of range, or that
-        contradicts another one.
+        A setting is unknown (the nearest is named), refused or out of range, or it contradicts
+        another one.
     """
     for name in sorted(settings):
         _refuse(name, settings[name])
@@ -320,7 +320,7 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
 
 
 def _refuse(name: str, text: str) -> None:
-    """Raise for a setting that is unknown, refused, or has another than its only value."""
+    """Raise for a setting that is unknown or refused, or does not have its only allowed value."""
     option = f"kafka.{name}"
     if name not in KNOWN_SETTINGS:
         # Redacted: a misspelt name may well hold a password.
@@ -344,7 +344,7 @@ def _socket_options(settings: Mapping[str, str]) -> dict[str, Any]:
     sized = [(socket.SOL_SOCKET, option, size) for option, size in given.items() if size >= 0]
     if not sized:
         return {}
-    # What kafka-python sets when nothing is given, since ours take its place.
+    # What kafka-python sets by default; ours would replace it.
     usual = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -353,7 +353,7 @@ def _socket_options(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_together(mapped: ClientSettings, settings: Mapping[str, str]) -> None:
-    """Check what must fit together; the clients would find out much later."""
+    """Check settings that must fit together; the clients would find out much later."""
     assignor = mapped.consumer.get("group_remote_assignor")
     if assignor is not None and mapped.consumer["group_protocol"] == "classic":
         allowed = "nothing with kafka.group.protocol=classic, where the group's leader assigns"

@@ -52,7 +52,7 @@ def parse_jaas(text: str, form: str) -> tuple[str, dict[str, str]]:
         else:
             tokens.append(match["word"] or match["mark"])
         marks.append(match["mark"] is not None)
-    # Module, flag, three tokens a pair, and the semicolon, which people forget: Java wants it.
+    # Module, flag, three tokens per pair, and the semicolon, which Java needs and people forget.
     if len(tokens) < 3 or tokens[-1] != ";" or any(marks[:2]):
         raise jaas_error(form)
     options: dict[str, str] = {}
@@ -64,5 +64,5 @@ def parse_jaas(text: str, form: str) -> tuple[str, dict[str, str]]:
 
 
 def jaas_error(allowed: str) -> OptionError:
-    """The error of a line that is not what is allowed; shows nothing of it."""
+    """Return the error for a line that is not allowed; it shows nothing of the line."""
     return OptionError("kafka.sasl.jaas.config", REDACTED, allowed)

@@ -1,8 +1,8 @@
-"""Java's key stores and trust stores as Python's TLS takes them.
+"""Java's key stores and trust stores, in the form that Python's TLS takes.
 
-A store's file is read on the machine that connects, as Java reads it, and anew for each
-connection, so that a certificate which was replaced on disk is taken up. What travels to the
-executors is where the stores are, with their passwords.
+A store's file is read on the machine that connects, as in Java, and again for each connection, so
+that a certificate which was replaced on disk is picked up. The stores' locations and passwords are
+sent to the executors, not their files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import OptionError
 if TYPE_CHECKING:
     import socket
 
-#: What a store in Java's own format begins with.
+#: The first bytes of a store in Java's own format.
 _JKS_MAGIC = bytes.fromhex("feedfeed")
 
 _NEEDS_CRYPTOGRAPHY = (
@@ -39,15 +39,15 @@ class KeyStore:
     Attributes
     ----------
     setting : {"ssl.keystore", "ssl.truststore"}
-        For errors.
+        Named in errors.
     kind : {"PEM", "PKCS12", "JKS"}
-        Java's reader of JKS, its default, takes PKCS12 as well: which it is, the file says.
+        Java's reader of JKS, its default, takes PKCS12 as well; the file tells which it is.
     location : str or None
-        Its file; None with ``pem``.
+        The store's file; None with ``pem``.
     pem : str
         PEM text given in the settings themselves.
     password : str or None
-        Of a PKCS12 store; of a private key in PEM.
+        The password of a PKCS12 store, or of a private key in PEM.
     """
 
     setting: Literal["ssl.keystore", "ssl.truststore"]
@@ -68,7 +68,7 @@ class KeyStore:
                 context.load_verify_locations(cafile=self.location)
 
     def identify(self, context: ssl.SSLContext) -> None:
-        """Let a context show this store's certificate chain, and sign with its key."""
+        """Let a context present this store's certificate chain, and sign with its key."""
         with self._explained("a private key and its certificate chain in PEM"):
             # Without a password OpenSSL would ask for one at the terminal.
             password = self.password or ""
@@ -96,7 +96,7 @@ class KeyStore:
 
     @contextmanager
     def _explained(self, pem: str) -> Iterator[None]:
-        """What goes wrong, as an OptionError that names the store and shows no secret."""
+        """Turn an error into an OptionError that names the store and shows no secret."""
         what = f"the file of a {self.kind} store" if self.kind != "PEM" else f"{pem}"
         password = (
             "kafka.ssl.key.password" if self.kind == "PEM" else f"kafka.{self.setting}.password"
@@ -126,7 +126,7 @@ class KeyStore:
 
 
 class _ClosedWhenRefused(ssl.SSLSocket):
-    """kafka-python leaves a socket whose handshake failed to the garbage collector."""
+    """Closes when its handshake fails; kafka-python leaves that to the garbage collector."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -140,18 +140,18 @@ class _ClosedWhenRefused(ssl.SSLSocket):
 
 @dataclass(frozen=True, slots=True)
 class TlsContext:
-    """What kafka-python takes for an ``ssl.SSLContext``, made of stores for each connection.
+    """Stands in for kafka-python's ``ssl.SSLContext``; built from stores for each connection.
 
-    Unlike one it can be pickled.
+    Unlike an ``ssl.SSLContext`` it can be pickled.
 
     Attributes
     ----------
     truststore : KeyStore or None
         None: what this machine trusts (OpenSSL's default; Java's is its ``cacerts``).
     keystore : KeyStore or None
-        None: this client shows no certificate.
+        None: this client presents no certificate.
     check_hostname : bool
-        Whether a broker's certificate must be for the name that is connected to.
+        Whether a broker's certificate must be for the host name that is connected to.
     """
 
     truststore: KeyStore | None
@@ -164,7 +164,7 @@ class TlsContext:
         Raises
         ------
         OptionError
-            One cannot be read or opened; names it.
+            A store cannot be read or opened; names it.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -189,10 +189,10 @@ _PEM_BLOCK = re.compile(r"-+BEGIN\s+([^-]*?)\s*-+([^-]*)-+END\s+\1\s*-+")
 
 
 def pem_text(text: str) -> str:
-    """PEM text given in a setting, with the line breaks that a single line lacks.
+    """Return PEM text from a setting, with the line breaks that a single line lacks.
 
-    Java reads any white space as a line break, since properties are often one line; OpenSSL does
-    not. Raises ValueError when there is no PEM in it.
+    Java reads any white space as a line break, because properties are often one line; OpenSSL does
+    not. Raises ValueError if there is no PEM in the text.
     """
     blocks = []
     for match in _PEM_BLOCK.finditer(text):
@@ -206,7 +206,7 @@ def pem_text(text: str) -> str:
 
 
 def _pkcs12_certificates(content: bytes, password: str | None) -> str:
-    """A PKCS12 store's certificates in PEM."""
+    """Return a PKCS12 store's certificates in PEM."""
     from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
     store = pkcs12.load_pkcs12(content, _bytes(password))
@@ -218,7 +218,7 @@ def _pkcs12_certificates(content: bytes, password: str | None) -> str:
 
 
 def _pkcs12_identity(content: bytes, password: str | None) -> tuple[bytes, str]:
-    """A PKCS12 store's key and certificate chain in PEM, and the password made up for the key."""
+    """Return a PKCS12 store's key and certificate chain in PEM, and a new password for the key."""
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,
         Encoding,
@@ -245,9 +245,9 @@ def _bytes(password: str | None) -> bytes | None:
 
 @contextmanager
 def _private_file(content: bytes) -> Iterator[str]:
-    """The path of a file that nobody else can read and that does not outlive its use.
+    """Yield the path of a file that nobody else can read, and that is gone after its use.
 
-    Python's ``ssl`` takes a private key from a file only. On Linux it is one in memory.
+    Python's ``ssl`` takes a private key only from a file. On Linux that file is in memory.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
@@ -257,7 +257,7 @@ def _private_file(content: bytes) -> Iterator[str]:
         finally:
             os.close(descriptor)
     else:
-        with tempfile.NamedTemporaryFile() as file:  # for its owner alone
+        with tempfile.NamedTemporaryFile() as file:  # only for its owner
             file.write(content)
             file.flush()
             yield file.name

@@ -1,6 +1,6 @@
 """ClientCredentialsTokens: bearer tokens for OAUTHBEARER, as Java's client gets them (KIP-768).
 
-The grant of client credentials (RFC 6749, section 4.4) over HTTP, with the standard library alone.
+The client credentials grant (RFC 6749, section 4.4) over HTTP, with only the standard library.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .values import REDACTED
 
 log = logging.getLogger(__name__)
 
-#: A connection that logs in waits for the token, and with it every other of the same client.
+#: A connection that logs in waits for the token, and so does every other one of the same client.
 _TIMEOUT_S = 10.0
 
-#: A token is renewed when so much of its life has passed: Java's sasl.login.refresh.window.factor.
+#: A token is renewed after this part of its life: Java's sasl.login.refresh.window.factor.
 _REFRESH_AT = 0.8
 
-#: More than any answer has that is a token.
+#: More than any answer with a token has.
 _MAX_ANSWER_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
     value: str = field(repr=False)
-    renew_at: float  # by the clock of ClientCredentialsTokens
+    renew_at: float  # in time.time() seconds
 
 
 class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
@@ -51,9 +51,9 @@ class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
     client_id, client_secret : str
         The credentials.
     scope : str or None
-        What to ask for.
+        The scope to ask for.
     extensions : mapping of str to str
-        SASL extensions (KIP-342), sent to the broker beside the token.
+        SASL extensions (KIP-342), sent to the broker with the token.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
         return f"{type(self).__name__}({self._url!r}, {self._client_id!r}, {REDACTED})"
 
     def extensions(self) -> dict[str, str]:
-        """SASL extensions (KIP-342)."""
+        """Return the SASL extensions (KIP-342)."""
         return self._extensions
 
     def token(self) -> str:
-        """A token that is valid: the one before, while it is.
+        """Return a valid token: the last one, until it is time to renew it.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(error.code, error.read(_MAX_ANSWER_BYTES)) from None
-        except OSError as error:  # URLError and timeouts are some
+        except OSError as error:  # URLError and timeouts included
             raise kafka_errors.KafkaConnectionError(
                 f"the token endpoint {self._url} cannot be reached: {error}"
             ) from None
@@ -152,7 +152,7 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _token_in(answer: bytes, asked_at: float) -> _Token | None:
-    """The token of an answer (RFC 6749, section 5.1), None when there is none."""
+    """Return the token in an answer (RFC 6749, section 5.1), or None if there is none."""
     fields = _json_object(answer)
     value = fields.get("access_token")
     if not isinstance(value, str) or not value:
@@ -164,7 +164,7 @@ def _token_in(answer: bytes, asked_at: float) -> _Token | None:
 
 
 def _jwt_expiry(token: str, default: float) -> float:
-    """When a JWT expires (RFC 7519, ``exp``), in seconds since the epoch."""
+    """Return when a JWT expires (RFC 7519, ``exp``), in seconds since the epoch."""
     payload = token.split(".")[1:2]
     try:
         claims = _json_object(base64.urlsafe_b64decode("".join(payload) + "=="))

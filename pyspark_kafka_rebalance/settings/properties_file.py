@@ -18,14 +18,14 @@ _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
 def decode_properties(content: bytes, option: str) -> dict[str, str]:
-    """The settings in a file's bytes, which are ISO-8859-1, as Java reads them.
+    """Return the settings in a file's bytes, which are ISO-8859-1, as Java reads them.
 
     Parameters
     ----------
     content : bytes
         All of the file.
     option : str
-        That which names the file, for the error.
+        The option that names the file, for the error.
 
     Raises
     ------
@@ -36,15 +36,15 @@ def decode_properties(content: bytes, option: str) -> dict[str, str]:
 
 
 def read_properties(lines: Iterable[str], option: str) -> dict[str, str]:
-    """The settings in a file's lines; the last one counts of those with the same name.
+    """Return the settings in a file's lines; the last one wins if a name is repeated.
 
     Blanks around a value are dropped, as Kafka does with what it reads.
 
     Raises
     ------
     OptionError
-        A line is neither a setting nor a comment. Java takes one that is only a name for a setting
-        without a value, which is a mistake in any file for Kafka.
+        A line is neither a setting nor a comment. Java takes a line with only a name as a setting
+        without a value; in any file for Kafka that is a mistake.
     """
     settings = {}
     for number, line in _logical_lines(lines, option):
@@ -60,7 +60,7 @@ def read_properties(lines: Iterable[str], option: str) -> dict[str, str]:
 
 
 def _logical_lines(lines: Iterable[str], option: str) -> Iterator[tuple[int, str]]:
-    """Lines that are no comments, continued where they end in a backslash, with their number."""
+    """Yield numbered lines that are not comments, continued if they end in a backslash."""
     numbered = enumerate(lines, start=1)
     for number, line in numbered:
         text = line.strip("\r\n").lstrip(_BLANKS)
@@ -75,7 +75,7 @@ def _logical_lines(lines: Iterable[str], option: str) -> Iterator[tuple[int, str
 
 
 def _goes_on(text: str) -> bool:
-    """Whether it ends in a backslash that is not itself escaped."""
+    """Whether the line ends in a backslash that is not itself escaped."""
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 

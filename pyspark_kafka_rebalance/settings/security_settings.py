@@ -1,6 +1,6 @@
-"""Java's SASL and TLS client settings, told to kafka-python.
+"""Java's SASL and TLS client settings, translated to kafka-python's.
 
-Java keeps credentials in a JAAS line and certificates in key stores; kafka-python wants a user and
+Java keeps credentials in a JAAS line and certificates in key stores; kafka-python takes a user and
 a password, an object that gets tokens, and an ``ssl.SSLContext``. Only what means the same on both
 sides is mapped; the rest is refused, with what to use instead. No error message carries a secret.
 """
@@ -36,7 +36,7 @@ _MECHANISMS = f"{' or '.join(LOGIN_MODULES)} (Kerberos, Java's default GSSAPI, i
 _JAAS_FORM = '<login module> required username="…" password="…";'
 _OAUTH_JAAS_FORM = '<login module> required clientId="…" clientSecret="…" scope="…";'
 
-#: What gets tokens in Java with the grant of client credentials, under its name of 3.1 as well.
+#: Java's classes that get tokens with the client credentials grant, also under their 3.1 names.
 _LOGIN_HANDLERS = (
     f"{_KAFKA_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
     f"{_KAFKA_SECURITY}.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -47,7 +47,7 @@ _JWT_RETRIEVERS = (
 )
 _SASL_EXTENSION = "extension_"
 
-#: Since Kafka 4.1 these settings take the place of options of the JAAS line.
+#: Since Kafka 4.1 these settings replace options of the JAAS line.
 _OAUTH_CREDENTIALS = {
     "clientId": "sasl.oauthbearer.client.credentials.client.id",
     "clientSecret": "sasl.oauthbearer.client.credentials.client.secret",
@@ -101,12 +101,12 @@ def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
     Raises
     ------
     OptionError
-        A value, or a combination, that kafka-python would not honour.
+        kafka-python would not honour a value or a combination.
     """
     protocol = parse_value(
         "kafka.security.protocol", settings.get("security.protocol", "PLAINTEXT"), _PROTOCOLS
     )
-    # Java ignores them without a word, and then speaks plaintext to a TLS port until it times out.
+    # Java ignores them silently, and then speaks plaintext to a TLS port until it times out.
     for name in sorted(SECURITY_SETTINGS.intersection(settings)):
         if name[:4].rstrip(".") not in protocol.lower() and name != "security.protocol":
             kind = "SASL_SSL or SASL_PLAINTEXT" if name.startswith("sasl") else "SSL or SASL_SSL"
@@ -124,7 +124,7 @@ def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sasl(settings: Mapping[str, str]) -> dict[str, Any]:
-    # Java's default is GSSAPI, which is not supported here: so there is no default.
+    # Java's default is GSSAPI, which is not supported here, so there is no default.
     mechanism = settings.get("sasl.mechanism")
     if mechanism is None or mechanism.strip() not in LOGIN_MODULES:
         raise OptionError("kafka.sasl.mechanism", mechanism, _MECHANISMS)
@@ -147,7 +147,7 @@ def _sasl(settings: Mapping[str, str]) -> dict[str, Any]:
         raise jaas_error(f"{_JAAS_FORM} with both, not empty, and nothing else")
     user = options["username"]
     if mechanism.startswith("SCRAM"):
-        # RFC 5802, section 5.1; kafka-python sends it as it is.
+        # RFC 5802, section 5.1; kafka-python sends the name as it is.
         user = user.replace("=", "=3D").replace(",", "=2C")
     return config | {
         "sasl_plain_username": user,
@@ -160,7 +160,7 @@ def _token_provider(
 ) -> ClientCredentialsTokens:
     for name, known in ((_LOGIN_HANDLER, _LOGIN_HANDLERS), (_JWT_RETRIEVER, _JWT_RETRIEVERS)):
         if name in settings:
-            # Under a shaded package name as well.
+            # A shaded package name is accepted, too.
             of_kafka = ValueType(_named_like(known), known[0])
             parse_value(f"kafka.{name}", settings[name], of_kafka)
     if _TOKEN_ENDPOINT not in settings:
@@ -177,7 +177,7 @@ def _token_provider(
     unknown = options.keys() - _OAUTH_CREDENTIALS.keys() - {_SASL_EXTENSION + e for e in extensions}
     if unknown:
         raise jaas_error(f"{_OAUTH_JAAS_FORM} and {_SASL_EXTENSION}…; nothing else")
-    # As in Java a setting goes before the option of the JAAS line.
+    # As in Java, a setting takes precedence over the option of the JAAS line.
     given = {
         option: settings.get(name, options.get(option, ""))
         for option, name in _OAUTH_CREDENTIALS.items()
@@ -240,7 +240,7 @@ def _keystore(settings: Mapping[str, str]) -> KeyStore | None:
                     f"kafka.{name}", None, f"kafka.{_KEY} and kafka.{_CHAIN} together"
                 )
         if "ENCRYPTED" not in (key := _pem(_KEY, settings)).partition("\n")[0]:
-            # What spark.redaction.regex hides has password, secret or token in it. This has not.
+            # spark.redaction.regex hides options named password, secret or token; not this one.
             raise OptionError(
                 f"kafka.{_KEY}",
                 REDACTED,
@@ -276,7 +276,7 @@ def _store(
     settings: Mapping[str, str],
     inline: tuple[str, ...],
 ) -> tuple[Literal["PEM", "PKCS12", "JKS"], str | None]:
-    """The type and the file of a store; no file when it is given inline or not at all."""
+    """Return a store's type and file; no file if it is given inline or not at all."""
     kind: Literal["PEM", "PKCS12", "JKS"] = parse_value(
         f"kafka.{prefix}.type", settings.get(f"{prefix}.type", "JKS"), _STORE_TYPES
     )

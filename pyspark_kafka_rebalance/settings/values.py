@@ -1,7 +1,7 @@
 """How the text of one option becomes a value: as Java parses it, with one clear error.
 
 A parser takes the stripped text and raises ``ValueError`` for what it does not accept; the phrase
-beside it says what it does accept.
+next to it says what it accepts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class ValueType:
 
 
 def parse_value(option: str, text: str, value_type: ValueType) -> Any:
-    """Parse one option's text, which is no secret.
+    """Parse one option's text, which is not a secret.
 
     Raises
     ------
     OptionError
-        Naming the option, its value and what is allowed.
+        Names the option, its value and what is allowed.
     """
     try:
         return value_type.parse(text.strip())
@@ -52,8 +52,8 @@ def integer(low: int, high: int) -> ValueType:
     """Return the type of a whole number in decimal digits, both bounds included."""
 
     def parse(text: str) -> int:
-        # int() alone also takes "1_000" and digits of other scripts, which Java does not.
-        # Longer than any long: refused before int() minds the length of its input.
+        # int() by itself also takes "1_000" and digits of other scripts, which Java does not.
+        # 40 digits are longer than any long; more are refused before int() limits its input.
         if not re.fullmatch(r"[+-]?[0-9]{1,40}", text):
             raise ValueError
         number = int(text)
@@ -95,7 +95,7 @@ _MS_OF_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000,
 
 
 def _duration_ms(text: str) -> int:
-    # Spark's timeStringAsMs; microseconds, which it rounds down, are left out.
+    # As Spark's timeStringAsMs, but without microseconds, which that rounds down.
     match = re.fullmatch("([0-9]{1,19})([a-z]*)", text.lower())
     if match is None or (match[2] or "ms") not in _MS_OF_UNITS:
         raise ValueError

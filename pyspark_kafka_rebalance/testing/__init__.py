@@ -1,6 +1,6 @@
-"""Real brokers, Spark clusters and databases here, for demos, tests and users' own tests.
+"""Real brokers, Spark clusters and databases on this machine, for demos, tests and users' tests.
 
-The fixtures for pytest are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
+The pytest fixtures are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
 ``pytest_plugins`` of a ``conftest.py``.
 """
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # On demand, so that a module of this room can be run by ``python -m`` without being
-    # imported twice.
+    # On demand, so that ``python -m`` can run a module of this package without importing it
+    # twice.
     if name in _PUBLIC:
         return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from .watched_process import WatchedProcess
 
 log = logging.getLogger(__name__)
 
-#: A broker of a test is small, and many of them start beside something else.
+#: A test's broker is small, and often starts while something else does.
 DEFAULT_JAVA_OPTIONS = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
@@ -23,7 +23,7 @@ DEFAULT_JAVA_OPTIONS = (
 
 
 class Broker:
-    """One broker; it may be started again after it ended, on the same port and data.
+    """One broker; after it has ended, it can be started again on the same port and data.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Broker:
     java_options : sequence of str
         For the JVM.
     remove_when_orphaned : Path, optional
-        Folder that the watchdog removes when this process dies without having stopped the broker.
+        Folder that the watchdog removes if this process dies without having stopped the broker.
     """
 
     def __init__(

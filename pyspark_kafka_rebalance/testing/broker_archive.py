@@ -1,4 +1,4 @@
-"""The class data archive of a broker: with it one starts in half the time."""
+"""The class data archive of a broker, with which it starts in half the time."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _PATIENCE_S = 30.0
 def sharing_options(
     java_options: Sequence[str], jars: Path, make_cluster: Callable[..., LocalKafka]
 ) -> list[str]:
-    """Options with which the JVM maps Kafka's classes; none if ``java_options`` have some.
+    """Return options that make the JVM map Kafka's classes; none if ``java_options`` has some.
 
     Parameters
     ----------
     java_options : sequence of str
-        That the broker has besides.
+        The broker's other options.
     jars : Path
-        Kafka's.
+        Kafka's jars.
     make_cluster : callable
-        Makes the one broker whose classes are archived, of its ``java_options``.
+        Makes the one broker whose classes are archived, from its ``java_options``.
     """
     if is_decided(java_options):
         return []
@@ -46,10 +46,10 @@ def sharing_options(
 
 
 def _load_classes(archive: Path, *, make_cluster: Callable[..., LocalKafka]) -> None:
-    """Do with a broker what most tests do; it writes the archive when it is stopped."""
+    """Do with a broker what most tests do; the broker writes the archive when it is stopped."""
     options = [*DEFAULT_JAVA_OPTIONS, *options_to_make(archive)]
     with make_cluster(java_options=options) as kafka:
-        # All clients are closed before it stops: they would log that it is gone.
+        # Close all clients before the broker stops: they would log that it is gone.
         with KafkaCluster(kafka.bootstrap_servers) as clients:
             clients.create_topic("loaded", partitions=2)
             clients.produce("loaded", [b"a", b"b"])

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of their own, and stores in PEM and PKCS12."""
+"""Certificates for tests: a certificate authority, and stores in PEM and PKCS12."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _require_cryptography() -> None:
 
 @dataclass(frozen=True)
 class Stores:
-    """Where the stores of one party are.
+    """The files of one party's stores.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Stores:
     trust_pem, trust_pkcs12 : Path
         The authority's certificate.
     password : str
-        Of both PKCS12 stores.
+        The password of both PKCS12 stores.
     """
 
     key_pem: Path
@@ -72,7 +72,7 @@ class CertificateAuthority:
         Parameters
         ----------
         folder : Path
-            For the files; made if it is not there.
+            For the files; created if it is missing.
         common_name : str
             The certificate's subject: brokers know a client as ``User:CN=<common_name>``.
         password : str
@@ -102,7 +102,7 @@ class CertificateAuthority:
                 b"client", key, certificate, [self._certificate], encryption
             ),
             stores.trust_pem: self._certificate.public_bytes(pem),
-            # With the attribute by which Java knows a trusted certificate.
+            # With the attribute by which Java recognises a trusted certificate.
             stores.trust_pkcs12: pkcs12.serialize_java_truststore(
                 [pkcs12.PKCS12Certificate(self._certificate, b"authority")], encryption
             ),
@@ -125,7 +125,7 @@ def _certificate(
     signed_by: EllipticCurvePrivateKey | None,
     authority: str,
 ) -> x509.Certificate:
-    """A certificate; an authority's own without ``signed_by``."""
+    """Make a certificate; without ``signed_by``, the authority's own."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import NameOID

@@ -27,7 +27,7 @@ START_TIMEOUT_S = 120.0
 
 
 class ChildProcess:
-    """Start a module of this package in its own process and follow what it tells.
+    """Starts a module of this package in its own process and follows its events.
 
     Parameters
     ----------
@@ -36,13 +36,13 @@ class ChildProcess:
     module : str
         Run by ``python -m`` with the settings as its one argument, a JSON object.
     settings : mapping
-        What the module's main function wants.
+        For the module's main function.
     work : Path
         Folder of the log, ``<name>.log``.
     on_event : callable, optional
         Called with every event as it comes, on a thread of its own.
     environment : mapping, optional
-        Variables beside those of this process.
+        Variables in addition to those of this process.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class ChildProcess:
         self.events: list[dict[str, Any]] = []
 
     def start(self) -> Self:
-        """Start the process; again after it ended, with the same settings."""
-        self.kill()  # what the last one may have left, its pipes at least
+        """Start the process; works again after it ended, with the same settings."""
+        self.kill()  # what the last process may have left, at least its pipes
         self.events = []
         self._lines = queue.Queue()
         with self._log.open("a") as log_file:
@@ -87,7 +87,7 @@ class ChildProcess:
         return self
 
     def _command(self, module: str, settings: Mapping[str, Any]) -> list[str]:
-        """What is started; a child in another language has its own."""
+        """Return the command to start; a child in another language overrides it."""
         return [sys.executable, "-m", module, json.dumps(settings)]
 
     def __enter__(self) -> Self:
@@ -98,12 +98,12 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, which is that of its process group as well."""
+        """The process id, which is also the id of its process group."""
         assert self._process is not None
         return self._process.pid
 
     def descendants(self, command: str) -> list[int]:
-        """Process ids in this process's group whose command line contains ``command``."""
+        """Return the process ids in its group whose command line contains ``command``."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -120,7 +120,7 @@ class ChildProcess:
     def wait_for(
         self, event: str, timeout_s: float = START_TIMEOUT_S, **match: Any
     ) -> dict[str, Any]:
-        """The next event of this name whose fields match; raises with the log's end."""
+        """Return the next event of this name whose fields match; errors quote the log's end."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -135,7 +135,7 @@ class ChildProcess:
                 return line
 
     def order(self, line: str) -> None:
-        """Write a line to its standard input."""
+        """Write a line to the process's standard input."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -143,29 +143,29 @@ class ChildProcess:
         process.stdin.flush()
 
     def stop(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Order it to stop and wait for its end; the event that it stopped with."""
+        """Order the process to stop, and wait for its end; return its event ``stopped``."""
         self.order("stop")
         stopped = self.wait_for("stopped", timeout_s)
         self.wait_until_ended(timeout_s)
         return stopped
 
     def wait_until_ended(self, timeout_s: float = 120.0) -> int:
-        """Wait until the process ends by itself; its exit code."""
+        """Wait until the process ends by itself; return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def raise_if_ended(self) -> None:
-        """Raise RuntimeError, with the log's end, when it is no longer running."""
+        """Raise RuntimeError, with the log's end, if the process is no longer running."""
         if not self.is_running:
             raise RuntimeError(f"{self.name} ended\n{self.log_end()}")
 
     def kill(self) -> None:
-        """kill -9 of the whole group: for a query JVM, planner and workers."""
+        """Kill the whole group by SIGKILL: for a query, JVM, planner and workers."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -173,12 +173,12 @@ class ChildProcess:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with suppress(BrokenPipeError):  # an order that it never read
+                with suppress(BrokenPipeError):  # an order that the process never read
                     stream.close()
         self._process = None
 
     def log_end(self, characters: int = 4_000) -> str:
-        """The end of what the process logged."""
+        """Return the end of the process's log."""
         return self._log.read_text(errors="replace")[-characters:]
 
     def _follow(
@@ -196,12 +196,12 @@ class ChildProcess:
 
 
 def tell(event: str, **fields: Any) -> None:
-    """The child's side: one line on standard output."""
+    """In the child: write one line to standard output."""
     print(json.dumps({"event": event, "at": time.time(), **fields}), flush=True)
 
 
 def orders() -> Iterator[str]:
-    """The child's side: lines from standard input, "stop" for ever once that has ended."""
+    """In the child: yield lines from standard input, and "stop" for ever once that has ended."""
     for line in sys.stdin:
         yield line.strip()
     while True:

@@ -1,9 +1,9 @@
-"""Class data archives: JVMs map the classes that one before them has loaded, in half the time.
+"""Class data archives: a JVM maps the classes that an earlier one loaded, and starts twice as fast.
 
-What the JVM calls a dynamic archive of application class data sharing. It is made once for each
-Java and class path, by a run that loads what later ones will want, and kept in the cache folder.
-An archive only saves time: a JVM that cannot use it starts as it does without, so whatever
-prevents one here is logged and no error.
+The JVM calls this a dynamic archive of application class data sharing. It is made once for each
+Java and class path, by a run that loads what later ones need, and kept in the cache folder. An
+archive only saves time: a JVM that cannot use it starts as it does without one. So a failure to
+make one is logged and is not an error.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from .kafka_jars import cache_folder
 
 log = logging.getLogger(__name__)
 
-#: Options of the JVM by which a user has decided about archives.
+#: JVM options with which a user has decided about archives.
 _DECIDED = ("-Xshare:", "-XX:SharedArchiveFile=", "-XX:ArchiveClassesAtExit=")
 
 
 def options_with_archive(archive: Path) -> list[str]:
-    """What the JVM wants to use the archive, and to keep silent about one that does not fit."""
+    """Return the JVM options to use the archive, and to be silent about one that does not fit."""
     return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds*=off"]
 
 
 def options_to_make(archive: Path) -> list[str]:
-    """What the JVM wants to write the archive when it ends, which it must do by itself."""
+    """Return the JVM options to write the archive when the JVM ends; it must end by itself."""
     return [f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds*=off"]
 
 
 def is_decided(java_options: Iterable[str]) -> bool:
-    """Whether these options say already what is to be shared."""
+    """Whether these options already decide about archives."""
     return any(option.startswith(_DECIDED) for option in java_options)
 
 
 def class_archive(
     name: str, java: Java, class_path: Sequence[Path], make: Callable[[Path], None] | None
 ) -> Path | None:
-    """The archive of these classes for this Java, made when this is the first time.
+    """Return the archive of these classes for this Java; makes it the first time.
 
     Parameters
     ----------
     name : str
-        Of the program.
+        The program's name.
     java : Java
-        That will use it.
+        The Java that will use it.
     class_path : sequence of Path
-        The jars. Java refuses the archive of others, also of the same at another time.
+        The jars. Java refuses an archive of other jars, or of the same jars with another time.
     make : callable, optional
         Runs the program with :func:`options_to_make` of the path that it is given. Without it the
-        archive is used only if it is there.
+        archive is used only if it exists.
 
     Returns
     -------
     Path or None
-        None when it could not be made, now or earlier.
+        None if it does not exist, or could not be made, now or earlier.
     """
     try:
         archive = cache_folder() / "class-archives" / f"{name}-{_key(java, class_path)}.jsa"
@@ -68,7 +68,7 @@ def class_archive(
                 return None
             _make_once(archive, make)
         return archive if archive.stat().st_size else None
-    except OSError as error:  # such as a cache that can only be read
+    except OSError as error:  # such as a read-only cache
         log.info("no class data archive of %s: %s", name, error)
         return None
 
@@ -82,9 +82,9 @@ def _key(java: Java, class_path: Iterable[Path]) -> str:
 
 
 def _make_once(archive: Path, make: Callable[[Path], None]) -> None:
-    """The file appears complete; an empty one says that this Java makes none.
+    """Make the file, which appears complete; an empty one means that this Java makes none.
 
-    Of several processes one makes it, and the others wait; the lock ends with its holder.
+    If several processes need it, one makes it and the others wait; the lock ends with its holder.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{archive}.lock", "w") as lock:

@@ -1,4 +1,4 @@
-"""KafkaCluster: topics and records in any cluster, for tests, the demo and the examples."""
+"""KafkaCluster: topics and records in any cluster; for tests, the demo and the examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COORDINATOR_TIMEOUT_S = 30.0
 
 
 class KafkaCluster:
-    """A cluster that is there already; a context manager that closes its clients.
+    """An existing cluster; a context manager that closes its clients.
 
     Safe to use from several threads.
 
@@ -62,18 +62,18 @@ class KafkaCluster:
         Parameters
         ----------
         name : str
-            A new topic's.
+            The new topic's name.
         partitions : int
-            How many.
+            Its number of partitions.
         replication_factor : int, optional
-            The broker's default when left out.
+            By default, the broker's default.
         config : mapping, optional
             Topic settings, such as ``{"cleanup.policy": "compact"}``.
 
         Raises
         ------
         kafka.errors.TopicAlreadyExistsError
-            There is one of that name.
+            There is a topic of that name.
         """
         options = {
             "num_partitions": partitions,
@@ -85,9 +85,9 @@ class KafkaCluster:
             self._wait_until_created(name, partitions)
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Raise the number of a topic's partitions to ``partitions``, until they can be used.
+        """Raise a topic's number of partitions to ``partitions``, and wait until they can be used.
 
-        What other threads produce meanwhile is written first.
+        Records that other threads produce meanwhile are written first.
         """
         with self._administration:
             self._admin_client().create_partitions({name: partitions})
@@ -97,7 +97,7 @@ class KafkaCluster:
     def delete_topic(self, name: str) -> None:
         """Delete a topic.
 
-        What other threads produce meanwhile is written first.
+        Records that other threads produce meanwhile are written first.
         """
         self._drop_producers()
         with self._administration:
@@ -118,7 +118,7 @@ class KafkaCluster:
         Raises
         ------
         LocalKafkaError
-            The broker refuses it, and why.
+            The broker refuses it; says why.
         """
         settings = {key: setting(value) for key, value in config.items()}
         resource = ConfigResource(ConfigResourceType.GROUP, group_id, configs=settings)
@@ -148,8 +148,8 @@ class KafkaCluster:
         values : iterable of bytes or None
             One record each.
         partition : int, optional
-            For all of them. Otherwise records with keys go where their key belongs, and of those
-            without the n-th goes to partition n modulo the number of partitions.
+            The partition of all records. By default, records with keys go where their key belongs,
+            and without keys the n-th goes to partition n modulo the number of partitions.
         keys, headers, timestamps_ms : iterable, optional
             One for each value.
         compression : {"gzip", "snappy", "lz4", "zstd"}, optional
@@ -197,7 +197,7 @@ class KafkaCluster:
         return ends
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
-        """A group's committed offsets, as any Kafka tool sees them: the next to read."""
+        """Return a group's committed offsets, as any Kafka tool sees them: the next to read."""
         deadline = time.monotonic() + _COORDINATOR_TIMEOUT_S
         while True:
             try:
@@ -212,7 +212,7 @@ class KafkaCluster:
         return {partition: found.offset for partition, found in offsets.items()}
 
     def close(self) -> None:
-        """Close the clients; again is fine."""
+        """Close the clients; idempotent."""
         self._close_clients()
 
     def __enter__(self) -> Self:
@@ -230,7 +230,7 @@ class KafkaCluster:
         self._admin_client().wait_for_topics([name])
 
     def _wait_until_deleted(self, name: str) -> None:
-        """Nothing to wait for: that the controller has done it is all a client can know."""
+        """Wait for nothing: a client can only know that the controller has deleted the topic."""
 
     def _admin_client(self) -> KafkaAdminClient:
         with self._clients:
@@ -258,7 +258,7 @@ class KafkaCluster:
             return self._producers[compression]
 
     def _drop_producers(self) -> None:
-        """They would hear of new partitions with their next metadata only, in up to 5 minutes."""
+        """Drop the producers: their next metadata, with new partitions, may take 5 minutes."""
         with self._clients:
             producers, self._producers = list(self._producers.values()), {}
         for producer in producers:
@@ -271,10 +271,10 @@ class KafkaCluster:
         if admin is not None:
             admin.close()
         for producer in producers:
-            # What was produced is flushed; what failed has nobody to send it to.
+            # Everything is flushed already; a record that failed cannot be sent any more.
             producer.close(timeout=0)
 
 
 def setting(value: object) -> str:
-    """A setting as Kafka's properties spell it."""
+    """Return a setting as Kafka's properties spell it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""The user's own cluster and database when there are such, else local ones."""
+"""The user's own cluster and database if the environment names them, else local ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kafka_from_environment(**local: Any) -> Iterator[KafkaCluster]:
     Parameters
     ----------
     **local
-        For :class:`~.local_kafka.LocalKafka`, when it comes to that.
+        For :class:`~.local_kafka.LocalKafka`, if one is started.
     """
     servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     with KafkaCluster(servers) if servers else LocalKafka(**local) as cluster:
@@ -31,7 +31,7 @@ def kafka_from_environment(**local: Any) -> Iterator[KafkaCluster]:
 def postgres_from_environment() -> Iterator[PostgresServer]:
     """Yield the server of the database that ``POSTGRES_URL`` names, or a LocalPostgres without it.
 
-    Of somebody's own server use schemas of ``new_schema`` only.
+    On a user's own server, use only schemas of ``new_schema``.
     """
     url = os.environ.get("POSTGRES_URL")
     with PostgresServer(url) if url else LocalPostgres() as server:

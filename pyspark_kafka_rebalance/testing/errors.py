@@ -1,4 +1,4 @@
-"""What can go wrong with the brokers and clusters of this room."""
+"""The errors of the brokers, clusters and databases in this package."""
 
 from __future__ import annotations
 

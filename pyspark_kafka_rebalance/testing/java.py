@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from .errors import LocalKafkaError
 
-#: Brokers of Kafka 4 and Spark 4 need the same.
+#: Kafka 4's brokers and Spark 4 need the same.
 MINIMUM_VERSION = 17
 
 
 class Java(NamedTuple):
-    """A Java that runs."""
+    """A Java that works."""
 
     executable: Path
     version: int
@@ -34,9 +34,9 @@ class Java(NamedTuple):
 
 @lru_cache(maxsize=8)
 def ask_java(executable: Path) -> Java | None:
-    """What this Java says of itself; None when it does not run.
+    """Return what this Java says of itself; None if it does not run.
 
-    Asked and not derived from the path: ``java`` may be the shim of a version manager.
+    It is asked, not derived from the path: ``java`` may be the shim of a version manager.
     """
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
@@ -53,7 +53,7 @@ def ask_java(executable: Path) -> Java | None:
 
 
 def find_java() -> Java:
-    """The first one that is new enough.
+    """Return the first Java that is new enough.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Kafka's jars, fetched once and cached by version.
 
-No Maven is needed: pyspark brings Ivy along, which resolves and checks what Maven Central has.
+No Maven is needed: pyspark comes with Ivy, which resolves and checks what Maven Central has.
 
 Environment:
 
@@ -10,7 +10,7 @@ Environment:
     An ``ivysettings.xml``, for a machine that reaches Maven Central through a mirror (the file
     that Spark calls ``spark.jars.ivySettings``). ``https_proxy`` and ``http_proxy`` are honoured.
 
-``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars, with ``--peer``
+``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars; with ``--peer``,
 also those of Spark's built-in Kafka source.
 """
 
@@ -48,13 +48,13 @@ class Coordinate(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """Its jar's name."""
+        """The name of its jar."""
         return f"{self.name}-{self.revision}.jar"
 
 
 _BROKER = Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
 
-#: Kafka comes without a backend for its logger and would not say a word.
+#: Kafka comes without a backend for its logger and would log nothing.
 _LOGGER = Coordinate("org.slf4j", "slf4j-simple", "1.7.36")
 
 #: Spark's own Kafka source, the peer in benchmarks: a set that runs on pyspark 4.2 and 4.3.
@@ -67,7 +67,7 @@ SPARK_KAFKA_SOURCE = (
 
 
 def cache_folder() -> Path:
-    """Where everything that is fetched stays."""
+    """Return the folder where everything that is fetched stays."""
     if chosen := os.environ.get("PYSPARK_KAFKA_REBALANCE_CACHE"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -75,12 +75,12 @@ def cache_folder() -> Path:
 
 
 def broker_jars() -> Path:
-    """The folder with the jars of a Kafka broker; fetched when this is the first time.
+    """Return the folder with the jars of a Kafka broker; fetches them the first time.
 
     Raises
     ------
     LocalKafkaError
-        No Java, no pyspark, or Maven Central cannot be reached.
+        There is no Java or no pyspark, or Maven Central cannot be reached.
     """
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
     with _one_fetch_at_a_time(folder):
@@ -90,7 +90,7 @@ def broker_jars() -> Path:
 
 
 def single_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
-    """These jars alone, without what they depend on, in the order given.
+    """Return only these jars, without their dependencies, in the order given.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def single_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
 
 @contextmanager
 def _one_fetch_at_a_time(folder: Path) -> Iterator[None]:
-    """Two processes that need the same jars fetch them once; the lock ends with its holder."""
+    """Have two processes that need the same jars fetch them once; the lock ends with its holder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -121,7 +121,7 @@ def _one_fetch_at_a_time(folder: Path) -> Iterator[None]:
 
 def _resolve(coordinates: Sequence[Coordinate], folder: Path, *, dependencies: bool) -> None:
     """Have Ivy put the jars into ``folder``, which appears complete or not at all."""
-    # The command line of Ivy knows no list of dependencies; a file does.
+    # Ivy's command line takes no list of dependencies; a file does.
     mapping = "default-&gt;default,runtime" if dependencies else "default-&gt;default,master"
     module = "".join(
         f'<dependency org="{c.organisation}" name="{c.name}" rev="{c.revision}" '
@@ -177,7 +177,7 @@ def _ivy_jar() -> Path:
 
 
 def _proxy_properties() -> list[str]:
-    """Java does not look at the variables that the rest of the world goes by."""
+    """Return Java's proxy properties: Java ignores the variables that other programs use."""
     properties = []
     for scheme in ("http", "https"):
         url = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")

@@ -1,8 +1,8 @@
 """The ledger: every (topic, partition, offset) that a reader delivered, and when.
 
-Each reader writes one file for each batch that its sink completed; reading all the files together
-proves what was lost and counts what came twice. A batch that is replayed is written again under
-another attempt, so that nothing hides.
+Each reader writes one file for each batch that its sink completed. All the files together prove
+what was lost, and count what came twice. A batch that is replayed is written again under another
+attempt, so nothing is hidden.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from kafka.structs import TopicPartition
 
-#: What the sink knows of a record, beside the reader and the time.
+#: What the sink knows of a record, in addition to the reader and the time.
 RECORD_COLUMNS = (
     "topic",
     "partition",
@@ -38,14 +38,14 @@ class LedgerWriter:
     folder : Path
         Shared by all readers.
     reader : str
-        Name of the query or consumer.
+        The name of the query or consumer.
     """
 
     def __init__(self, folder: Path, reader: str) -> None:
         self._folder = folder / reader
         self._folder.mkdir(parents=True, exist_ok=True)
         self._reader = reader
-        # Not the process: one may run a query, and later the same one again.
+        # Not the process id: one process may run a query, and later the same query again.
         self._attempt = time.time_ns()
 
     def write(
@@ -60,9 +60,9 @@ class LedgerWriter:
         records : pyarrow.Table
             At least topic, partition, offset.
         began_at : float
-            ``time.time()`` when the sink got the batch; completion is now.
+            ``time.time()`` when the sink got the batch. It completes now.
         received_at : float, optional
-            When the records were read and in the sink's hands; default ``began_at``.
+            When the sink had read the records; default ``began_at``.
         """
         rows = records.num_rows
         columns = {
@@ -100,12 +100,12 @@ class Tally:
 
 
 class LedgerReader:
-    """Reads the whole ledger as often as is wanted, and each file of it once: none ever changes.
+    """Reads the whole ledger as often as needed, but each file only once: none ever changes.
 
     Parameters
     ----------
     folder : Path
-        Of the ledger; it need not exist yet.
+        The ledger's folder; it need not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,7 +114,7 @@ class LedgerReader:
         self._rows = pa.table({})
 
     def read(self) -> pa.Table:
-        """All rows of all readers, by completion."""
+        """Return all rows of all readers, by completion."""
         new = set(self._folder.glob("*/[!.]*.parquet")) - self._files
         self._files |= new
         tables = [table for file in sorted(new) if (table := pq.read_table(file)).num_rows]
@@ -126,7 +126,7 @@ class LedgerReader:
 
 
 def read_ledger(folder: Path) -> pa.Table:
-    """All rows of all readers, by completion."""
+    """Return all rows of all readers, by completion."""
     return LedgerReader(folder).read()
 
 
@@ -140,10 +140,10 @@ def tally(
     Parameters
     ----------
     ledger : pyarrow.Table
-        From :func:`read_ledger`; rows of events have no offset and are passed over.
+        From :func:`read_ledger`; rows of events have no offset and are skipped.
     end_offsets, beginning_offsets : mapping
         What should have been delivered: from the beginning (default 0) to the end, exclusive.
-        Topics without gaps (no compaction, no transactions) are assumed.
+        Assumes topics without gaps (no compaction, no transactions).
     """
     seen: dict[TopicPartition, set[int]] = {}
     deliveries = 0
@@ -171,13 +171,13 @@ def tally(
 
 
 def seconds(timestamps: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The records' timestamps as ``time.time()`` has them."""
+    """Return the records' timestamps in seconds, as ``time.time()`` does."""
     micros = timestamps.cast(pa.timestamp("us", timestamps.type.tz)).cast(pa.int64())
     return pc.divide(micros.cast(pa.float64()), 1e6)
 
 
 def duplicated_rows(ledger: pa.Table) -> pa.Table:
-    """Every row whose (topic, partition, offset) was delivered more than once."""
+    """Return every row whose (topic, partition, offset) was delivered more than once."""
     keys = ["topic", "partition", "offset"]
     counts = ledger.group_by(keys).aggregate([("reader", "count")])
     twice = counts.filter(pc.greater(counts["reader_count"], 1)).select(keys)

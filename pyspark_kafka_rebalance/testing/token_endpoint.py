@@ -1,7 +1,7 @@
 """TokenEndpoint: an authorization server on this machine, for brokers with OAUTHBEARER.
 
-It answers the grant of client credentials (RFC 6749, section 4.4) with signed JWTs, and writes the
-key set (RFC 7517) that brokers check them with.
+It answers the client credentials grant (RFC 6749, section 4.4) with signed JWTs, and writes the key
+set (RFC 7517) with which brokers check them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenEndpoint:
     clients : dict of str to str
         The secret of each client id.
     audience : str
-        Whom the tokens are for.
+        The audience that the tokens are for.
     lifetime_s : float
         How long a token is valid.
     """
@@ -39,7 +39,7 @@ class TokenEndpoint:
 
         self.clients = clients
         self.lifetime_s = lifetime_s
-        #: What each request that got a token asked for, and every token.
+        #: The form of each request that got a token, and every token.
         self.requests: list[dict[str, list[str]]] = []
         self.issued: list[str] = []
         self._audience = audience
@@ -76,7 +76,7 @@ class TokenEndpoint:
         path.write_text(json.dumps({"keys": [key]}))
 
     def token(self, subject: str) -> str:
-        """A signed token of a client."""
+        """Return a signed token for a client."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import padding
 

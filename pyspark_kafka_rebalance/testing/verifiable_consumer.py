@@ -1,28 +1,28 @@
-"""A DeferredRevokeConsumer behind the command line and the events of Kafka's VerifiableConsumer.
+"""A DeferredRevokeConsumer with the command line and the events of Kafka's VerifiableConsumer.
 
 ``python -m pyspark_kafka_rebalance.testing.verifiable_consumer`` takes the options of
-``org.apache.kafka.tools.VerifiableConsumer`` (Apache Kafka 4.3) and prints its JSON lines, so that
-what judges Kafka's own consumers in its system tests (``kafkatest``) can judge this one, alone or
-in one group with Java's. As there, a poll's records are printed, then committed, then the next
-poll follows; SIGTERM and SIGINT finish the commit under way and leave the group, and
-``shutdown_complete`` is the last line.
+``org.apache.kafka.tools.VerifiableConsumer`` (Apache Kafka 4.3) and prints its JSON lines. So
+Kafka's own system tests (``kafkatest``) can judge this consumer, by itself or in one group with
+Java's. As in Java's, a poll's records are printed, then committed, then the next poll follows;
+SIGTERM and SIGINT finish the commit under way and leave the group, and ``shutdown_complete`` is the
+last line.
 
-Where it differs from Java's:
+Differences from Java's:
 
 * ``--assignment-strategy`` is CooperativeStickyAssignor, the default here; others are refused.
-* Auto-commit does not exist here. With ``--enable-autocommit`` what was printed is committed in
+* Auto-commit does not exist here. With ``--enable-autocommit``, printed records are committed in
   the background (``commit_processed``), and as in Java no ``offsets_committed`` is printed.
 * A revoke is deferred until its records are committed: ``partitions_revoked`` comes in the poll
   after the one that learned of it, once for each poll that completes some, and names only these.
-  Like Java's cooperative consumer, one ``partitions_assigned``, maybe empty, follows each. An
-  assignment that changes nothing is not told; Java tells it with an empty one.
-* Lost partitions are told by ``partitions_lost``, which Kafka's handlers pass over as they do any
-  name that they do not know, and then, as Java does, by ``partitions_revoked``.
-* ``shutdown_requested`` follows a signal; Java prints it at every end, maybe as the last line.
+  As with Java's cooperative consumer, one ``partitions_assigned``, maybe empty, follows each. An
+  assignment that changes nothing is not printed; Java prints an empty one.
+* Lost partitions are printed by ``partitions_lost``, which Kafka's handlers ignore like any unknown
+  name, and then, as in Java, by ``partitions_revoked``.
+* ``shutdown_requested`` only follows a signal; Java prints it at every end, maybe as the last line.
 * A poll without records prints nothing.
 * The settings file takes the settings of ``kafka_deferred``; one that it does not support is
   refused, not ignored.
-* The exit code is 1 when an error ended it, after ``shutdown_complete``.
+* The exit code is 1 if an error ended it, after ``shutdown_complete``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 #: How soon a signal is seen while there is nothing to read.
 _POLL_MS = 100
-#: Java's commitSync gives up after default.api.timeout.ms, and that is its default.
+#: Java's commitSync gives up after default.api.timeout.ms; this is the default of that.
 _COMMIT_MS = 60_000
 
 
@@ -67,11 +67,11 @@ class VerifiableConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     consumer : DeferredRevokeConsumer
         Not subscribed yet; closed by :meth:`run`.
     topic : str
-        What to consume.
+        The topic to consume.
     max_messages : int
-        How many records; negative for no end.
+        How many records to consume; negative for no end.
     auto_commit : bool
-        Commit in the background and print nothing of it.
+        Commit in the background and do not print it.
     verbose : bool
         Print every record, too.
     stop : threading.Event
@@ -102,7 +102,7 @@ class VerifiableConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         self._closing = False
 
     def run(self) -> bool:
-        """Consume until told to stop, or until enough is consumed; whether no error ended it."""
+        """Consume until ``stop`` is set or enough is consumed; return whether no error ended it."""
         self._tell("startup_complete")
         succeeded = False
         try:
@@ -128,8 +128,8 @@ class VerifiableConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         """Called by the consumer when the revoke is complete, before the group is told."""
         self._tell("partitions_revoked", partitions_changed(revoked))
         if not self._closing:
-            # Java ends each rebalance so. Without it Kafka's handler would take this member to be
-            # still rebalancing, and records of the partitions that stay for an error.
+            # Java ends each rebalance like this. Otherwise Kafka's handler would believe that this
+            # member is still rebalancing, and treat records of kept partitions as an error.
             self._tell("partitions_assigned", partitions_changed(()))
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
@@ -178,7 +178,7 @@ class VerifiableConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; the exit code."""
+    """Run the consumer; return the exit code."""
     parsed = parse(arguments)
     logging.basicConfig(
         stream=sys.stderr,

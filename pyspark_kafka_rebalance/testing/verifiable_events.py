@@ -1,7 +1,7 @@
 """The events of a verifiable consumer, as Kafka's own tool writes them. Pure.
 
-Follows ``org.apache.kafka.tools.VerifiableConsumer`` of Apache Kafka 4.3, field for field and in
-its order: one JSON object a line, ``timestamp`` (ms since 1970) and ``name`` first.
+Follows ``org.apache.kafka.tools.VerifiableConsumer`` of Apache Kafka 4.3, field by field and in its
+order: one JSON object per line, ``timestamp`` (ms since 1970) and ``name`` first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Fields = Mapping[str, Any]
 
 
 def event_line(timestamp_ms: int, name: str, fields: Fields | None = None) -> str:
-    """One event as a line, without its end."""
+    """Return an event as a line, without the line end."""
     event = {"timestamp": timestamp_ms, "name": name, **(fields or {})}
     return json.dumps(event, separators=(",", ":"))
 

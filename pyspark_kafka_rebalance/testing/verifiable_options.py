@@ -17,7 +17,7 @@ COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 
 _COUNT = integer(1, INT_MAX)
 
-#: What the command line decides, whatever the settings file says, as in Java.
+#: Settings that the command line decides, whatever the settings file says, as in Java.
 _NOT_FROM_FILE = frozenset(
     {
         "auto.offset.reset",
@@ -32,7 +32,7 @@ _NOT_FROM_FILE = frozenset(
 
 
 class _Parser(argparse.ArgumentParser):
-    """Exits with 1 when an option is wrong, as Java's does."""
+    """Exits with 1 if an option is wrong, as Java's does."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and exit."""
@@ -77,12 +77,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _config(parsed: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of DeferredRevokeConsumer; OptionError, OSError."""
+    """Return the arguments of DeferredRevokeConsumer; raises OptionError or OSError."""
     classic = parsed.group_protocol == "classic"
     if classic and parsed.assignment_strategy != COOPERATIVE:
         raise OptionError("--assignment-strategy", parsed.assignment_strategy, COOPERATIVE)
     if not classic and parsed.session_timeout is not None:
-        # As in Java: the group's, not the member's (KIP-848).
+        # As in Java: it is the group's setting, not the member's (KIP-848).
         allowed = "nothing with --group-protocol consumer; the broker has the group's"
         raise OptionError("--session-timeout", parsed.session_timeout, allowed)
     settings: dict[str, str] = {}

@@ -1,19 +1,19 @@
-"""Runs one broker, or another server, and does not let it outlive the process that wanted it.
+"""Runs one broker, or another server, and does not let it outlive the process that started it.
 
-Started by path, with nothing but the standard library, so that it is up in a moment::
+Started by path, with only the standard library, so that it starts quickly::
 
     python -I -S watchdog.py PARENT_PID FOLDER_TO_REMOVE [--user=NAME] [--end=SIGNAL] COMMAND...
 
-With ``--user`` the server runs as that user, which takes root; ``--end`` is the number of the
+With ``--user`` the server runs as that user, which needs root; ``--end`` is the number of the
 signal that ends an orphan, SIGKILL by default.
 
-The parent holds the other end of standard input and writes signal numbers to it, one byte each,
-which go to the broker. When that end closes, or this process has another parent than it had, the
-parent is gone, by whatever means: the broker is killed, and the folder is removed unless its name
-is empty. Both are looked at, since a process that the parent forked may hold the pipe open.
+The parent holds the other end of standard input and writes signal numbers to it, one byte each;
+they are sent to the broker. If that end closes, or the parent of this process changes, the parent
+is gone, for whatever reason: the broker is ended, and the folder is removed unless its name is
+empty. Both are checked, because a process that the parent forked may hold the pipe open.
 
-Standard output: the broker's pid, and a line each time that it is suspended, once it is. Exit code:
-the broker's, when it ends by itself.
+Standard output: the broker's pid, and a line each time the broker has been suspended. Exit code:
+the broker's, if it ends by itself.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import subprocess
 import sys
 import threading
 
-#: How soon at the latest a change of the parent is seen.
+#: How often to check for a change of the parent.
 _LOOK_EVERY_S = 0.25
 
 
 def _pass_signals_on(broker: subprocess.Popen[bytes], parent: int) -> None:
-    """Return when the parent is gone."""
+    """Pass signals on to the broker until the parent is gone."""
     while os.getppid() == parent:
         if not select.select([0], [], [], _LOOK_EVERY_S)[0]:
             continue
@@ -48,7 +48,7 @@ def _pass_signals_on(broker: subprocess.Popen[bytes], parent: int) -> None:
 
 
 def _wait_until_stopped(pid: int) -> None:
-    """Threads that run on other processors go on for a moment, and may answer a request in it."""
+    """Wait, as threads on other processors go on for a moment and might answer a request."""
     if hasattr(os, "waitid"):  # not before Python 3.13 on macOS
         with contextlib.suppress(ChildProcessError):  # has ended
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -69,12 +69,12 @@ def _main() -> None:
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         user=user,
-        # Neither root's group nor its others.
+        # Neither root's group nor its supplementary groups.
         group=None if user is None else pwd.getpwnam(user).pw_gid,
         extra_groups=None if user is None else [],
     )
-    # Whoever ends a test run by signals means the tests; what becomes of the broker follows from
-    # that. Only now: the broker would have inherited it.
+    # Signals that end a test run are for the tests; the broker's end follows from theirs. Ignore
+    # them only now, or the broker would have inherited that.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.write(1, f"{broker.pid}\n".encode())

@@ -1,7 +1,7 @@
 """WatchedProcess: a server that does not outlive this process, however this one ends.
 
-What this process keeps of a server that ``watchdog.py`` runs: it can be started again after it
-ended, is sent signals, and its log is quoted in errors.
+It is this process's handle to a server that ``watchdog.py`` runs: it starts the server, also again
+after that has ended, sends it signals, and quotes its log in errors.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _QUOTED_LINES = 30
 
 
 class WatchedProcess:
-    """One server, run in a folder of its own or another's.
+    """One server, run in a folder of its own or a shared one.
 
     Parameters
     ----------
     folder : Path
-        Where it runs.
+        The server's working directory.
     log_file : Path
-        Gets what it says, over all its starts.
+        Gets the server's output, over all its starts.
     remove_when_orphaned : Path, optional
-        Folder that the watchdog removes when this process dies without having ended the server.
+        Folder that the watchdog removes if this process dies without having ended the server.
     environment : mapping, optional
-        Of the server; None: this process's.
+        The server's environment; None: this process's.
     user : str, optional
-        Who runs it, where this process is root's.
+        The user that runs the server, if this process runs as root.
     orphan_ends_by : signal.Signals
-        What the watchdog sends the server when this process has died.
+        The signal that the watchdog sends the server if this process has died.
     """
 
     def __init__(
@@ -59,21 +59,21 @@ class WatchedProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists; a suspended one does."""
+        """Whether the process exists, even if it is suspended."""
         return self._watchdog is not None and self._watchdog.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Of the server; None when it does not run."""
+        """The server's process id; None if it does not run."""
         return self._pid if self.is_running else None
 
     def log_end(self) -> str:
-        """The last lines of the log, for an error's text."""
+        """Return the last lines of the log, for an error's text."""
         lines = self.log_file.read_text(errors="replace").splitlines()
         return "\n".join(lines[-_QUOTED_LINES:])
 
     def start(self, command: Sequence[str]) -> bool:
-        """Start it and return at once; whether there is such a program."""
+        """Start the server and return at once; returns whether there is such a program."""
         assert not self.is_running
         self._collect()
         with open(self.log_file, "ab") as output:
@@ -96,9 +96,9 @@ class WatchedProcess:
         return True
 
     def send(self, number: signal.Signals) -> None:
-        """Send the server a signal; nothing when it has ended.
+        """Send the server a signal; does nothing if it has ended.
 
-        With SIGSTOP it answers nothing any more when this returns.
+        After SIGSTOP, the server no longer answers once this returns.
         """
         if self._watchdog is None:
             return
@@ -112,7 +112,7 @@ class WatchedProcess:
                 self._watchdog.stdout.readline()
 
     def wait_until_ended(self, timeout_s: float) -> bool:
-        """Whether the process ended within that time."""
+        """Wait for the process to end; return whether it ended within that time."""
         if self._watchdog is not None:
             try:
                 self._watchdog.wait(timeout_s)

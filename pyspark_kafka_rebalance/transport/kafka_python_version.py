@@ -1,4 +1,4 @@
-"""Which kafka-python is supported, checked where its private names are used."""
+"""Which kafka-python is supported: checked wherever its private names are used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
 
 
 def require_supported_version() -> None:
-    """Refuse a kafka-python of another version, before anything that only ours has is imported.
+    """Refuse any other version of kafka-python, before anything that only ours has is imported.
 
     Raises
     ------
@@ -18,7 +18,7 @@ def require_supported_version() -> None:
     """
     try:
         found: str = import_module("kafka").__version__
-    except ImportError as error:  # none, or one that is too old for this Python
+    except ImportError as error:  # not installed, or too old for this Python
         raise ImportError(
             f"kafka-python cannot be imported: {error}; install kafka-python{SUPPORTED_VERSIONS}"
         ) from error
@@ -30,12 +30,12 @@ def require_supported_version() -> None:
 
 
 def require_names(used: Mapping[type, Collection[str]]) -> None:
-    """Refuse a kafka-python whose private names are not the ones that a module uses.
+    """Refuse a kafka-python that lacks private names which a module uses.
 
     Parameters
     ----------
     used : mapping of type to names
-        What the module touches, by the class that has it.
+        The names that the module uses, by class.
 
     Raises
     ------

@@ -1,9 +1,10 @@
 """Sockets read in large pieces, for kafka-python's connections.
 
 kafka-python reads a socket in pieces of 4 KiB and copies a response four times on its way to the
-decoder, which took most of the time of reading. Here a large one is read to where it stays. And
-kafka-python drops a response behind which the broker has closed the connection already. Touches
-its private names: the sockets are made for both rooms, ``fetch/`` and ``consumer/``, here alone.
+decoder, which took most of the time of reading. Here a large response is read straight to where it
+stays. kafka-python also drops a response if the broker has already closed the connection after it;
+here it is kept. This module touches private names, because only here are sockets set up for both
+``fetch/`` and ``consumer/``.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from .kafka_python_version import require_names
 
 require_names({KafkaConnectionManager: ("_build_transport",), KafkaTCPTransport: ("_sock_recv",)})
 
-#: What begins a response is read in pieces of this size, a TLS record's: it is copied twice.
+#: The beginning of a response is read in pieces of this size, a TLS record's, and copied twice.
 _RECEIVE_BYTES = 16 * 1024
 
-#: Of a large response so much is waited for before it is read on. kafka-python's loop costs more
-#: than the read itself of what a broker sends at once.
+#: Wait for this much of a large response before reading on. For what a broker sends at once,
+#: kafka-python's loop costs more than the read itself.
 _PIECE_BYTES = 2 * 1024 * 1024
 
-#: Whether the selector heeds SO_RCVLOWAT: Linux, see socket(7).
+#: Whether the selector honours SO_RCVLOWAT: on Linux, see socket(7).
 _WAITS_FOR_PIECES = sys.platform == "linux"
 
 
 def read_in_large_pieces(manager: KafkaConnectionManager) -> None:
-    """Have the connections that this manager opens from now on read that way; TLS as well."""
+    """Have the connections that this manager opens from now on read in large pieces; also TLS."""
     build_transport = manager._build_transport
 
     async def build(*arguments: Any, **named: Any) -> Any:
@@ -47,7 +48,7 @@ def read_in_large_pieces(manager: KafkaConnectionManager) -> None:
 
 
 class _Frame(KafkaBytes):  # type: ignore[misc]
-    """A response that is read where it is. The decoder asks for the rest behind the header."""
+    """A response that is read in place. The decoder asks for what follows the header."""
 
     def read(self, nbytes: int | None = None) -> Any:
         if nbytes is not None:
@@ -58,9 +59,9 @@ class _Frame(KafkaBytes):  # type: ignore[misc]
 
 
 def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
-    """What is there, and the error that nothing more will come after; as ``_sock_recv``."""
+    """Return what has arrived, and the error if nothing more will; as ``_sock_recv`` does."""
     connected, protocol = transport._sock, transport._protocol
-    if connected is None or protocol is None:  # closed by what ran since there was this to read
+    if connected is None or protocol is None:  # closed since there was something to read
         return b"", kafka_errors.KafkaConnectionError("the connection is closed")
     parser = protocol.parser
     received = b""
@@ -68,7 +69,7 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
     try:
         while True:
             missing = len(parser._rbuffer) - parser._rbuffer.tell() if parser._receiving else 0
-            # The last byte goes through the parser, which finds the response whole then.
+            # The last byte goes through the parser, which then finds the response complete.
             if missing > 1 and not received:
                 parser._rbuffer.__class__ = _Frame
                 at = parser._rbuffer.tell()
@@ -86,16 +87,16 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
                 size = len(data)
                 received += data
             if not size:
-                # First what came before the end: a refused login is answered and closed at once.
+                # First what came before the end: a broker answers a bad login, then closes at once.
                 if received:
                     return received, None
                 return received, kafka_errors.KafkaConnectionError("socket disconnected")
-            # What TLS has decrypted no selector tells of: there all of it is taken.
+            # No selector reports what TLS has already decrypted, so take all of it.
             if not encrypted:
                 return received, None
     except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return received, None
     except OSError as error:
-        if received:  # met again by the next call, or then it is the end
+        if received:  # the next call meets it again, or the end
             return received, None
         return received, kafka_errors.KafkaConnectionError(error)

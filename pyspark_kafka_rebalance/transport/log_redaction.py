@@ -1,8 +1,7 @@
-"""Secrets kept out of kafka-python's log, which at DEBUG has three of its own making.
+"""Keep secrets out of kafka-python's log, where they appear at DEBUG in three ways.
 
-An administration client logs its whole configuration; a connection logs every request, among them
-those that carry the password of PLAIN and the token of OAUTHBEARER; the parser logs the same once
-more as bytes.
+An admin client logs its whole configuration. A connection logs every request, including those that
+carry the password of PLAIN and the token of OAUTHBEARER. The parser logs the same again as bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kafka.protocol.sasl import (
     SaslBytesResponse,
 )
 
-#: What stands in the place of a secret. Spark's own wording.
+#: The text in place of a secret; Spark's own wording.
 REDACTED = "*********(redacted)"
 
 #: Arguments of kafka-python's clients whose values are secrets, or objects that may show some.
@@ -33,12 +32,12 @@ _SASL_MESSAGES = (
     SaslBytesResponse,
 )
 
-#: A filter sees what is logged to its very logger: these are the ones that log any of it.
+#: A filter sees only what is logged to its own logger: these are the loggers that log secrets.
 _LOGGERS = ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser")
 
 
 def redact_log() -> None:
-    """From now on no secret goes into the log of this process; idempotent."""
+    """Keep secrets out of the log of this process from now on; idempotent."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_redact)
 

@@ -1,7 +1,7 @@
-"""What kafka-python logs many times a second, logged once a minute.
+"""Log once a minute what kafka-python logs many times a second.
 
-While a topic that is subscribed to does not exist, each of its metadata requests, one every
-``retry_backoff_ms``, and each look-up of its offsets has the same line.
+While a subscribed topic does not exist, each metadata request, one every ``retry_backoff_ms``, and
+each look-up of the topic's offsets logs the same line.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import logging
 import time
 from typing import Any
 
-#: How long the same line is not logged again.
+#: For this long, the same line is not logged again.
 _QUIET_S = 60.0
 
-#: By logger, how the messages begin that are repeated.
+#: By logger, the beginning of the messages that are repeated.
 _REPEATED = {
     "kafka.cluster": "Topic %s not found in cluster metadata",
     "kafka.consumer.fetcher": "Received unknown topic or partition error in ListOffsets",
@@ -23,7 +23,7 @@ _logged_at: dict[tuple[str, Any], float] = {}
 
 
 def log_repeats_once() -> None:
-    """From now on, in this process; idempotent."""
+    """Suppress repeated lines in this process from now on; idempotent."""
     for name in _REPEATED:
         logging.getLogger(name).addFilter(_is_new)
 

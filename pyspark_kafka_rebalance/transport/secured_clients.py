@@ -1,8 +1,8 @@
-"""kafka-python's clients, made so that a broker's refusal is named at once and no secret is logged.
+"""kafka-python's clients, made so that they name a broker's refusal at once and log no secret.
 
-kafka-python tries a login that was refused again until its bootstrap times out, and then does not
-say why. Java's client fails with the first refusal; so do these. Touches kafka-python's private
-names: connections are made for both rooms, ``fetch/`` and ``consumer/``, here alone.
+kafka-python retries a refused login until its bootstrap times out, and then does not say why.
+Java's client fails with the first refusal, and so do these. This module touches kafka-python's
+private names, because only here are connections made for both ``fetch/`` and ``consumer/``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ require_names(
 
 
 class LoginRefusedError(AuthenticationError, kafka_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
-    """An AuthenticationError that kafka-python's own code takes for one of its errors."""
+    """An AuthenticationError that kafka-python's own code recognises as one of its errors."""
 
     __str__ = Exception.__str__
 
 
-#: What a broker answers to a login that will not do the next time either.
+#: A broker's answers to a login that will not succeed the next time either.
 _SASL_REFUSALS = (
     kafka_errors.SaslAuthenticationFailedError,
     kafka_errors.UnsupportedSaslMechanismError,
@@ -49,10 +49,10 @@ _TLS_INTERRUPTIONS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallErr
 
 
 def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
-    """An administration client; raises AuthenticationError or what kafka-python does."""
+    """Return an admin client; raises AuthenticationError, or what kafka-python raises."""
     redact_log()
     log_repeats_once()
-    # kafka-python looks for a first broker for half a minute, whatever a request may take.
+    # By itself kafka-python looks for a first broker for half a minute, whatever the timeout is.
     default_ms = KafkaAdminClient.DEFAULT_CONFIG["request_timeout_ms"]
     wait_ms = client_config.get("request_timeout_ms", default_ms)
     return KafkaAdminClient(
@@ -61,7 +61,7 @@ def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
 
 
 def net_client(**config: Any) -> KafkaNetClient:
-    """For the argument ``kafka_client`` of kafka-python's clients."""
+    """Make a client for the argument ``kafka_client`` of kafka-python's clients."""
     client = KafkaNetClient(**config)
     prepare_connections(client._manager)
     return client
@@ -74,11 +74,11 @@ def prepare_connections(manager: KafkaConnectionManager) -> None:
 
 
 def _name_refusals(manager: KafkaConnectionManager) -> None:
-    """Have the connections that this manager opens from now on fail as said above.
+    """Have the connections that this manager opens from now on fail with the first refusal.
 
-    Requests on a connection whose login is refused end in `LoginRefusedError`, which names broker
-    and mechanism, and so does the bootstrap. One that times out says what its last attempt met.
-    Needs `read_in_large_pieces` beside it, which does not drop the broker's answer.
+    If a login is refused, requests on the connection end in `LoginRefusedError`, which names broker
+    and mechanism, and so does the bootstrap. A bootstrap that times out names the error of its last
+    attempt. Needs `read_in_large_pieces` as well, which does not drop the broker's answer.
     """
     redact_log()
     log_repeats_once()
@@ -95,7 +95,7 @@ def _name_refusals(manager: KafkaConnectionManager) -> None:
                 broker, new = f"{node.host}:{node.port}", not connection.init_future.is_done
                 error = _refusal(error, manager.config, broker, new) or error
                 failures[:] = [error]
-                # The library only logs that of a bootstrap's attempt: raised below.
+                # kafka-python only logs the refusal of a bootstrap attempt; it is raised below.
                 if isinstance(error, LoginRefusedError) and is_bootstrap(node.node_id):
                     refused[:] = [error]
             lost(error)
@@ -120,20 +120,20 @@ def _name_refusals(manager: KafkaConnectionManager) -> None:
 
     manager._connect = named_connect
     manager._do_bootstrap = named_bootstrap
-    # Asked before each attempt: the bootstrap lets this error out, where it goes on after others.
+    # Called before each attempt: the bootstrap passes this error on, but goes on after others.
     manager.maybe_raise_auth_failure = raise_refusal
 
 
 def _refusal(
     error: Exception, config: Mapping[str, Any], broker: str, new: bool
 ) -> LoginRefusedError | None:
-    """The error to end a connection with that was refused for good; None for any other failure.
+    """Return the error for a connection that was refused for good; None for any other failure.
 
-    SASL may refuse one that is in use as well, which logs in again (KIP-368).
+    SASL can also refuse a connection that is in use, when it logs in again (KIP-368).
     """
     if isinstance(error, LoginRefusedError):
         return error
-    if isinstance(error, KafkaRebalanceError):  # of ours, on the way to an answer for the broker
+    if isinstance(error, KafkaRebalanceError):  # ours, from preparing an answer for the broker
         return LoginRefusedError(f"{error} (for broker {broker})")
     if isinstance(error, _SASL_REFUSALS):
         reason = str(error.args[0]) if error.args else type(error).__name__

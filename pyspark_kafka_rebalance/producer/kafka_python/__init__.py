@@ -1,1 +1,1 @@
-"""The seam to kafka-python's transactions: the only place for their private names."""
+"""The seam to kafka-python's transactions: the only place that uses their private names."""

@@ -1,4 +1,4 @@
-"""Transactions of other producers: whether one is open, and its end (KIP-664, KIP-360).
+"""Transactions of other producers: find out whether one is open, and abort it (KIP-664, KIP-360).
 
 Protocol: DescribeTransactions v0, InitProducerId v0-4.
 """
@@ -23,20 +23,20 @@ log = logging.getLogger(__name__)
 
 require_names({KafkaAdminClient: ("_find_coordinator_id",)})
 
-#: A transaction that is aborted is over when all of its markers are written.
+#: Time between two tries: an aborted transaction is over when all of its markers are written.
 _ASK_AGAIN_S = 0.02
 
-#: What is open in this state its producer may still commit.
+#: The state in which the producer may still commit its transaction.
 _ONGOING = "Ongoing"
 
 
 class OtherTransactions:
-    """Asks and ends; used by one thread.
+    """Finds and aborts other producers' transactions; used by one thread.
 
     Parameters
     ----------
     client_config : mapping
-        kafka-python's, of an administration client.
+        kafka-python's configuration of an admin client.
     """
 
     def __init__(self, client_config: Mapping[str, Any]) -> None:
@@ -44,9 +44,9 @@ class OtherTransactions:
         self._admin: KafkaAdminClient | None = None
 
     def touched_by(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """What the open transaction of a producer touches; nothing if it has none, or none to tell.
+        """The partitions in a producer's open transaction; empty if none is open, or none is known.
 
-        A transaction that is decided, and of which markers are still to be written, is not open.
+        A transaction that is decided, but has markers still to be written, is not open.
         """
         try:
             found = self._client().describe_transactions([transactional_id])[transactional_id]
@@ -60,9 +60,9 @@ class OtherTransactions:
         return frozenset(found.topic_partitions)
 
     def fence(self, transactional_id: str, timeout_s: float) -> bool:
-        """Abort what is open, and refuse that producer from now on; whether that is done.
+        """Abort what is open and fence that producer from now on; return whether that succeeded.
 
-        As Java's ``Admin#fenceProducers``.
+        As Java's ``Admin#fenceProducers`` does.
         """
         deadline = time.monotonic() + timeout_s
         client = self._client()
@@ -105,6 +105,6 @@ class OtherTransactions:
         return self._admin
 
     def _failed(self, error: Exception) -> None:
-        """Not being told only takes longer: the broker ends the transaction at its timeout."""
+        """Log a failure; it only costs time: the broker ends the transaction at its timeout."""
         log.info("a transaction is left to its timeout: %r", error)
         self.close()  # it would ask the same coordinator again

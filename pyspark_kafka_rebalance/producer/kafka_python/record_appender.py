@@ -1,17 +1,17 @@
-"""A record's way into its batch, without what kafka-python repeats for every single one.
+"""Append a record to its batch, without the work that kafka-python repeats for every record.
 
 For each record ``KafkaProducer.send`` copies the names of all topics twice and the partitions of
-one, sorts them, takes the transaction manager's lock four times, and formats itself for a line of
-the log that is hardly ever written: half of what a record costs the thread that sends it. Here the
-same is looked up in place.
+one, sorts them, takes the transaction manager's lock four times, and formats itself for a log line
+that is hardly ever written. That is half of what a record costs the sending thread. Here the same
+things are looked up in place.
 
 Invariants:
  1. A record that is appended here goes to the partition, and into the batch, that
     ``KafkaProducer.send`` would have chosen at that moment.
- 2. Whatever it would have refused, waited for, or begun (a batch, a partition in the transaction,
-    the next sticky partition) is left to it: the record goes there.
+ 2. If ``KafkaProducer.send`` would have refused the record, waited, or begun something (a batch, a
+    partition in the transaction, the next sticky partition), the record is left to it.
 
-Java's ``RecordAccumulator`` (KIP-480) decides likewise about the partition that is sticky.
+Java's ``RecordAccumulator`` (KIP-480) decides likewise about the sticky partition.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _NO_HEADERS: list[Any] = []
 
 
 class RecordAppender:
-    """Of one transactional ``KafkaProducer`` without serializers.
+    """Appends records for one transactional ``KafkaProducer`` without serializers.
 
     Parameters
     ----------
     producer : KafkaProducer
-        Made and connected.
+        A connected one.
     """
 
     def __init__(self, producer: Any) -> None:
@@ -59,11 +59,11 @@ class RecordAppender:
         self._batches = producer._accumulator._batches
         self._locks = producer._accumulator._tp_locks
         self._wake = producer._sender.wakeup
-        #: By topic: the partition of records without a key; None: they are drawn.
+        #: By topic: the sticky partition of records without a key. None if it is drawn at random.
         self._sticky = partitioner._sticky if type(partitioner) is StickyPartitioner else None
-        #: By topic: the partitions to draw from, and the metadata of which they are.
+        #: By topic: the metadata of its partitions, and those with a leader to draw from.
         self._pools: dict[str, tuple[Any, list[int]]] = {}
-        # What fits into a batch is not too large for a request, then.
+        # By the last condition, what fits into a batch is not too large for a request.
         self._may_append = (
             type(partitioner) in (DefaultPartitioner, StickyPartitioner)
             and config["key_serializer"] is None
@@ -90,7 +90,7 @@ class RecordAppender:
         return self._producer.send(topic, value, key, headers, partition, timestamp_ms)
 
     def _drawn(self, topic: str) -> int | None:
-        """As DefaultPartitioner; None if it may be none of those that had a leader."""
+        """Draw a partition as DefaultPartitioner does; None if that has no leader, or none has."""
         partitions = self._metadata._partitions.get(topic)
         if not partitions:
             return None
@@ -106,7 +106,7 @@ class RecordAppender:
     def _appended(
         self, topic: str, value: bytes, key: Any, partition: int | None, timestamp_ms: int | None
     ) -> Any:
-        """The record's future, if its partition has a batch with room for it; else None."""
+        """Append the record if its partition has a batch with room; its future, or None."""
         if key is not None and type(key) is not bytes:
             return None
         if partition is None:
@@ -119,7 +119,7 @@ class RecordAppender:
             elif self._sticky is not None:
                 partition = self._sticky.get(topic)
                 if partition not in partitions or partitions[partition].leader_id == -1:
-                    return None  # another one is to be chosen
+                    return None  # KafkaProducer.send is to choose another one
         where = (topic, partition)
         manager = self._manager
         if manager._current_state is not TransactionState.IN_TRANSACTION or not (

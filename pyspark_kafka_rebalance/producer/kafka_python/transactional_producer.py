@@ -1,26 +1,27 @@
 """kafka-python's transactional producer, with the group's fencing (KIP-447) and no lost failures.
 
-What is done here and not there, of kafka-python 3.0.12:
+What this module does differently from kafka-python 3.0.12:
 
-- TxnOffsetCommit that comes while the group rebalances is refused with the generation, and there
-  dooms the transaction. The member may well go on owning what it owns: here it is sent again, with
-  the generation that the member has then, until the member is lost.
-- A record that could not be delivered in time, or a bumped epoch, leaves a transaction there that
-  commits without those records. Here no transaction is committed of which one record failed.
-- A coordinator whose broker is gone is given up after a second, not after request_timeout_ms; and
-  the request that was to be sent to it is sent to its successor. There it is forgotten, because
-  ``await_ready`` raises where its caller looks at what it returns: whoever waits, waits for ever.
-- Closing it always closes it.
-- A partition that is new to its topic is asked for, where there it is refused as unknown.
+- A TxnOffsetCommit that arrives while the group rebalances is refused for its generation, which
+  dooms kafka-python's transaction. But the member may well go on owning what it owns. Here the
+  request is sent again with the member's generation at that time, until the member is lost.
+- In kafka-python, a record that could not be delivered in time, or a bumped epoch, leaves a
+  transaction that commits without those records. Here no transaction is committed if one of its
+  records failed.
+- A coordinator whose broker is gone is given up after a second, not after request_timeout_ms, and
+  its request is sent to its successor. kafka-python forgets the request, because ``await_ready``
+  raises where its caller checks the return value; anybody who waits for it waits for ever.
+- ``close`` always closes the producer.
+- Metadata is requested for a partition that is new to its topic; kafka-python calls it unknown.
 - The wait for the metadata of a topic ends when the producer is to end.
 - A partition can be added to the transaction before anything is sent to it.
-- The next transaction is refused until all markers of the one before are written. There its first
-  request sleeps for retry_backoff_ms then; with less than the 100 ms of the default the sender
-  looks up as often while it waits for an answer, which costs records. Here it sleeps for 10 ms
-  and waits for 100, unless retry_backoff_ms is given.
-- Nothing is sent while a request about the transaction is under way, so that what a group adds to a
-  commit, two of them, would hold up its last records. Here AddOffsetsToTxn comes at the beginning
-  of the transaction, and TxnOffsetCommit when the last records are on their way.
+- The broker refuses the next transaction until all markers of the previous one are written.
+  kafka-python's first request then sleeps for retry_backoff_ms. With less than the default of
+  100 ms the sender wakes up as often while it waits for an answer, which costs throughput. Here it
+  sleeps for 10 ms and waits for 100, unless retry_backoff_ms is given.
+- Nothing is sent while a request about the transaction is under way. So the two requests that a
+  group adds to a commit would hold up its last records. Here AddOffsetsToTxn is sent at the
+  beginning of the transaction, and TxnOffsetCommit when the last records are on their way.
 
 Protocol: AddPartitionsToTxn v0-3, AddOffsetsToTxn v0-3, TxnOffsetCommit v3, EndTxn v0-3.
 """
@@ -69,31 +70,31 @@ require_names(
     }
 )
 
-#: A broker that refuses TxnOffsetCommit so may accept it once the member has joined anew.
+#: A TxnOffsetCommit that is refused with one of these may be accepted once the member has rejoined.
 _AFTER_JOIN = (
     kafka_errors.IllegalGenerationError,
     kafka_errors.RebalanceInProgressError,
     kafka_errors.StaleMemberEpochError,
 )
 
-#: kafka-python waits for a connection to the coordinator that it knew last, and sends nothing else
-#: meanwhile; then it asks who is the coordinator now. A connection that takes longer goes on.
+#: kafka-python waits this long for a connection to the last known coordinator, and sends nothing
+#: else meanwhile; then it looks up the coordinator again. A slower connection attempt goes on.
 _READY_WAIT_MS = 1_000
 
-#: Before a request about the transaction is sent again; nothing else is sent meanwhile.
+#: Delay before a request about the transaction is sent again; nothing else is sent meanwhile.
 _RETRY_S = 0.01
 
-#: Until metadata that were asked for are looked at.
+#: How often to check for requested metadata.
 _LOOK_EVERY_S = 0.02
 
-#: How long a wait looks away from ``end_by``.
+#: How often a wait checks for ``end_by``.
 _SLICE_S = 0.1
 
-#: After what adds partitions to a transaction (2), and their repetitions; before its end (3).
+#: After requests that add partitions to a transaction (2), and their retries; before its end (3).
 _ADD_OFFSETS_PRIORITY = 2.4
 _COMMIT_OFFSETS_PRIORITY = 2.6
 
-#: Tells who the member is now; None: it is lost, and may commit nothing.
+#: Returns the member's current group metadata; None if it is lost and must not commit anything.
 Membership = Callable[[], ConsumerGroupMetadata | None]
 
 
@@ -102,7 +103,7 @@ class NotCommittedError(Exception):
 
 
 class InDoubtError(Exception):
-    """Whether the transaction was committed is not known."""
+    """It is not known whether the transaction was committed."""
 
 
 class TransactionalProducer:
@@ -153,7 +154,7 @@ class TransactionalProducer:
 
     @classmethod
     def connected(cls, config: Mapping[str, Any], membership: Membership) -> TransactionalProducer:
-        """A new one, after ``init``."""
+        """Return a new producer, after ``init``."""
         producer = cls(config, membership)
         try:
             producer.init()
@@ -163,22 +164,22 @@ class TransactionalProducer:
         return producer
 
     def init(self) -> None:
-        """Fence who went by this transactional id before; raises what kafka-python does."""
+        """Fence earlier producers with this transactional id; raises what kafka-python raises."""
         self._producer.init_transactions()
 
     def end_by(self, when: float) -> None:
-        """Wait for no broker beyond this moment of ``time.monotonic``; any thread.
+        """Wait for no broker beyond this ``time.monotonic`` time; any thread.
 
-        A wait under way ends as at its own deadline.
+        A wait under way then ends as it would at its own deadline.
         """
         self._end_by = min(self._end_by, when)
 
     def knows(self, topic: str) -> bool:
-        """Whether a record can be sent there without waiting for metadata."""
+        """Whether a record can be sent to this topic without waiting for metadata."""
         return self._producer._metadata.partitions_for_topic(topic) is not None
 
     def begin(self, group_id: str) -> None:
-        """Begin a transaction, which will have offsets of this group."""
+        """Begin a transaction that will commit offsets of this group."""
         self._failure = None
         self._producer.begin_transaction()
         manager = self._manager
@@ -188,9 +189,10 @@ class TransactionalProducer:
             manager._enqueue_request(self._offsets)
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
-        """Make these part of the transaction before anything is sent to them.
+        """Add these to the transaction before anything is sent to them.
 
-        A topic that has grown is known to this producer five minutes later, if nobody asks.
+        Requests metadata for a new partition; otherwise the producer would take five minutes to
+        notice that a topic has grown.
         """
         for partition in partitions:
             self._wait_until_known(partition)
@@ -206,12 +208,12 @@ class TransactionalProducer:
             time.sleep(_LOOK_EVERY_S)
 
     def note(self, future: Any) -> None:
-        """Look at a record's future that was done as soon as it was sent."""
+        """Check a record's future that was done as soon as the record was sent."""
         if future.is_done and future.failed() and self._failure is None:
             self._failure = future.exception
 
     def failure(self) -> BaseException | None:
-        """Why the transaction cannot be committed, as far as that is known."""
+        """Return why the transaction cannot be committed, as far as that is known."""
         if self._failure is not None:
             return self._failure
         if self._manager.has_error():
@@ -224,21 +226,21 @@ class TransactionalProducer:
 
     @property
     def broken(self) -> bool:
-        """Whether another one must be made in its place."""
+        """Whether this producer must be replaced."""
         return bool(self._manager.has_fatal_error() or self._producer._closed)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit the transaction, with these offsets of its group in it.
+        """Commit the transaction, including these offsets of its group.
 
-        Until when: the transaction's timeout, after which the broker has aborted it. What ends it
-        early: a record that failed, or the group's refusal. From EndTxn on the broker decides.
+        Waits until the transaction's timeout, after which the broker has aborted it. A record that
+        failed, or a refusal by the group, ends the wait early. From EndTxn on the broker decides.
 
         Raises
         ------
         NotCommittedError
             Nothing of it will be seen once it is aborted.
         InDoubtError
-            It may be committed.
+            It may have been committed.
         """
         deadline = time.monotonic() + self._timeout_s
         manager, handler = self._manager, self._offsets
@@ -253,7 +255,7 @@ class TransactionalProducer:
             failure = self.failure()
             if failure is not None:
                 raise failure
-            # Nothing is in flight any more: no answer can change the state between here and EndTxn.
+            # Nothing is in flight any more, so no answer can change the state before EndTxn.
             result = manager.begin_commit()
         except Exception as error:
             raise NotCommittedError(_says(error)) from error
@@ -265,7 +267,7 @@ class TransactionalProducer:
             raise InDoubtError(_says(error)) from error
 
     def abort(self, timeout_s: float) -> bool:
-        """Abort the transaction; False if another producer must be made, which aborts it."""
+        """Abort the transaction; False if that takes a new producer in this one's place."""
         if self.broken:
             return False
         try:
@@ -276,22 +278,22 @@ class TransactionalProducer:
             log.info("not aborted: %r", error)
             return False
         accumulator = self._producer._accumulator
-        # Ending a transaction with records on their way begins a flush that nobody ends, and what
-        # is sent from then on would not linger.
+        # If a transaction ends with records on their way, kafka-python begins a flush and never
+        # ends it; records sent from then on would not linger.
         while aborted and accumulator.flush_in_progress():
             accumulator._flushes_in_progress.decrement()
         return aborted
 
     def close(self, timeout_s: float) -> None:
-        """Close the connections; what is open stays so until the broker or a successor ends it."""
+        """Close the connections; an open transaction is left to the broker or a successor."""
         self.end_by(time.monotonic() + timeout_s)
-        # kafka-python flushes first, and raises what does not get out in time before it has closed
-        # anything. What is to be delivered is delivered by a commit.
+        # kafka-python flushes first, and raises if records are not delivered in time, before it has
+        # closed anything. Here a commit delivers what is to be delivered.
         self._producer.flush = lambda timeout=None: None
         self._producer.close(timeout=timeout_s)
 
     def _retry_soon(self) -> None:
-        """Sleep in kafka-python's stead before a request is sent again."""
+        """Before a request is sent again, sleep here, for a short time, not in kafka-python."""
         next_request_handler = self._manager.next_request_handler
 
         def next_one(has_incomplete_batches: bool) -> Any:
@@ -304,7 +306,7 @@ class TransactionalProducer:
         self._manager.next_request_handler = next_one
 
     def _flush(self, deadline: float) -> None:
-        """Wait for the delivery of what was sent; KafkaTimeoutError as kafka-python's ``flush``."""
+        """Wait until all records are delivered; raises KafkaTimeoutError as ``flush`` does."""
         while True:
             try:
                 self._producer.flush(_SLICE_S)
@@ -314,14 +316,14 @@ class TransactionalProducer:
                     raise
 
     def _wait(self, result: Any, deadline: float) -> bool:
-        """Whether this is done in time; raises what it raises."""
+        """Return whether the result is done in time; raises what it raises."""
         while not result.wait(_SLICE_S * 1000):
             if time.monotonic() >= min(deadline, self._end_by):
                 return False
         return True
 
     def _end_waits_for_metadata(self) -> None:
-        """Have each record of a topic that is not known wait for it until ``end_by`` at most."""
+        """Have records of an unknown topic wait for its metadata until ``end_by`` at most."""
         metadata = self._producer._metadata
         wait = self._producer._wait_on_metadata
 
@@ -340,7 +342,7 @@ class TransactionalProducer:
         self._producer._wait_on_metadata = wait_for_a_while
 
     def _let_records_go_first(self) -> None:
-        """Send the group's offsets beside the last records, not before them."""
+        """Send the group's offsets along with the last records, not before them."""
         manager, accumulator = self._manager, self._producer._accumulator
         next_request_handler = manager.next_request_handler
 
@@ -361,9 +363,9 @@ class TransactionalProducer:
 
 
 class _AddOffsets(AddOffsetsToTxnHandler):  # type: ignore[misc]
-    """AddOffsetsToTxn; once they are known, TxnOffsetCommit by a member that may rebalance.
+    """AddOffsetsToTxn; then, once the offsets are known, TxnOffsetCommit, even in a rebalance.
 
-    ``result`` is that of both.
+    ``result`` is the result of both requests.
     """
 
     priority = _ADD_OFFSETS_PRIORITY
@@ -374,13 +376,13 @@ class _AddOffsets(AddOffsetsToTxnHandler):  # type: ignore[misc]
         self._is_added = False
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These are the offsets; within the manager's lock."""
+        """Set the offsets to commit; call it with the manager's lock held."""
         self.offsets = dict(offsets)
         if self._is_added:
             self._send_them()
 
     def handle_response(self, response: Any) -> None:
-        """As kafka-python's, with the other handler behind it."""
+        """Handle it as kafka-python does, but enqueue TxnOffsetCommit separately."""
         if response.error_code:
             super().handle_response(response)
             return
@@ -400,7 +402,7 @@ class _AddOffsets(AddOffsetsToTxnHandler):  # type: ignore[misc]
 
 
 class _CommitOffsets(TxnOffsetCommitHandler):  # type: ignore[misc]
-    """TxnOffsetCommit, sent again with another generation where a rebalance came between."""
+    """TxnOffsetCommit, sent again with another generation if a rebalance came in between."""
 
     priority = _COMMIT_OFFSETS_PRIORITY
 
@@ -411,7 +413,7 @@ class _CommitOffsets(TxnOffsetCommitHandler):  # type: ignore[misc]
         self._membership = membership
 
     def handle_response(self, response: Any) -> None:
-        """As kafka-python's, but for a generation that is not the member's last word."""
+        """Handle it as kafka-python does, but send it again if the generation is outdated."""
         errors = {
             kafka_errors.for_code(partition.error_code)
             for topic in response.topics
@@ -423,7 +425,7 @@ class _CommitOffsets(TxnOffsetCommitHandler):  # type: ignore[misc]
             super().handle_response(response)
 
     def reenqueue(self) -> None:
-        """Send it again as whoever the member is now, whatever it was refused for; or give up."""
+        """Send it again with the member's current identity, whatever the error was; or give up."""
         member = self._membership()
         if member is None:
             self.abortable_error(_out_of_the_group())

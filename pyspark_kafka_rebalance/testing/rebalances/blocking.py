@@ -27,7 +27,7 @@ from ..ledger import LedgerWriter
 
 
 class BlockingConsumerProcess(ChildProcess):
-    """One such consumer in its own process; the same face as ``QueryProcess``."""
+    """One such consumer in its own process; the same interface as ``QueryProcess``."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BlockingConsumerProcess(ChildProcess):
         super().__init__(name, __name__, settings, work=work, on_event=on_event)
 
     def release(self) -> None:
-        """Let it join."""
+        """Let the consumer join the group."""
         self.order("go")
 
 
@@ -77,14 +77,14 @@ class Worker:
             self._changed.notify_all()
 
     def begin(self, partitions: Collection[TopicPartition]) -> None:
-        """These are assigned; what was processed of them before says nothing any more."""
+        """Note that these are assigned; forget how far they were processed before."""
         with self._changed:
             self._revoked -= set(partitions)
             for partition in partitions:
                 self._processed.pop(partition, None)
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """These are not assigned any more: take no more records of them."""
+        """Note that these are no longer assigned: take no more records of them."""
         with self._changed:
             self._revoked |= set(partitions)
 
@@ -101,12 +101,12 @@ class Worker:
             self._changed.wait_for(lambda: not theirs & (self._working_on | self._waiting.keys()))
 
     def drain(self) -> None:
-        """Process all there is."""
+        """Wait until everything is processed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._working_on)
 
     def processed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Any]:
-        """For a commit."""
+        """Return the offsets to commit."""
         with self._changed:
             return {
                 partition: OffsetAndMetadata(self._processed[partition], "", -1)
@@ -157,7 +157,7 @@ class DrainingListener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         self._worker.begin(assigned)
 
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Too late to commit."""
+        """Drop what is waiting: it is too late to commit."""
         self._worker.end(lost)
         self._worker.drop(lost)
 
@@ -190,7 +190,7 @@ def main(settings: dict[str, Any]) -> None:
     committed: dict[TopicPartition, Any] = {}
     while not stop.is_set():
         worker.hand_over(consumer.poll(100))
-        # One that is refused during a rebalance is made good by the next, or by the listener.
+        # The next commit, or the listener, makes up for one that is refused during a rebalance.
         offsets = worker.processed(consumer.assignment())
         if offsets != committed:
             consumer.commit_async(offsets)

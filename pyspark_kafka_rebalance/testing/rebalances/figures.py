@@ -1,7 +1,7 @@
-"""What the ledger says of rates, pauses and hand-overs; pure.
+"""Compute rates, pauses and hand-overs from the ledger; pure.
 
-All times are those of the sinks' clocks (``time.time()``, one machine). A *delivery* is what one
-batch of one reader brought of one partition; its records are delivered when the batch completes.
+All times are from the sinks' clocks (``time.time()``, one machine). A *delivery* is what one batch
+of one reader brought of one partition; its records are delivered when the batch completes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafka.structs import TopicPartition
 
 _Key = TypeVar("_Key")
 
-#: A reader that goes on so much later than it usually does was idle.
+#: A reader that goes on this much later than usual was idle.
 _SLACK_S = 0.25
 
 
@@ -30,7 +30,7 @@ class Delivery:
     Attributes
     ----------
     began_at, received_at, completed_at : float
-        The sink got the batch, had its records, and was done with them.
+        When the sink got the batch, had its records, and was done with them.
     """
 
     reader: str
@@ -49,9 +49,9 @@ class HandOver:
     Attributes
     ----------
     last_at : float
-        The old owner completed its last batch with records of the partition.
+        When the old owner completed its last batch with records of the partition.
     first_at : float
-        The new owner had its first record in hand, not processed yet.
+        When the new owner had its first record, not processed yet.
     """
 
     partition: TopicPartition
@@ -62,13 +62,13 @@ class HandOver:
 
     @property
     def seconds(self) -> float:
-        """From the old owner's last record to the new owner's first."""
+        """The time from the old owner's last record to the new owner's first."""
         return self.first_at - self.last_at
 
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of time."""
+    """An interval of time."""
 
     since: float
     until: float
@@ -79,7 +79,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Rebalance:
-    """What the scenario knows of a change of the group.
+    """What the scenario knows about a change of the group.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Rebalance:
     at : float
         When the group saw it begin.
     before, during : Window
-        A calm stretch before it, and from its beginning until everything has moved.
+        A calm interval before it, and the time from its beginning until everything has moved.
     """
 
     name: str
@@ -106,9 +106,9 @@ class RebalanceFigures:
     kept : int
         Partitions that stayed with their owner.
     pause_before, pause_during : float or None
-        The longest time without a completed batch of any one of them; None without any.
+        The longest time without a completed batch for any one of them; None without any.
     rate_ratio : float or None
-        Their rows per second during the rebalance ÷ before.
+        Their rows per second during the rebalance ÷ before it.
     hand_overs : list of HandOver
         The partitions that moved.
     """
@@ -157,11 +157,11 @@ def deliveries_of(ledger: pa.Table) -> list[Delivery]:
 
 
 def spans(deliveries: Sequence[Delivery]) -> dict[Delivery, Window]:
-    """The time over which each delivery's rows came in.
+    """Return the time over which each delivery's rows came in.
 
-    A batch is under way from the completion of the reader's batch before it, if the reader went on
-    about as quickly as it usually does. Longer idleness is idleness: rows that waited meanwhile are
-    not spread over it, so that a stall shows as one.
+    A batch is under way from the completion of the reader's previous batch, if the reader went on
+    about as quickly as usual. A longer gap is idle time: rows that waited meanwhile are not spread
+    over it, so that a stall shows as one.
     """
     batches: dict[str, dict[float, float]] = defaultdict(dict)  # by reader: completed, began
     for d in deliveries:
@@ -179,14 +179,14 @@ def spans(deliveries: Sequence[Delivery]) -> dict[Delivery, Window]:
 
 
 def rates(deliveries: Sequence[Delivery], edges: Sequence[float]) -> dict[str, list[float]]:
-    """Rows per second of each reader in each bin between two edges."""
+    """Return the rows per second of each reader, in each bin between two edges."""
     return _rates(deliveries, edges, lambda delivery: delivery.reader)
 
 
 def partition_rates(
     deliveries: Sequence[Delivery], edges: Sequence[float]
 ) -> dict[tuple[TopicPartition, str], list[float]]:
-    """Rows per second of each partition by each of its readers in each bin between two edges."""
+    """Return the rows per second of each partition and reader, in each bin between two edges."""
     return _rates(deliveries, edges, lambda delivery: (delivery.partition, delivery.reader))
 
 
@@ -205,7 +205,7 @@ def _rates(
 
 
 def counter_rates(counts: Sequence[tuple[float, int]], edges: Sequence[float]) -> list[float]:
-    """Rates in each bin from readings (time, count so far) of a growing counter."""
+    """Return the rate in each bin, from readings (time, count so far) of a growing counter."""
 
     def count_at(at: float) -> float:
         if not counts or at <= counts[0][0]:
@@ -223,7 +223,7 @@ def counter_rates(counts: Sequence[tuple[float, int]], edges: Sequence[float]) -
 
 
 def smooth(values: Sequence[float], width: int) -> list[float]:
-    """Centred moving average over ``width`` bins (odd), shorter at the ends."""
+    """Return the centred moving average over ``width`` bins (odd), shorter at the ends."""
     half = width // 2
     return [
         sum(part) / len(part)
@@ -233,7 +233,7 @@ def smooth(values: Sequence[float], width: int) -> list[float]:
 
 
 def hand_overs(deliveries: Sequence[Delivery]) -> list[HandOver]:
-    """Every change of a partition's reader, by the new reader's first record."""
+    """Return every change of a partition's reader, ordered by the new reader's first record."""
     found = []
     for partition, of_partition in _by_partition(deliveries).items():
         for old, new in pairwise(of_partition):
@@ -247,7 +247,7 @@ def hand_overs(deliveries: Sequence[Delivery]) -> list[HandOver]:
 def kept_partitions(
     deliveries: Sequence[Delivery], window: Window, slow: Collection[str] = ()
 ) -> set[TopicPartition]:
-    """Partitions with the same reader, not one of the slow ones, through the whole window."""
+    """Return the partitions that keep their reader, not a slow one, through the whole window."""
     return {
         partition
         for partition, of_partition in _by_partition(deliveries).items()
@@ -259,7 +259,7 @@ def kept_partitions(
 def longest_pause(
     deliveries: Sequence[Delivery], partitions: Collection[TopicPartition], window: Window
 ) -> float | None:
-    """The longest time between two completed batches with records of one of the partitions.
+    """Return the longest time between two completed batches with records of one of the partitions.
 
     A pause belongs to the window in which it ends, however early it began.
     """
@@ -276,7 +276,7 @@ def longest_pause(
 def rows_per_second(
     deliveries: Sequence[Delivery], partitions: Collection[TopicPartition], window: Window
 ) -> float:
-    """The partitions' rate in the window; deliveries at its edges count by their share."""
+    """Return the partitions' rate in the window; deliveries at its edges count by their share."""
     rows = 0.0
     for delivery, span in spans(deliveries).items():
         if delivery.partition in partitions:
@@ -288,7 +288,7 @@ def rows_per_second(
 def figures_of(
     deliveries: Sequence[Delivery], rebalances: Iterable[Rebalance], slow: Collection[str] = ()
 ) -> list[RebalanceFigures]:
-    """What each rebalance cost; the partitions that slow readers keep are not looked at."""
+    """Return what each rebalance cost; ignores the partitions that slow readers keep."""
     moved = hand_overs(deliveries)
     found = []
     for rebalance in rebalances:
@@ -309,7 +309,7 @@ def figures_of(
 
 
 def _by_partition(deliveries: Iterable[Delivery]) -> Mapping[TopicPartition, list[Delivery]]:
-    """By partition, and there by completion."""
+    """Group the deliveries by partition, each ordered by completion."""
     found: dict[TopicPartition, list[Delivery]] = defaultdict(list)
     for delivery in deliveries:
         found[delivery.partition].append(delivery)

@@ -1,4 +1,4 @@
-"""The group as its broker describes it: who owns what, what is committed, how much is left."""
+"""The group as its broker describes it: owned partitions, committed offsets, and lag."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class View:
     Attributes
     ----------
     at : float
-        When; ``time.time()``.
+        The time of the look, from ``time.time()``.
     state : str
-        The broker's word; see ``GroupDescription``.
+        As the broker names it; see ``GroupDescription``.
     members : frozenset of str
         Readers with a member in the group.
     owned : dict of str to frozenset of TopicPartition
-        By reader, as of the last stable state: while a join is under way the broker does not say.
+        By reader, as of the last stable state: during a join the broker does not say.
     revoking : dict of str to frozenset of TopicPartition
-        Taken from a reader that has not released them yet.
+        By reader: taken from it, but not released by it yet.
     committed, ends : dict of TopicPartition to int
-        The group's next offsets, and the partitions' end offsets.
+        The group's committed offsets (the next to read), and the partitions' end offsets.
     """
 
     at: float = 0.0
@@ -57,11 +57,11 @@ class View:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def lag(self, partitions: Collection[TopicPartition]) -> int:
-        """Records of these that are not committed yet."""
+        """Return the number of records of these that are not committed yet."""
         return sum(max(0, self.ends.get(p, 0) - self.committed.get(p, 0)) for p in partitions)
 
     def is_shared_by(self, readers: Collection[str]) -> bool:
-        """Whether just these readers share all partitions evenly, and nothing is on its way."""
+        """Whether only these readers share all partitions evenly, and none is moving."""
         shares = [len(self.owned.get(reader, ())) for reader in readers]
         return (
             self.state == "Stable"
@@ -115,7 +115,7 @@ class GroupWatch:
     def wait_until(
         self, is_so: Callable[[View], bool], what: str, timeout_s: float = _PATIENCE_S
     ) -> View:
-        """Wait for a look at which it is so; TimeoutError says what was waited for."""
+        """Wait for a view for which ``is_so`` is true; TimeoutError says what was waited for."""
         with self._changed:
             if not self._changed.wait_for(lambda: is_so(self._view), timeout_s):
                 raise TimeoutError(f"not within {timeout_s:g} s: {what}; last seen: {self._view}")
@@ -155,7 +155,7 @@ def next_view(
     committed: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> View:
-    """The view after ``previous``, given the broker's description of the group.
+    """Return the view after ``previous``, given the broker's description of the group.
 
     A reader's members have its name before the first "-" of their client id.
     """
@@ -166,8 +166,8 @@ def next_view(
     owned: dict[str, set[TopicPartition]] = {reader: set() for reader in readers}
     for member in group.members:
         owned[member.client_id.partition("-")[0]] |= member.assigned
-    # In a cooperative rebalance a partition that moves belongs to nobody until its owner, which
-    # knows by then, has released it.
+    # In a cooperative rebalance a moving partition is assigned to nobody until its owner, which
+    # already knows, has released it.
     nobodys = ends.keys() - set().union(*owned.values())
     revoking = {
         reader: frozenset(

@@ -14,22 +14,22 @@ from kafka import KafkaProducer
 
 from ..child_process import ChildProcess, orders, tell
 
-#: How often what is due is sent, and how often it tells how much that was.
+#: How often to send what is due, and how often to report how much that was.
 _SEND_EVERY_S = 0.02
 _TELL_EVERY_S = 0.25
 
 
 class LoadProcess(ChildProcess):
-    """Start the producer in a process of its own.
+    """Starts the producer in a process of its own.
 
     Parameters
     ----------
     bootstrap_servers, topic : str
         An existing topic.
     partitions, rate, value_bytes : int
-        Of the topic; records per second in total; bytes of each value.
+        The topic's partitions; records per second in total; bytes of each value.
     work : Path
-        Folder of its log.
+        The folder of its log.
     on_produced : callable
         Called with the time and the records so far, on a thread of its own.
     """
@@ -60,7 +60,7 @@ class LoadProcess(ChildProcess):
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Produce ``rate`` records a second, round the partitions, until "stop" or end of input."""
+    """Produce ``rate`` records a second, round-robin, until "stop" or the end of input."""
     producer = KafkaProducer(
         bootstrap_servers=settings["bootstrap_servers"], acks="all", linger_ms=5
     )

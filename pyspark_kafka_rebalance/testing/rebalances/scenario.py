@@ -22,16 +22,16 @@ from .load import LoadProcess
 
 READERS = ("A", "B", "C")
 
-#: Batches that are under way when the group says that all has moved still belong to it.
+#: Batches that are under way when the group reports that all has moved still belong to a rebalance.
 _SETTLE_S = 3.0
 
-#: The live table's rates are means over this long.
+#: The live table's rates are means over this time.
 _RATE_OVER_S = 3.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked for.
+    """The settings of a run.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class Settings:
         "deferred" for queries with ``kafka_deferred``; "blocking" for consumers that drain inside
         their rebalance listener.
     seconds_per_phase : float
-        Calm seconds before each change of the group.
+        Seconds without a change before each change of the group.
     rate : int
         Records per second in total.
     batch_s : float
-        How long a batch is processed.
+        How long processing a batch takes.
     slow : mapping of str to float
         Readers whose batches take longer, and how long. Others join when such a batch has just
         begun, so that the rebalance has to wait for it.
@@ -59,12 +59,12 @@ class Settings:
 
     @property
     def reader(self) -> str:
-        """What one reader is called."""
+        """The word for one reader."""
         return "query" if self.peer == "deferred" else "consumer"
 
     @property
     def readers(self) -> str:
-        """What several are called."""
+        """The word for several readers."""
         return "queries" if self.peer == "deferred" else "consumers"
 
 
@@ -76,15 +76,15 @@ class Course:
     ----------
     produced : list of (time, records so far)
     marks : dict of str to float
-        When each change of the group began, by its name; from its beginning on.
+        When each change of the group began, by its name; set as it begins.
     rebalances : list of Rebalance
-        The same changes when they are over.
+        The same changes, added when they are over.
     progress : dict of str to list of str
-        By query, its last progresses as JSON.
+        By query, its last progress reports as JSON.
     end_offsets : dict of TopicPartition to int
         What should have been delivered.
     began_at, stopping_at : float
-        The first reader had found its pace; the producer was stopped.
+        When the first reader had reached its pace, and when the producer was stopped.
     """
 
     produced: list[tuple[float, int]] = field(default_factory=list)
@@ -111,10 +111,10 @@ class ReaderStatus:
 
 
 class Announcer(Protocol):
-    """Whoever is told what happens now: a ``Screen``, a notebook."""
+    """Shows what happens now: a ``Screen``, a notebook."""
 
     def say(self, status: str) -> None:
-        """Tell."""
+        """Show this status."""
 
 
 class Scenario:
@@ -123,7 +123,7 @@ class Scenario:
     Parameters
     ----------
     settings : Settings
-        What is asked for.
+        The settings of the run.
     bootstrap_servers, topic, group_id : str
         An existing empty topic, and a group that nobody else uses.
     work : Path
@@ -150,7 +150,7 @@ class Scenario:
     # -- the course -------------------------------------------------------------------------------
 
     def run(self, screen: Announcer) -> Course:
-        """Run it to its end; no process is left, however it ends."""
+        """Run the scenario to its end; no process is left, however it ends."""
         with ExitStack() as stack:
             self._watch = stack.enter_context(
                 GroupWatch(self._bootstrap_servers, self._group_id, self._partitions)
@@ -175,13 +175,13 @@ class Scenario:
         load.start()
         load.wait_for("produced")
         screen.say(f"the producer sends {self._settings.rate:,} records/s to {self._topic}")
-        for _ in range(3):  # the first ones are slow: everything is new to the JVM
+        for _ in range(3):  # the first batches are slow: the JVM is still cold
             _wait_for_rows(reader)
         self._states[reader.name] = "running"
         self.course.began_at = time.time()
 
     def _join(self, screen: Announcer, reader: ChildProcess, others: list[ChildProcess]) -> None:
-        """Let a newcomer join between two measuring windows."""
+        """Let a new reader join between two measuring windows."""
         before = self._calm(screen)
         with self._rebalance(f"{reader.name} joins", before) as begin:
             how = "warms up and joins" if self._settings.peer == "deferred" else "joins"
@@ -234,7 +234,7 @@ class Scenario:
         """Start the processes; they do not touch the group yet.
 
         All at once and before anything is measured: a JVM that starts takes a core for seconds,
-        and that is not what a rebalance costs.
+        which is not a cost of a rebalance.
         """
         what = "Spark for the queries" if self._settings.peer == "deferred" else "the consumers"
         names = ", ".join(reader.name for reader in readers)
@@ -264,7 +264,7 @@ class Scenario:
     def _wait_until_shared_by(
         self, screen: Announcer, readers: Collection[ChildProcess], *, delivering: bool = True
     ) -> None:
-        """Wait until the group says so and, on a busy machine later, each has delivered since."""
+        """Wait until the group says so and each has delivered since, later on a busy machine."""
         assert self._watch is not None
         names = sorted(reader.name for reader in readers)
 
@@ -311,7 +311,7 @@ class Scenario:
                 {
                     "bootstrap_servers": self._bootstrap_servers,
                     "group_id": self._group_id,
-                    # That of kafka_deferred, not the 3 s by default: a hand-over takes about one.
+                    # As kafka_deferred, not the default of 3 s: a hand-over takes about one.
                     "heartbeat_interval_ms": 300,
                 },
                 topic=self._topic,
@@ -344,7 +344,7 @@ class Scenario:
     # -- what there is to see ---------------------------------------------------------------------
 
     def lines(self) -> tuple[list[ReaderStatus], float]:
-        """The readers right now, and the produced records per second."""
+        """Return the readers' status now, and the records produced per second."""
         now = time.time()
         with self._lock:
             rows = {}
@@ -362,7 +362,7 @@ class Scenario:
         found = []
         for name in READERS:
             revoking = view.revoking.get(name, frozenset())
-            # The broker says what a reader shall have; until it is released it has more.
+            # The broker says what a reader is to have; it has more until it has released the rest.
             owned = view.owned.get(name, frozenset()) | revoking
             found.append(
                 ReaderStatus(
@@ -380,7 +380,7 @@ class Scenario:
 
 
 def _wait_for_rows(reader: ChildProcess, event: str = "batch") -> None:
-    """Wait until a batch with rows completes, or has begun, that is still to come."""
+    """Wait for a new batch with rows to complete, or to begin."""
     now = time.time()
     while True:
         batch = reader.wait_for(event)

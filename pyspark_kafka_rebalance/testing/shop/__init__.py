@@ -1,4 +1,4 @@
 """A shop's database that goes to Kafka: its tables, a writer, producers, and the ledger of both.
 
-Of PostgreSQL, by the extra ``postgresql``. Demo and tests use it.
+It uses PostgreSQL, with the extra ``postgresql``. It is for demo and tests.
 """

@@ -21,22 +21,22 @@ _PAUSE_MS = 50
 
 
 class InstanceProcess(ChildProcess):
-    """Start it in a process of its own.
+    """Starts an instance in a process of its own.
 
     Parameters
     ----------
     name : str
         For events and log.
     url : str
-        Of the database with the shop's tables.
+        The URL of the database with the shop's tables.
     bootstrap_servers, group_id : str
         The group of producers.
     topics : sequence of str
-        By source partition, existing.
+        Existing topics, by source partition.
     work : Path
-        Folder of its log.
+        The folder of its log.
     options : mapping, optional
-        More of ``ProducerGroup``'s.
+        More options of ``ProducerGroup``.
     on_event : callable, optional
         Called with its events, on a thread of its own: ``owned`` (``tables``), ``committed``
         (``rows`` by table), ``aborted`` (``reason``).
@@ -99,14 +99,14 @@ def main(settings: dict[str, Any]) -> None:
         tell("owned", tables=sorted(group.restart_points))
         while not stop.is_set():
             sent = _produce(group, database, topics)
-            # What comes a moment later is then one transaction, and not twenty.
+            # Without more rows, wait: what comes meanwhile is then one transaction, not twenty.
             if group.poll(timeout_ms=0 if sent >= _ROWS_AT_ONCE else _PAUSE_MS):
                 tell("owned", tables=sorted(group.restart_points))
     tell("stopped")
 
 
 def _produce(group: Any, database: Any, topics: Sequence[str]) -> int:
-    """One transaction with what has changed; how many rows that were."""
+    """Commit what has changed in one transaction; return the number of rows."""
     from ...errors import PartitionsLostError, TransactionAbortedError
 
     sent: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What a reader of the topics finds, beside what the tables hold at the end."""
+"""Compare what a reader of the topics finds with what the tables hold at the end."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class TableVerdict:
-    """One table beside its topic.
+    """One table compared with its topic.
 
     Attributes
     ----------
     rows, records : int
-        In the table; in the topic.
+        Rows in the table; records in the topic.
     lost : int
         Rows whose last version is not in the topic.
     twice : int
-        Records of a version that came before.
+        Records of a version that was there before.
     out_of_order : int
-        Records that come after one of a later position, of the same partition of the topic.
+        Records that come after one with a later position, in the same partition of the topic.
     never_committed : int
-        Records of rows that the table has never had: what was rolled back.
+        Records of rows that the table has never had, because they were rolled back.
     """
 
     table: str
@@ -50,14 +50,14 @@ class TableVerdict:
 
 
 def judge(table: str, rows: Iterable[Version], records: dict[int, list[Version]]) -> TableVerdict:
-    """Compare them; of a table from which nothing was deleted.
+    """Compare a table, from which nothing was deleted, with its topic.
 
     Parameters
     ----------
     table : str
         Its name.
     rows : iterable of Version
-        What it holds.
+        The versions that it holds.
     records : dict of int to list of Version
         By partition of the topic, in the log's order.
     """
@@ -85,7 +85,7 @@ def judge(table: str, rows: Iterable[Version], records: dict[int, list[Version]]
 
 
 def versions_in_table(url: str, table: str) -> list[Version]:
-    """What the table holds."""
+    """Return the versions that the table holds."""
     import psycopg
 
     with psycopg.connect(url) as connection:
@@ -94,13 +94,13 @@ def versions_in_table(url: str, table: str) -> list[Version]:
 
 
 def version_of(value: bytes) -> Version:
-    """The version that a record is of."""
+    """Return the version in a record."""
     row = json.loads(value)
     return int(row["last_change_xid"]), row["id"]
 
 
 def versions_in_topic(bootstrap_servers: str, topic: str) -> dict[int, list[Version]]:
-    """The versions that `committed_values` are of."""
+    """Return the versions in the topic's `committed_values`."""
     return {
         partition: [version_of(value) for value in values]
         for partition, values in committed_values(bootstrap_servers, topic).items()
@@ -108,7 +108,7 @@ def versions_in_topic(bootstrap_servers: str, topic: str) -> dict[int, list[Vers
 
 
 def committed_values(bootstrap_servers: str, topic: str) -> dict[int, list[bytes]]:
-    """What a reader of what is committed finds by partition, to the end of the log as of now.
+    """Return what a read_committed reader finds, by partition, up to the log's current end.
 
     Waits until open transactions have ended.
     """

@@ -1,13 +1,13 @@
 """The shop's three tables, and how their changes are read; pure.
 
-A row has the transaction that changed it last (``last_change_xid``, written by a trigger), and its
-position among its table's changes is that and its id. Rows of transactions below the snapshot's
-``xmin`` are read: all of those have ended, so that no position below is ever filled later.
+A row has the transaction that changed it last (``last_change_xid``, written by a trigger). This and
+the row's id are its position among its table's changes. Only rows of transactions below the
+snapshot's ``xmin`` are read: all of those have ended, so no lower position is ever filled later.
 """
 
 from __future__ import annotations
 
-#: By source partition; the topics have the same names behind a prefix.
+#: By source partition; the topics have the same names after a prefix.
 TABLES = ("customers", "orders", "payments")
 
 _COLUMNS = {
@@ -42,20 +42,20 @@ SCHEMA = _TRIGGER + "".join(
     _TABLE.format(table=table, columns=columns) for table, columns in _COLUMNS.items()
 )
 
-#: Position, id and row of what has changed after a position; at most so many, in order. ``ORDER BY
-#: id`` would mean the text that is selected.
+#: Selects position, id and row of what has changed after a position, in order, up to a limit.
+#: ``ORDER BY id`` would order by the selected text.
 CHANGES = """
     SELECT last_change_xid::text || ':' || id, id::text, to_jsonb(t)::text FROM {table} t
     WHERE (last_change_xid, id) > (%s::xid8, %s::bigint)
         AND last_change_xid < pg_snapshot_xmin(pg_current_snapshot())
     ORDER BY t.last_change_xid, t.id LIMIT %s"""
 
-#: The same without a horizon, as a reader does that goes by the time of the change alone.
+#: The same without a horizon, as for a reader that only uses the time of the change.
 CHANGES_BY_TIME = """
     SELECT last_change_ts, id FROM {table} WHERE last_change_ts > %s ORDER BY last_change_ts"""
 
 
 def parsed(position: str | None) -> tuple[str, str]:
-    """A restart point as the parameters of ``CHANGES``; before the first change for None."""
+    """Return a restart point as parameters of ``CHANGES``; None is before the first change."""
     transaction, _, row = (position or "0:0").partition(":")
     return transaction, row

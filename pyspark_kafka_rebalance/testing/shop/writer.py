@@ -1,6 +1,6 @@
 """A busy shop: inserts, updates, rollbacks, and commits out of order; a process of its own.
 
-Several sessions have a transaction each, for up to a second and more, so that one that began
+Several sessions have a transaction each, for up to a second and more. So a transaction that began
 earlier often commits later.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TURN_S = 0.02
 _TELL_EVERY_S = 0.5
 
-#: Rolled back of all transactions.
+#: The part of all transactions that is rolled back.
 _ROLLED_BACK = 0.05
 
 _INSERT = {
@@ -40,25 +40,25 @@ _UPDATE = {
 
 
 class WriterProcess(ChildProcess):
-    """Start it in a process of its own.
+    """Starts the writer in a process of its own.
 
     Parameters
     ----------
     url : str
-        Of a database with the shop's tables.
+        The URL of a database with the shop's tables.
     rows_per_s : int
-        Inserted and updated, in total.
+        Rows inserted and updated per second, in total.
     work : Path
-        Folder of its log.
+        The folder of its log.
     sessions : int
         How many transactions are open at a time.
     longest_s : float
         How long a transaction takes at most.
     seed : int
-        Of what it does.
+        The seed of its random choices.
     on_written : callable, optional
-        Called with the events ``written``, on a thread of its own: ``rows`` committed, ``late``
-        transactions, that committed after one that began after them.
+        Called with the events ``written`` and ``stopped``, on a thread of its own: ``rows``
+        committed; ``late`` transactions, which committed after one that began after them.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class WriterProcess(ChildProcess):
 
 
 class _Session:
-    """One session, with a transaction after the other.
+    """One session, with one transaction after the other.
 
-    Its rows are those whose ids leave its number when divided by the number of sessions: nobody
+    Its rows are those for which id - 1, modulo the number of sessions, is its number. So no session
     waits for another's lock.
     """
 
@@ -104,7 +104,7 @@ class _Session:
         self.ends_at = 0.0
 
     def work(self, rows: int, choice: random.Random) -> None:
-        """Write so many rows of some table; begins the transaction if there is none."""
+        """Write this many rows of some table, in the open transaction or a new one."""
         table = choice.choice(TABLES)
         inserted = self._inserted[table]
         if inserted > 100 and choice.random() < 0.3:
@@ -120,10 +120,10 @@ class _Session:
         self._rows += done.rowcount
 
     def end(self, choice: random.Random) -> int:
-        """Commit, or now and then roll back; how many rows were committed."""
+        """Commit, or sometimes roll back; return how many rows were committed."""
         rows, self._rows, self.began_at = self._rows, 0, None
         for table, count in self._inserting.items():
-            self._inserted[table] += count  # also if they are rolled back: no id comes again
+            self._inserted[table] += count  # even if they are rolled back: no id is reused
         self._inserting = dict.fromkeys(TABLES, 0)
         if choice.random() < _ROLLED_BACK:
             self._connection.rollback()
@@ -133,7 +133,7 @@ class _Session:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Write until "stop" or the end of input; what is open then is ended."""
+    """Write until "stop" or the end of input; then end the open transactions."""
     import psycopg
 
     stop = threading.Event()
@@ -159,7 +159,7 @@ def main(settings: dict[str, Any]) -> None:
         for session in sessions:
             if session.began_at is None:
                 session.began_at = now
-                # Most are short, as they are.
+                # Most are short, as in practice.
                 session.ends_at = now + settings["longest_s"] * choice.random() ** 3
         if due:
             choice.choice(sessions).work(due, choice)
