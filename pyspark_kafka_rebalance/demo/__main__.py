@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 when Spark queries lost or duplicated a record; 2 when the demo did not get that far;
+        0; 1 if Spark queries lost or duplicated a record; 2 if the demo did not run to its end;
         130 after Ctrl-C.
     """
     given = parse(arguments)

@@ -1,4 +1,4 @@
-"""What the command lines of the demos have in common."""
+"""Shared parts of the demos' command lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..testing import KafkaCluster, LocalKafkaError, kafka_from_environment
 
 
 def add_figures(parser: argparse.ArgumentParser, defaults: object, **meanings: str) -> None:
-    """Add an option for each of these settings: ``defaults`` has them as positive numbers."""
+    """Add an option for each of these settings; their ``defaults`` are positive numbers."""
     for name, meaning in meanings.items():
         default = getattr(defaults, name)
         counted = isinstance(default, int)
@@ -35,7 +35,7 @@ def add_figures(parser: argparse.ArgumentParser, defaults: object, **meanings: s
 
 
 def add_outputs(parser: argparse.ArgumentParser, picture: Path, keep: str) -> None:
-    """Add ``--picture``, with its default, and ``--keep``, with what is kept."""
+    """Add ``--picture`` with this default, and ``--keep``, which keeps ``keep``."""
     parser.add_argument(
         "--picture", type=Path, default=picture, metavar="FILE", help="default: %(default)s"
     )
@@ -43,7 +43,7 @@ def add_outputs(parser: argparse.ArgumentParser, picture: Path, keep: str) -> No
 
 
 def _positive(number: type[int] | type[float]) -> Any:
-    """For ``add_argument``'s ``type``."""
+    """Return a parser of positive numbers for ``add_argument``'s ``type``."""
 
     def parse_positive(text: str) -> float:
         value = number(text)
@@ -55,23 +55,23 @@ def _positive(number: type[int] | type[float]) -> Any:
 
 
 def run_demo(run: Callable[[Console], bool]) -> int:
-    """Run a demo, and have it end with all that it started.
+    """Run a demo, and end everything it started.
 
     Parameters
     ----------
     run : callable
-        Whether it proved what it is to show.
+        Returns whether the demo proved its point.
 
     Returns
     -------
     int
-        The exit code: 0 or 1 by what ``run`` returns; 2 when it did not get that far; 130 after
+        The exit code: 0 if ``run`` returns True, 1 if False; 2 if it failed before that; 130 after
         Ctrl-C.
     """
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.ERROR)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # Like Ctrl-C: whatever the demo started ends with it.
+        # Handled like Ctrl-C: everything the demo started ends with it.
         signal.signal(number, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 120)
     began = time.monotonic()
@@ -91,7 +91,7 @@ def run_demo(run: Callable[[Console], bool]) -> int:
 def kafka_topic_and_folder(
     console: Console, prefix: str, partitions: int, keep: bool
 ) -> Iterator[tuple[KafkaCluster, str, Path]]:
-    """Yield a cluster, a new topic's name in it, and a new folder; ``keep`` the folder."""
+    """Yield a cluster, the name of a new topic in it, and a new folder, deleted unless ``keep``."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-"))
         if keep:

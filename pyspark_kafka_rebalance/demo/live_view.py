@@ -1,4 +1,4 @@
-"""A live table with what happens now below it, or plain lines where there is no terminal."""
+"""A live table with the current step below it, or plain lines if there is no terminal."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class LiveView(ABC, Generic[Status]):
     Parameters
     ----------
     console : Console
-        Where.
+        Where to show it.
     title : str
-        Above the table.
+        The table's title.
     lines : callable
-        What there is to see right now, a line each, and what is written per second.
+        Returns the current statuses, one per row, and the records written per second.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class LiveView(ABC, Generic[Status]):
 
     @abstractmethod
     def table(self) -> Table:
-        """What there is to see right now."""
+        """The current state as a table."""
 
     @abstractmethod
     def line(self) -> str:
-        """The same in a line; empty when there is nothing yet."""
+        """The current state in one line; empty if there is nothing yet."""
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -77,7 +77,7 @@ class LiveView(ABC, Generic[Status]):
             self._printer.join()
 
     def say(self, status: str) -> None:
-        """What happens now; it stays above the table as a line of its own."""
+        """Announce the current step; it stays above the table as a separate line."""
         self._status = status
         self._print(status)
 

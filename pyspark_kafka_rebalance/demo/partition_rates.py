@@ -1,6 +1,6 @@
-"""One band for each partition: its rows per second over time, in the colour of its reader.
+"""One band per partition: its rows per second over time, in the colour of its reader.
 
-Drawn again and again by ``notebooks/rebalance.ipynb`` while the queries run.
+``notebooks/rebalance.ipynb`` redraws it while the queries run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from .time_axis import INK, SMOOTH_BINS, SMOOTH_S, bin_edges, middles, name_abov
 
 _EMPTY = "#eceef0"
 
-#: How much of the space from one band to the next a full one takes.
+#: The share of the distance between two bands that a full band takes.
 _FULL = 0.84
 
-#: A full band, in rates of the producer: what was waiting comes at once, and is cut.
+#: The rate that fills a band, as a multiple of the produced rate. Higher rates, as when a backlog
+#: is read at once, are cut off.
 _CUT_AT = 2.0
 
 
@@ -39,13 +40,13 @@ def draw_partition_rates(
     deliveries : sequence of Delivery
         From the ledger.
     window : Window
-        What is shown.
+        The time to show.
     marks : mapping of str to float
-        What happened when, as vertical lines.
+        Events and their times, drawn as vertical lines.
     produced : float
-        Records per second into each partition.
+        Records produced per second to each partition.
     title : str
-        Above all.
+        The figure's title.
 
     Returns
     -------

@@ -26,16 +26,16 @@ def save_picture(
     course: Course,
     deliveries: Sequence[Delivery],
 ) -> None:
-    """Draw it and save it as PNG.
+    """Draw the picture and save it as PNG.
 
     Parameters
     ----------
     path : Path
-        Its folder is made.
+        Its folder is created.
     title, subtitle : str
-        What was run, and what came of it.
+        What was run, and the result.
     course : Course
-        When what happened.
+        What happened when.
     deliveries : sequence of Delivery
         From the ledger.
     """
@@ -80,7 +80,7 @@ def _draw_rates(
 
 
 def _draw_owners(axes: Any, deliveries: Sequence[Delivery], began: float) -> None:
-    """A bar while a partition's records are under way; white where they wait."""
+    """Draw a bar while a partition's records are being processed; white while they wait."""
     numbers = sorted({d.partition.partition for d in deliveries})
     for (reader, partition), windows in _merged(deliveries).items():
         axes.broken_barh(
@@ -95,7 +95,7 @@ def _draw_owners(axes: Any, deliveries: Sequence[Delivery], began: float) -> Non
 
 
 def _merged(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], list[Window]]:
-    """By reader and partition, stretches without a break; seams would look like breaks."""
+    """Merge adjacent spans by reader and partition; seams between them would look like breaks."""
     found: dict[tuple[str, int], list[Window]] = {}
     for delivery, span in spans(deliveries).items():
         windows = found.setdefault((delivery.reader, delivery.partition.partition), [])

@@ -12,7 +12,7 @@ from ..testing.rebalances.figures import RebalanceFigures
 
 
 def summary(tally: Tally, figures: Sequence[RebalanceFigures]) -> str:
-    """Say the same in one line."""
+    """Say the verdict in one line."""
     lost = sum(map(len, tally.lost.values()))
     before = [one.pause_before for one in figures if one.pause_before is not None]
     during = [one.pause_during for one in figures if one.pause_during is not None]
@@ -28,7 +28,7 @@ def summary(tally: Tally, figures: Sequence[RebalanceFigures]) -> str:
 def print_report(
     console: Console, title: str, produced: int, tally: Tally, figures: Sequence[RebalanceFigures]
 ) -> None:
-    """Print both tables and how to read them."""
+    """Print both tables and explain how to read them."""
     lost = sum(map(len, tally.lost.values()))
     console.print(f"\n{title}", style="bold", highlight=False)
     verdict = Table()

@@ -1,4 +1,4 @@
-"""What the demo shows of its readers while it runs."""
+"""The demo's live view of its readers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ COLOURS = {"A": "#3b78b8", "B": "#e08a1e", "C": "#3f9b5f"}
 
 
 class Screen(LiveView[ReaderStatus]):
-    """Shows the readers, line by line."""
+    """Shows the readers, one row each."""
 
     def line(self) -> str:
-        """The readers that have something, in a line."""
+        """The readers that own or are revoking partitions, in one line."""
         lines, _ = self._lines()
         return " | ".join(_plain(line) for line in lines if line.partitions or line.revoking)
 
     def table(self) -> Table:
-        """A row for each reader, and one for all."""
+        """One row per reader, and a total."""
         lines, produced = self._lines()
         table = Table(title=self._title, title_justify="left", title_style="bold")
         table.add_column("query")

@@ -1,4 +1,4 @@
-"""What the demo's pictures have in common: bins along the time, and what happened when."""
+"""Shared parts of the demos' pictures: bins along the time axis, and marks for events."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ..testing.rebalances.figures import Window
 BIN_S = 0.1
 SMOOTH_S = 1.0
 
-#: Bins of a moving mean over `SMOOTH_S`; odd, as `smooth` wants it.
+#: Bins of a moving mean over `SMOOTH_S`; odd, as `smooth` requires.
 SMOOTH_BINS = round(SMOOTH_S / BIN_S) | 1
 
 INK = "#33383d"
 
-_PALETTE = 64  # colours, shades of edges and letters included
+_PALETTE = 64  # colours, including the shades along edges and letters
 
 
 def bin_edges(window: Window) -> list[float]:
-    """The edges of the whole bins of `BIN_S` in the window."""
+    """The edges of the bins of `BIN_S` that fit whole into the window."""
     count = int((window.until - window.since) / BIN_S)
     return [window.since + n * BIN_S for n in range(count + 1)]
 
 
 def middles(edges: Sequence[float]) -> list[float]:
-    """The middles of the bins, in seconds from the first edge on."""
+    """The middles of the bins, in seconds after the first edge."""
     return [(left + right) / 2 - edges[0] for left, right in pairwise(edges)]
 
 
 def name_above(axes: Any, name: str, at: float) -> None:
-    """Write what happened above the time, in the axes' own unit."""
+    """Write the event's name above the axes, at this position on the time axis."""
     axes.annotate(
         name,
         (at, 1.0),
@@ -52,12 +52,12 @@ def name_above(axes: Any, name: str, at: float) -> None:
 
 
 def in_thousands(axes: Any) -> None:
-    """Write the numbers beside the axes as 1,000."""
+    """Format the numbers on the y axis as 1,000."""
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def small_png(figure: Any) -> bytes:
-    """The figure as a PNG of a fifth of the size: a notebook is committed with its pictures."""
+    """The figure as a PNG of a fifth of the size, as notebooks are committed with pictures."""
     drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")
     Image.open(drawn).convert("RGB").quantize(_PALETTE).save(small, format="png", optimize=True)
@@ -73,20 +73,20 @@ def save_stacked(
     title: str,
     subtitle: str,
 ) -> None:
-    """Finish a figure of axes that stand upon one another, over the same time, and save it.
+    """Finish a figure of stacked axes over the same time, and save it.
 
     Parameters
     ----------
     path : Path
-        Its folder is made.
+        Its folder is created.
     figure, axes
-        What was drawn, from the top down; the legend is that of the first.
+        The figure, and its axes from the top down; the legend is the first one's.
     seconds : float
-        How long the time is.
+        The length of the time axis.
     marks : mapping of str to float
-        What happened when, as vertical lines.
+        Events and their times, drawn as vertical lines.
     title, subtitle : str
-        Above all.
+        Written above the axes.
     """
     top, bottom = axes[0], axes[-1]
     for one in axes:

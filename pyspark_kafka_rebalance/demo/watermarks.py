@@ -1,6 +1,6 @@
-"""What the batches of queries read, and where their watermarks stand, batch by batch.
+"""The event times that queries read, and their watermarks, batch by batch.
 
-Drawn by ``notebooks/event_time.ipynb`` from the progress that Spark keeps of a query.
+``notebooks/event_time.ipynb`` draws this from the progress that Spark keeps for each query.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class BatchTimes(NamedTuple):
     Attributes
     ----------
     earliest, latest : datetime
-        Of its rows.
+        The range of its rows' event times.
     watermark : datetime
-        With which it was run: what is earlier came too late.
+        The watermark the batch ran with; earlier rows are late.
     """
 
     earliest: datetime
@@ -35,7 +35,7 @@ class BatchTimes(NamedTuple):
 
 
 def batch_times(progress: Sequence[Mapping[str, Any]]) -> list[BatchTimes]:
-    """Those of a query's batches that have rows; ``progress`` is its ``recentProgress``."""
+    """The query's batches that have rows; ``progress`` is its ``recentProgress``."""
     names = ("min", "max", "watermark")
     return [
         BatchTimes(*(datetime.fromisoformat(times[name].replace("Z", "+00:00")) for name in names))
@@ -45,12 +45,12 @@ def batch_times(progress: Sequence[Mapping[str, Any]]) -> list[BatchTimes]:
 
 
 def draw_watermarks(queries: Mapping[str, Sequence[BatchTimes]]) -> bytes:
-    """Draw a panel for each query.
+    """Draw one panel per query.
 
     Parameters
     ----------
     queries : mapping
-        By what is written above its panel, a query's batches in their order.
+        Each query's batches in order, by the title of its panel.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def _draw(axes: Any, number: int, earliest: float, latest: float, watermark: flo
     late_to = min(max(watermark, earliest), latest)
     axes.bar(number, latest - late_to, 0.8, bottom=late_to, color=_READ)
     axes.bar(number, late_to - earliest, 0.8, bottom=earliest, color=_LATE)
-    if watermark > 0:  # else there is none yet
+    if watermark > 0:  # otherwise there is no watermark yet
         axes.hlines(watermark, number - 0.5, number + 0.5, color=_WATERMARK, linewidth=2.5)
 
 

@@ -1,4 +1,4 @@
-"""Command line of the demo of catching up."""
+"""Command line of the catch-up demo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .picture import save_picture
 from .report import print_report, summary
 from .screen import Screen
 
-#: Below this a partition's backlog is no gap: the default of ``catchUpThreshold``.
+#: A backlog of at most this many offsets is no gap: the default of ``catchUpThreshold``.
 _THRESHOLD = 10_000
 
 
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 when a record is missing, or came twice without having been in flight at the kill;
-        2 when the demo did not get that far; 130 after Ctrl-C.
+        0; 1 if a record is missing, or came twice without having been in flight at the kill;
+        2 if the demo did not run to its end; 130 after Ctrl-C.
     """
     given = parse(arguments)
     settings = Settings(given.backlog, given.rate, given.partitions, given.seconds_of_calm)

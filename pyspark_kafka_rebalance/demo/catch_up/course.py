@@ -1,4 +1,4 @@
-"""The course: two queries read a steady load, are killed, miss a backlog, and are restarted."""
+"""Two queries read a steady load, are killed, miss a backlog, and are restarted."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ from .status import Delivered, QueryStatus, left_in_gaps
 LIVE, ORDERED = "live", "ordered"
 _OPTIONS: dict[str, dict[str, str]] = {LIVE: {"parallelRebalance": "live"}, ORDERED: {}}
 
-#: Rows per second that a sink takes: what catching up has to share with the live rows.
+#: Rows per second that a sink can take; catching up shares this with the live rows.
 SINK_ROWS_PER_S = 10_000
 
-#: A killed member is a member for so long, and its partitions wait.
+#: A killed query stays a member for this long, and its partitions wait.
 _SESSION_TIMEOUT_MS = 6_000
 
-#: Records of the backlog that are sent before the processes are looked at again.
+#: Records of the backlog to send between two checks of the processes.
 _CHUNK = 5_000
 
 _LOOK_EVERY_S = 0.1
 _PATIENCE_S = 300.0
 _PATIENCE_PER_RECORD_S = 0.003
 
-#: A producer that tells nothing for so long sends nothing.
+#: A producer that reports nothing for this long sends nothing.
 _STILL_S = 2.0
 
-#: Whoever delivers nothing for so long at the end has nothing more to deliver.
+#: At the end, a query that delivers nothing for this long has nothing more to deliver.
 _QUIET_S = 30.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked for.
+    """The settings of a run.
 
     Attributes
     ----------
     backlog : int
-        Records that are produced while the queries are down.
+        Records produced while the queries are down.
     rate : int
-        Records per second all along.
+        Records produced per second throughout.
     seconds_of_calm : float
-        Before the kill, and when both queries have caught up.
+        Calm before the kill, and again once both queries have caught up.
     """
 
     backlog: int = 300_000
@@ -75,10 +75,10 @@ class Course:
     Attributes
     ----------
     began_at, killed_at, restarted_at, stopping_at : float
-        Both queries had found their pace; both were dead; both were started again, their Sparks
-        warm; the producer was stopped.
+        When both queries kept up with the producer; both were dead; both were started again with
+        Spark already warm; the producer was stopped.
     end_offsets : dict of TopicPartition to int
-        What should have been delivered.
+        The end offsets up to which all should have been delivered.
     """
 
     began_at: float = 0.0
@@ -94,11 +94,11 @@ class Outage:
     Parameters
     ----------
     settings : Settings
-        What is asked for.
+        The settings of the run.
     kafka : KafkaCluster
-        Where.
+        The cluster to use.
     topic : str
-        Existing and empty; each query has a group of its own, which nobody else uses.
+        An empty topic; each query has its own group, which nobody else uses.
     work : Path
         Folder for checkpoints, logs and the ledger.
     """
@@ -130,7 +130,7 @@ class Outage:
     # -- the course -------------------------------------------------------------------------------
 
     def run(self, screen: Announcer) -> Course:
-        """Run it to its end; no process is left, however it ends."""
+        """Run it to its end; no process is left running, however it ends."""
         with ExitStack() as stack:
             for process in (self._load, *self._queries.values()):
                 stack.callback(process.kill)
@@ -159,7 +159,7 @@ class Outage:
         self.course.killed_at = time.time()
 
     def _miss_a_backlog(self, screen: Announcer) -> None:
-        """Produce it while new Sparks start and the killed members' sessions run out."""
+        """Produce a backlog while Spark starts anew and the killed members' sessions time out."""
         screen.say(f"{self._settings.backlog:,} records are produced meanwhile; new Sparks start")
         for query in self._queries.values():
             query.start()
@@ -181,7 +181,7 @@ class Outage:
         try:
             self._wait_until(self._have_caught_up, "both have caught up", patience_s)
         except TimeoutError as error:
-            screen.say(str(error))  # what the ledger misses is still the verdict
+            screen.say(str(error))  # the ledger still shows what is missing
             return
         screen.say("both have caught up")
         self._calm(screen)
@@ -210,7 +210,7 @@ class Outage:
         self._set_states("stopped")
 
     def _launch(self) -> None:
-        """Start the processes; they warm up, and do not touch their groups yet."""
+        """Start the processes; they warm up, but do not join their groups yet."""
         for query in self._queries.values():
             query.start()
         for query in self._queries.values():
@@ -259,13 +259,13 @@ class Outage:
                 "subscribe": self._topic,
                 "startingOffsets": "earliest",
                 "readers": "1",
-                # A second of the sink, which is what catching up fills a batch to by default.
+                # One second of the sink; by default, catching up fills a batch up to this.
                 "maxOffsetsPerTrigger": str(SINK_ROWS_PER_S),
                 **_OPTIONS[name],
             },
             ledger=self.ledger,
             work=self._work,
-            # Without a pause the small batches of two queries would take all the time there is.
+            # Without a pause, the small batches of two queries would use all the CPU.
             trigger={"processingTime": "500 milliseconds"},
             row_s=1 / SINK_ROWS_PER_S,
             hold=True,
@@ -281,10 +281,10 @@ class Outage:
             admin.close()
         return {partition: found.offset for partition, found in ends.items()}
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- the live view ----------------------------------------------------------------------------
 
     def lines(self) -> tuple[list[QueryStatus], float]:
-        """The queries right now, and the produced records per second."""
+        """The current status of the queries, and the records produced per second."""
         now = time.time()
         (first, few), (last, more) = self._sent[0], self._sent[-1]
         is_sending = first and last > first and now - last < _STILL_S
@@ -313,7 +313,7 @@ class Outage:
         return self._sent[-1][1] + self._in_backlog
 
     def _keep_up(self) -> bool:
-        """Whether each query has delivered something, and is about one batch behind at most."""
+        """Whether each query has delivered something and is less than 3 s of records behind."""
         with self._lock:
             produced = self._produced()
             return all(

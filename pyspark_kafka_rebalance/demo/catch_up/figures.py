@@ -1,7 +1,7 @@
-"""What the ledger says of a query that was killed and restarted: ages, backlog, verdict; pure.
+"""Figures of a query that was killed and restarted, from the ledger: ages, backlog, verdict. Pure.
 
-All times are those of this machine's clock, in seconds. A record's timestamp is the time at which
-it was produced; a row is delivered when its batch completes.
+All times are seconds of this machine's clock. A record's timestamp is the time it was produced; a
+row is delivered when its batch completes.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from ...testing.rebalances.figures import Window
 
 _RECORD = ["topic", "partition", "offset"]
 
-#: How often an age is looked at for its median.
+#: The interval at which ages are sampled for their median.
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
 class History:
-    """What one query delivered, and what was produced, each as it went.
+    """What was produced and what one query delivered, over time.
 
     Attributes
     ----------
     produced : list of float
-        When each record was produced, in order; as far as any query has delivered it.
+        When each record was produced, in order; only records that some query has delivered.
     delivered : list of (float, float)
-        When each record was delivered first, and when it was produced; by delivery.
+        When each record was first delivered, and when it was produced; ordered by delivery.
     """
 
     produced: list[float]
     delivered: list[tuple[float, float]]
 
     def newest(self) -> list[tuple[float, float]]:
-        """At each delivery of a newer row: when, and when the newest so far was produced."""
+        """For each delivery of a newer row: its time, and when the newest row was produced."""
         found: list[tuple[float, float]] = []
         for at, produced in self.delivered:
             if found and found[-1][1] >= produced:
@@ -51,7 +51,7 @@ class History:
         return found
 
     def ages(self, window: Window) -> list[tuple[float, float]]:
-        """Age of the newest row delivered so far, as a line: it grows until a newer one comes."""
+        """Age of the newest row delivered so far, as a line; it grows until a newer row comes."""
         points: list[tuple[float, float]] = []
         before: float | None = None
         for at, produced in self.newest():
@@ -69,7 +69,7 @@ class History:
         return points
 
     def backlog(self, times: Sequence[float]) -> list[int]:
-        """How many of the records produced so far are not delivered, at each of the times."""
+        """At each of the times, how many records are produced but not yet delivered."""
         return [
             bisect_right(self.produced, at) - bisect_right(self.delivered, at, key=_delivered_at)
             for at in times
@@ -83,18 +83,18 @@ class OutageFigures:
     Attributes
     ----------
     delivered, missing : int
-        Distinct records; offsets that it never delivered.
+        Distinct records delivered; offsets never delivered.
     of_gaps : int
         Deliveries with ``catch_up``.
     in_flight, repeated : int
-        Deliveries beyond the first: of the batch that the kill interrupted, which its restart runs
-        again, and others, of which there may be none.
+        Deliveries beyond the first: those of the batch that the kill interrupted and the restart
+        reruns; and all others, of which there must be none.
     first_new_after_s : float or None
         From the restart to the first row that was produced after it.
     backlog_read_after_s : float or None
-        From the restart until all that was produced before it is delivered.
+        From the restart until every record produced before it is delivered.
     age_s : float or None
-        Of the newest row, the median over that time.
+        The median age of the newest row over that time.
     """
 
     delivered: int
@@ -108,12 +108,12 @@ class OutageFigures:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is missing, and nothing came twice but what was in flight."""
+        """Whether nothing is missing, and only records in flight at the kill came twice."""
         return not (self.missing or self.repeated)
 
 
 def histories_of(ledger: pa.Table, readers: Sequence[str]) -> dict[str, History]:
-    """By reader, from the ledger's rows of all of them."""
+    """Each reader's history, from the ledger of all readers."""
     first = _first_deliveries(ledger)
     produced = sorted(first["produced"].to_pylist())
     found = {}
@@ -137,15 +137,15 @@ def figures_of(
     Parameters
     ----------
     ledger : pyarrow.Table
-        Of all readers.
+        The ledger of all readers.
     reader : str
-        Whose rows count.
+        The reader to judge.
     history : History
-        The reader's.
+        The reader's history.
     end_offsets : mapping of TopicPartition to int
-        It should have delivered everything from 0 to there.
+        The reader should have delivered everything from 0 up to these.
     killed_at, restarted_at : float
-        When.
+        When it was killed and restarted.
     """
     rows = ledger.filter(pc.equal(ledger["reader"], reader))
     found = tally(rows, end_offsets)
@@ -170,7 +170,7 @@ def figures_of(
 
 
 def _first_deliveries(rows: pa.Table) -> pa.Table:
-    """One row for each record: when it was produced, and when it was delivered first."""
+    """One row per record: when it was produced, and when it was first delivered."""
     times = {"produced": seconds(rows["timestamp"]), "delivered": rows["completed_at"]}
     table = pa.table({**{name: rows[name] for name in _RECORD}, **times})
     grouped = table.group_by(_RECORD).aggregate([(name, "min") for name in times])
@@ -178,12 +178,12 @@ def _first_deliveries(rows: pa.Table) -> pa.Table:
 
 
 def _count(rows: pa.Table, column: str) -> int:
-    """In how many rows it is true; a reader whose source has no such column has none."""
+    """The number of rows in which the column is true; 0 if the reader's source has none."""
     return int(pc.sum(rows[column]).as_py() or 0) if column in rows.column_names else 0
 
 
 def _in_flight(rows: pa.Table, killed_at: float) -> int:
-    """Second deliveries of the batch that was the last before the kill, under its own number."""
+    """Second deliveries of the last batch before the kill, rerun under the same batch number."""
     earlier = rows.filter(pc.less_equal(rows["completed_at"], killed_at))
     twice = duplicated_rows(rows)
     last_batch = pc.max(earlier["batch"]).as_py()
@@ -209,7 +209,7 @@ def _median_age(history: History, window: Window) -> float | None:
     ages = []
     at = window.since
     while at <= window.until:
-        # What is delivered at this very moment counts as after it.
+        # A delivery at exactly this time is taken as later.
         if count := bisect_left(newest, at, key=_delivered_at):
             ages.append(at - newest[count - 1][1])
         at += _LOOK_EVERY_S

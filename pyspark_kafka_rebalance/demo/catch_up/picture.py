@@ -1,4 +1,4 @@
-"""The picture: age of the newest row, and how much is not delivered, of both queries over time."""
+"""The picture: both queries' age of the newest row and undelivered records over time."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _DOWN = "#eceef0"
 def save_picture(
     path: Path, title: str, subtitle: str, course: Course, histories: Mapping[str, History]
 ) -> None:
-    """Draw it and save it as PNG.
+    """Draw the picture and save it as PNG.
 
     Parameters
     ----------
     path : Path
-        Its folder is made.
+        Its folder is created.
     title, subtitle : str
-        What was run, and what came of it.
+        What was run, and the result.
     course : Course
-        When what happened.
+        What happened when.
     histories : mapping of str to History
-        By query.
+        Each query's history.
     """
     window = Window(course.began_at, course.stopping_at)
     figure = Figure(figsize=(10, 6), dpi=150, layout="constrained")

@@ -1,4 +1,4 @@
-"""The verdict at the end: what the ledger proves of each query, and what the outage cost it."""
+"""The verdict at the end: what the ledger proves for each query, and what the outage cost it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def summary(produced: int, figures: Mapping[str, OutageFigures]) -> str:
 def print_report(
     console: Console, title: str, produced: int, figures: Mapping[str, OutageFigures]
 ) -> None:
-    """Print the table and how to read it."""
+    """Print the table and explain how to read it."""
     console.print(f"\n{title}", style="bold", highlight=False)
     table = Table()
     table.add_column("")

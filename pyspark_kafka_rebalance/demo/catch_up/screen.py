@@ -1,4 +1,4 @@
-"""What the demo shows of its two queries while it runs."""
+"""The demo's live view of its two queries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..screen import COLOURS as READERS_COLOURS
 from .course import LIVE, ORDERED
 from .status import QueryStatus
 
-#: The queries' colours, here and in the picture, and what they are called there.
+#: The queries' colours here and in the picture, and their labels in the picture.
 COLOURS = {LIVE: READERS_COLOURS["A"], ORDERED: READERS_COLOURS["B"]}
 LABELS = {LIVE: "parallelRebalance=live", ORDERED: "ordered, the default"}
 
-#: The columns of numbers, and how wide they are: the table fits in 80 columns.
+#: The numeric columns and their widths; the table fits in 80 columns.
 _NUMBERS = {
     "newest\nrow's age": 9,
     "rows/s": 6,
@@ -23,22 +23,22 @@ _NUMBERS = {
     "offsets\nin gaps": 8,
 }
 
-#: How wide a bar is that stands for the largest backlog so far, and a terminal with bars.
+#: The width of the bar for the largest backlog so far, and of a terminal that shows bars.
 _BAR, _WIDE = 24, 104
 
 
 class Screen(LiveView[QueryStatus]):
-    """Shows both queries, line by line."""
+    """Shows both queries, one row each."""
 
-    _largest = 1  #: backlog so far
+    _largest = 1  #: the largest backlog so far
 
     def line(self) -> str:
-        """Both queries in a line."""
+        """The queries that have delivered rows, in one line."""
         lines, _ = self._lines()
         return " | ".join(_plain(line) for line in lines if line.age_s is not None)
 
     def table(self) -> Table:
-        """A row for each query."""
+        """One row per query."""
         lines, produced = self._lines()
         self._largest = max([self._largest, *(line.backlog for line in lines)])
         table = Table(

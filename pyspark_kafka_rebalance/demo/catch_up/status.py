@@ -1,4 +1,4 @@
-"""Where a query stands: what it has told of its batches, and what its checkpoint says of gaps."""
+"""A query's progress: the batches it has reported, and the gaps in its checkpoint."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _RATE_OVER_S = 3.0
 
 @dataclass(frozen=True)
 class QueryStatus:
-    """One query right now.
+    """The current status of one query.
 
     Attributes
     ----------
     age_s : float or None
-        Of the newest row that it has delivered.
+        The age of the newest row delivered.
     backlog : int
-        Records produced and not delivered.
+        Records produced but not delivered.
     gaps, in_gaps : int
-        How many gaps its last batch leaves, and offsets in them.
+        The number of gaps that its last batch leaves, and of the offsets in them.
     """
 
     query: str
@@ -39,7 +39,7 @@ class QueryStatus:
 
 
 class Delivered:
-    """What a query has told of its batches; one that is run again has its number again."""
+    """The batches a query has reported; a batch that is rerun keeps its number."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
@@ -48,7 +48,7 @@ class Delivered:
         self.last_at = 0.0
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """The event of a completed batch."""
+        """Add the event of a completed batch."""
         self._rows[batch["batch"]] = batch["rows"]
         self._recent.append((batch["at"], batch["rows"]))
         if batch["newest"] is not None:
@@ -57,18 +57,18 @@ class Delivered:
 
     @property
     def total(self) -> int:
-        """All rows."""
+        """All rows delivered; a rerun batch is counted once."""
         return sum(self._rows.values())
 
     def rows_per_second(self, now: float) -> float:
-        """The mean of the last seconds."""
+        """The mean rate over the last seconds."""
         while self._recent and self._recent[0][0] < now - _RATE_OVER_S:
             self._recent.popleft()
         return sum(rows for _, rows in self._recent) / _RATE_OVER_S
 
 
 def left_in_gaps(checkpoint: Path) -> list[int]:
-    """How many offsets are in each gap that the query's last planned batch leaves."""
+    """The number of offsets in each gap that the query's last planned batch leaves."""
     offsets = checkpoint / "offsets"
     try:
         last = max(int(file.name) for file in offsets.iterdir() if file.name.isdigit())

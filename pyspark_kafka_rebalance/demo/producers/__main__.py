@@ -1,4 +1,4 @@
-"""Command line of the demo of producer groups."""
+"""Command line of the producer-group demo."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 when a row is missing, came twice, out of order, or was never committed; 2 when the
-        demo did not get that far; 130 after Ctrl-C.
+        0; 1 if a row is missing, came twice or out of order, or was never committed; 2 if the
+        demo did not run to its end; 130 after Ctrl-C.
     """
     given = parse(arguments)
     settings = Settings(given.rate, given.seconds_per_phase)

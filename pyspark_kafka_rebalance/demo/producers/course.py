@@ -1,4 +1,4 @@
-"""The course: instances of a producer group join, die, leave and stall while a shop is busy."""
+"""Instances of a producer group join, die, leave and stall while a shop writes to its database."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .figures import Commit
 
 INSTANCES = ("A", "B", "C", "D")
 
-#: A killed or stalled instance is a member for so long, and its tables wait.
+#: A killed or stalled instance stays a member for this long, and its tables wait.
 _SESSION_TIMEOUT_MS = 5_000
 _HEARTBEAT_INTERVAL_MS = 300
 
 _LOOK_EVERY_S = 0.1
 _PATIENCE_S = 120.0
 
-#: Nothing committed for so long at the end: it may all be there.
+#: At the end, the topics are first checked once nothing has been committed for this long.
 _QUIET_S = 1.0
 
 #: The live table's rates are means over this long.
@@ -43,14 +43,14 @@ _RATE_OVER_S = 3.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked for.
+    """The settings of a run.
 
     Attributes
     ----------
     rate : int
         Rows per second that the shop inserts and updates.
     seconds_per_phase : float
-        Calm seconds after each change of the group.
+        Seconds of calm after each change of the group.
     """
 
     rate: int = 600
@@ -59,7 +59,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class InstanceStatus:
-    """One instance right now."""
+    """The current status of one instance."""
 
     instance: str
     state: str
@@ -76,15 +76,15 @@ class Course:
     Attributes
     ----------
     marks : dict of str to float
-        Changes of the group.
+        Changes of the group, and their times.
     commits : list of Commit
-        What the instances have told.
+        The commits that the instances have reported.
     written, late : int
-        Rows that the shop committed; transactions that committed after younger ones.
+        Rows that the shop committed; transactions that committed after one that began later.
     missed_by_time : int
         Rows that a reader by ``last_change_ts`` has missed.
     verdicts : list of TableVerdict
-        What the ledger says.
+        The ledger's verdict on each table.
     """
 
     began_at: float = 0.0
@@ -104,13 +104,13 @@ class Fleet:
     Parameters
     ----------
     settings : Settings
-        What is asked for.
+        The settings of the run.
     kafka : KafkaCluster
-        Where to.
+        The cluster to write to.
     topic : str
-        What the names of topics and group begin with.
+        The group id, and the prefix of the topics' names.
     url : str
-        Of an empty schema of a database.
+        The URL of an empty schema of a database.
     work : Path
         Folder for logs.
     """
@@ -157,7 +157,7 @@ class Fleet:
     # -- the course -------------------------------------------------------------------------------
 
     def run(self, screen: Announcer) -> Course:
-        """Run it to its end; no process is left, however it ends."""
+        """Run it to its end; no process is left running, however it ends."""
         import psycopg
 
         with psycopg.connect(self._url) as connection:
@@ -216,7 +216,7 @@ class Fleet:
         self._calm()
 
     def _stall(self, screen: Announcer, name: str) -> None:
-        """Suspend it for longer than its session, then let it go on with what it believes."""
+        """Suspend an instance past its session timeout, then resume it with its stale state."""
         screen.say(f"{name} is suspended for longer than its session")
         process = self._instances[name]
         os.killpg(process.pid, signal.SIGSTOP)
@@ -258,7 +258,7 @@ class Fleet:
         ]
 
     def _delete_restart_points(self) -> None:
-        with suppress(KafkaError):  # not made yet
+        with suppress(KafkaError):  # the topic does not exist yet
             self._kafka.delete_topic(topic_of(self._group_id))
 
     # -- the instances ----------------------------------------------------------------------------
@@ -328,10 +328,10 @@ class Fleet:
         for name in self._running:
             self._instances[name].raise_if_ended()
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- the live view ----------------------------------------------------------------------------
 
     def lines(self) -> tuple[list[InstanceStatus], float]:
-        """The instances right now, and the rows per second that the shop commits."""
+        """The current status of the instances, and the rows per second that the shop commits."""
         now = time.time()
         found = []
         with self._lock:

@@ -1,4 +1,4 @@
-"""A reader by the time of the last change beside it, to show what it misses: KIP-509's loophole."""
+"""A reader by time of last change, run alongside to show what it misses: KIP-509's loophole."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _EVERY_S = 0.25
 
 
 class DeltaByTime:
-    """Polls ``WHERE last_change_ts > :newest`` on a thread of its own; a context manager.
+    """Polls ``WHERE last_change_ts > :newest`` on its own thread; a context manager.
 
     Parameters
     ----------
     url : str
-        Of a database with the shop's tables.
+        The URL of a database with the shop's tables.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,7 +40,7 @@ class DeltaByTime:
         self._thread.join()
 
     def missed(self) -> int:
-        """Rows whose last version it has not found, although it has looked again by now."""
+        """The number of rows whose last version it has not found, even after one more poll."""
         import psycopg
 
         self._stop.set()

@@ -1,4 +1,4 @@
-"""What the instances have told of their commits, by table and time; pure."""
+"""Figures from the commits that the instances report, by table and time. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Commit:
 
 @dataclass(frozen=True)
 class HandOver:
-    """A table that went from one instance to another.
+    """A table that moved from one instance to another.
 
     Attributes
     ----------
     last_at, first_at : float
-        The last commit of the old owner, and the first of the new one.
+        The times of the old owner's last commit and of the new owner's first.
     """
 
     table: int
@@ -43,7 +43,7 @@ class HandOver:
 
 
 def hand_overs(commits: Sequence[Commit]) -> list[HandOver]:
-    """Where the committing instance of a table changes, by time."""
+    """The hand-overs, where a table's committing instance changes, in order of time."""
     found = []
     for table in sorted({commit.table for commit in commits}):
         ordered = sorted((c for c in commits if c.table == table), key=lambda c: c.at)
@@ -56,13 +56,13 @@ def hand_overs(commits: Sequence[Commit]) -> list[HandOver]:
 
 
 def median_s(found: Sequence[HandOver], since: float, until: float) -> float | None:
-    """How long the hand-overs in between took."""
+    """The median time that the hand-overs between two times took; None if there are none."""
     took = [each.took_s for each in found if since <= each.first_at < until]
     return median(took) if took else None
 
 
 def rates(commits: Sequence[Commit], edges: Sequence[float]) -> dict[tuple[int, str], list[float]]:
-    """Rows per second in each bin, by table and instance."""
+    """The rows per second in each bin, by table and instance."""
     found: dict[tuple[int, str], list[float]] = {}
     for commit in commits:
         n = int((commit.at - edges[0]) / BIN_S)

@@ -1,4 +1,4 @@
-"""The picture: rows per second of each table, in the colour of the instance that committed them."""
+"""The picture: each table's rows per second, in the colour of the instance that committed them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .screen import COLOURS
 
 
 def save_picture(path: Path, title: str, subtitle: str, course: Course) -> None:
-    """Draw it and save it as PNG.
+    """Draw the picture and save it as PNG.
 
     Parameters
     ----------
     path : Path
-        Its folder is made.
+        Its folder is created.
     title, subtitle : str
-        What was run, and what came of it.
+        What was run, and the result.
     course : Course
-        When what happened.
+        What happened when.
     """
     began = course.began_at
     edges = bin_edges(Window(began, course.stopping_at))
@@ -57,7 +57,7 @@ def save_picture(path: Path, title: str, subtitle: str, course: Course) -> None:
         axes.grid(axis="y", color="#d5d8db", linewidth=0.6)
         axes.set_axisbelow(True)
         in_thousands(axes)
-    stacked[0].set_ylim(bottom=0)  # of all; before all are drawn it would be the first one's
+    stacked[0].set_ylim(bottom=0)  # shared by all axes; set earlier, it would fit the first only
     marks = {name: at - began for name, at in course.marks.items()}
     seconds = course.stopping_at - began
     save_stacked(path, figure, list(stacked), seconds, marks, title, subtitle)

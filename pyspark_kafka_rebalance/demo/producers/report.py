@@ -1,4 +1,4 @@
-"""The verdict at the end: tables beside topics, and how long each change of the group took."""
+"""The verdict at the end: tables against topics, and how long each change of the group took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .figures import hand_overs, median_s
 
 
 def summary(course: Course) -> str:
-    """Say in one line what came of it."""
+    """Say the result in one line."""
     rows = sum(verdict.rows for verdict in course.verdicts)
     records = sum(verdict.records for verdict in course.verdicts)
     lost = sum(verdict.lost for verdict in course.verdicts)
@@ -24,7 +24,7 @@ def summary(course: Course) -> str:
 
 
 def print_report(console: Console, title: str, course: Course) -> None:
-    """Print the tables and how to read them."""
+    """Print the tables and explain how to read them."""
     console.print(f"\n{title}", style="bold", highlight=False)
     console.print(summary(course), highlight=False)
     ledger = Table()

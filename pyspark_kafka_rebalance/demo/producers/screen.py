@@ -1,4 +1,4 @@
-"""What the demo shows of its instances while it runs."""
+"""The demo's live view of its instances."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ COLOURS = {**READERS_COLOURS, "D": "#a8475e"}
 
 
 class Screen(LiveView[InstanceStatus]):
-    """Shows the instances, line by line."""
+    """Shows the instances, one row each."""
 
     def line(self) -> str:
-        """The instances that own something, in a line."""
+        """The instances that own tables, in one line."""
         lines, _ = self._lines()
         return " | ".join(
             f"{line.instance}: {', '.join(line.tables)}, {line.rows_per_second:,.0f} rows/s"
@@ -26,7 +26,7 @@ class Screen(LiveView[InstanceStatus]):
         )
 
     def table(self) -> Table:
-        """A row for each instance."""
+        """One row per instance."""
         lines, written = self._lines()
         table = Table(
             title=f"{self._title}, {written:,.0f} rows/s written",
