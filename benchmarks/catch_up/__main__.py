@@ -1,7 +1,7 @@
-"""Command line of the benchmark: what live records wait for after a failure with a backlog.
+"""Command line of the benchmark: how long live records wait after a failure with a backlog.
 
 For the client and for Spark queries, each form in turn: an owner reads a steady input and is killed
-(kill -9), a backlog is written, and another takes over. Prints tables, goals and one line of JSON.
+(kill -9), a backlog is written, and another takes over. Prints tables, goals and a line of JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 when a form did not get through; 2 without a broker; 130 after Ctrl-C.
+        0; 1 if a form failed; 2 without a broker; 130 after Ctrl-C.
     """
     given = parse(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def settings_of(given: argparse.Namespace) -> Settings:
-    """What the command line asks for."""
+    """The settings that the command line asks for."""
     wanted = {
         "records": given.records,
         "value_bytes": given.bytes,
@@ -115,14 +115,14 @@ def settings_of(given: argparse.Namespace) -> Settings:
     )
 
 
-#: A kind of figures, what it is called, and what measures it.
+#: The kind of figures, the name of the measurement, and the function that measures.
 Planned = tuple[str, str, Callable[[Callable[[str], None]], dict[str, Any]]]
 
 
 def planned(
     given: argparse.Namespace, settings: Settings, cluster: LocalKafka, work: Path
 ) -> list[Planned]:
-    """What is to be run, one after the other."""
+    """The measurements to run, one after the other."""
     protocols = ("consumer", "classic") if given.protocol == "both" else (given.protocol,)
     if given.memory:
         records = given.memory_records or (_QUICK_PER_PARTITION if given.quick else 1_000_000)
@@ -168,7 +168,7 @@ def planned(
 
 
 def run_all(console: Console, plan: Sequence[Planned]) -> list[tuple[str, dict[str, Any]]]:
-    """Each in turn; one that fails is named and left out."""
+    """Run each measurement; print an error for one that fails, and leave it out."""
     figures = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
@@ -190,7 +190,7 @@ def run_all(console: Console, plan: Sequence[Planned]) -> list[tuple[str, dict[s
 
 
 def in_short(kind: str, found: dict[str, Any]) -> str:
-    """One line."""
+    """The figures in one line."""
     if kind == "memory":
         return f"{found['peak_mb']:.0f} MB at most, {found['read']:,} records read"
     of_query = f"replay {found['replay_s']:.2f} s, " if kind == _QUERY else ""

@@ -1,4 +1,4 @@
-"""An owner is killed, a backlog is written, and another owner takes over, beside a steady input."""
+"""An owner is killed, a backlog is written, and another owner takes over, under a steady input."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from .runs import audit, below, read_runs
 FORMS = (LIVE, ORDINARY, ORDERED)
 _MODES = {LIVE: "live", ORDINARY: None, ORDERED: "ordered"}
 
-#: A dead member must be gone before the next one joins, so that it is assigned everything at once.
+#: A dead member must be gone before the next one joins, which then gets everything at once.
 SESSION_TIMEOUT_MS = 6_000
-#: What is new to a process in its first moments is no baseline.
+#: Wait this long before measuring: a process's first moments are no baseline.
 _WARM_UP_S = 2.0
 _READ_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The scenario's figures.
+    """The scenario's settings.
 
     Attributes
     ----------
     records, value_bytes : int
-        Of the backlog.
+        The number of records in the backlog, and the bytes of each value.
     per_second : int
-        Records of the steady input, over all partitions, of as many bytes.
+        Records per second of the steady input, over all partitions, of the same size.
     threshold : int
-        A backlog of more offsets of a partition is set aside.
+        A partition's backlog of more offsets than this is set aside.
     calm_s : float
-        For how long the input is read without a backlog, to compare with.
+        How long the input is read without a backlog, for comparison.
     """
 
     records: int = 3_000_000
@@ -65,21 +65,21 @@ def run_client(
     work: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the scenario with one form of the client; no process is left, however it ends.
+    """Run the scenario with one form of the client; no process is left running, however it ends.
 
     Parameters
     ----------
     topic : str
-        A new one's name, and the group's.
+        The name of a new topic and of the group.
     work : Path
         An existing folder for logs.
     say : callable
-        Is told what happens now.
+        Called with the current step.
 
     Raises
     ------
     TimeoutError, RuntimeError
-        A process did not get there, or ended; with the end of its log.
+        A process was too slow, or ended; the message has the end of its log.
     """
     cluster.create_topic(topic, partitions=settings.partitions)
     cluster.configure_group(topic, {"consumer.session.timeout.ms": SESSION_TIMEOUT_MS})
@@ -107,10 +107,10 @@ def run_client(
             say("another takes over")
             second.order("go")
             second.wait_for("assigned")
-            # Whichever comes first; `events` keeps what was passed over.
+            # The event "live" comes before or after this one; `events` keeps both.
             caught_up = second.wait_for("caught up", _READ_TIMEOUT_S)
             say("reads on")
-            time.sleep(_WARM_UP_S)  # what has waited behind the backlog is through
+            time.sleep(_WARM_UP_S)  # until the records that waited behind the backlog are read
             after = _waits(second, settings.calm_s)
             load.stop()
             logs = [work / f"{topic}-{name}.csv" for name in ("first", "second")]
@@ -139,7 +139,7 @@ def run_client(
 
 
 def steady_input(cluster: KafkaCluster, settings: Settings, topic: str, work: Path) -> ChildProcess:
-    """A producer in a process of its own, not started yet."""
+    """A producer in its own process, not started yet."""
     load = {
         "bootstrap_servers": cluster.bootstrap_servers,
         "topic": topic,
@@ -152,7 +152,7 @@ def steady_input(cluster: KafkaCluster, settings: Settings, topic: str, work: Pa
 
 
 def end_offsets(cluster: KafkaCluster, settings: Settings, topic: str) -> dict[int, int]:
-    """By partition, now."""
+    """The current end offsets by partition."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
     try:
         asked = {TopicPartition(topic, n): OffsetSpec.LATEST for n in range(settings.partitions)}
@@ -166,7 +166,7 @@ def end_offsets(cluster: KafkaCluster, settings: Settings, topic: str) -> dict[i
 def wait_until_read(
     logs: list[Path], ends: Mapping[int, int], reader: ChildProcess, timeout_s: float = 30.0
 ) -> None:
-    """Until nothing is missing; what is, after that time, is told by the audit."""
+    """Wait until nothing is missing; after the timeout, the audit will report what is."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         reader.raise_if_ended()

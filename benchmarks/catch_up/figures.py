@@ -1,4 +1,4 @@
-"""What the measured times say. Pure."""
+"""Figures and goals from the measured times. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Goal(NamedTuple):
 
 
 def waits_of(waits_ms: Sequence[float]) -> dict[str, Any]:
-    """How many records there were, and what they waited: median and 99th percentile, in ms."""
+    """The number of records, and the median and 99th percentile of their waits in ms."""
     if not waits_ms:
         return {"records": 0, "p50_ms": None, "p99_ms": None}
     ascending = sorted(waits_ms)
@@ -36,7 +36,7 @@ def waits_of(waits_ms: Sequence[float]) -> dict[str, Any]:
 
 
 def client_goals(figures: Sequence[dict[str, Any]]) -> list[Goal]:
-    """Of the client's forms, of one run."""
+    """The goals of the client's forms, from one run."""
     live = next((one for one in figures if one["form"] == LIVE), None)
     ordinary = next((one for one in figures if one["form"] == ORDINARY), None)
     found = [_ledger_goal(f"client, {one['form']}", one["audit"]) for one in figures]
@@ -75,11 +75,11 @@ def client_goals(figures: Sequence[dict[str, Any]]) -> list[Goal]:
 
 
 def query_goals(figures: Sequence[dict[str, Any]]) -> list[Goal]:
-    """Of the Spark queries."""
+    """The goals of the Spark queries."""
     found = [_ledger_goal(f"query, {one['form']}", one["audit"]) for one in figures]
     for one in figures:
         if one["form"] == LIVE:
-            # What the kill interrupted comes again first, whatever the form.
+            # Whatever the form, the batch that the kill interrupted is rerun first.
             took_s = one["first_live_s"] - one["replay_s"]
             allowed_s = one["batch_s"] + FIRST_LIVE_GOAL_S
             found.append(
@@ -94,7 +94,7 @@ def query_goals(figures: Sequence[dict[str, Any]]) -> list[Goal]:
 
 
 def memory_goals(figures: Sequence[dict[str, Any]]) -> list[Goal]:
-    """Of the process with many gaps."""
+    """The goals of the process with many gaps."""
     return [
         Goal(
             "memory: the most of a client that catches up",

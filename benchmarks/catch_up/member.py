@@ -1,7 +1,7 @@
-"""A client in a process of its own: it hands out, logs and commits, and tells what it waited for.
+"""A client in its own process: polls, logs and commits records, and reports how long they waited.
 
-Orders: "go" joins the group, "begin" starts to collect the waits of live records, "figures" tells
-those collected since, "stop" closes.
+Orders: "go" joins the group, "begin" starts to collect the waits of live records, "figures" reports
+the waits collected since, "stop" closes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _POLL_MS = 100
 
 
 class Application:
-    """What becomes of the records.
+    """Logs the polled records and measures their waits.
 
     Parameters
     ----------
     settings : dict
-        As :mod:`.client` makes them: ``ends`` is, by partition, where the backlog ends, ``backlog``
-        how many records it has.
+        As :mod:`.client` makes them: ``ends`` are the ends of the backlog by partition,
+        ``backlog`` is its number of records.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Application:
         self._waits: list[float] = []
 
     def assigned(self, partitions: Sequence[int], at: float) -> None:
-        """The last of the partitions begins the clock."""
+        """Note assigned partitions; the last of them starts the clock."""
         self._owned |= set(partitions)
         if self._assigned_ms is None and len(self._owned) == self._partitions:
             self._assigned_ms = at * 1000
@@ -59,13 +59,13 @@ class Application:
             tell("assigned")
 
     def polled(self, partition: int, records: Sequence[Any], at: float) -> None:
-        """A poll returned these, at least one, in order."""
+        """Process the records that a poll returned, at least one, in order."""
         self._log.write(0, partition, [record.offset for record in records])
         if self._assigned_ms is None:
             return
         end = self._ends.get(partition, 0)
         if records[0].offset < end:
-            # Nearly all polls of a backlog have nothing else.
+            # Nearly all polls of a backlog return only records of the backlog.
             within = len(records)
             if records[-1].offset >= end:
                 within = sum(record.offset < end for record in records)

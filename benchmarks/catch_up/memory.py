@@ -1,4 +1,4 @@
-"""What a client takes of memory while many partitions catch up."""
+"""How much memory a client takes while many partitions catch up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .prepared import write_prepared
 from .runs import audit, read_runs
 
 PARTITIONS = 50
-#: They are many; what they carry makes little difference to a bound in bytes.
+#: Small, as there are many records; their size matters little to a bound in bytes.
 VALUE_BYTES = 20
 _LOOK_EVERY_S = 0.25
 
@@ -33,12 +33,12 @@ def run_memory(
     work: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Watch a member that begins with so many records of a gap in each of its 50 partitions.
+    """Watch a member that starts with a gap of ``per_partition`` records in each of 50 partitions.
 
     Parameters
     ----------
     at_most_s : float
-        It is watched until its gaps are done, but no longer than this.
+        It is watched until its gaps are done, but at most for this long.
     """
     settings = Settings(partitions=PARTITIONS, protocol=protocol, per_second=0, threshold=1_000)
     records = PARTITIONS * per_partition
@@ -81,7 +81,7 @@ def run_memory(
 
 
 def commit_the_beginning(cluster: KafkaCluster, topic: str) -> None:
-    """As the group's offset: without one there is nothing that a failure could have left."""
+    """Commit offset 0 for the group: without a committed offset there would be no gap."""
     plain = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap_servers, group_id=topic, enable_auto_commit=False
     )
@@ -92,6 +92,6 @@ def commit_the_beginning(cluster: KafkaCluster, topic: str) -> None:
 
 
 def resident_mb(pid: int) -> float:
-    """What a process has in memory."""
+    """The resident memory of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)

@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.testing import KafkaCluster
 
-#: Of one batch, which is as large as those of a busy producer.
+#: The records of one batch, which is as large as a busy producer's.
 _BATCH_RECORDS = 1_000
 _TIMEOUT_MS = 60_000
 
@@ -20,11 +20,11 @@ _TIMEOUT_MS = 60_000
 def write_prepared(
     cluster: KafkaCluster, topic: str, partitions: int, per_partition: int, value_bytes: int
 ) -> None:
-    """Write so many records into each of these partitions, which one broker leads."""
+    """Write ``per_partition`` records to each of these partitions, which one broker leads."""
     client = KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
     try:
         manager = client._manager
-        # Answered when each has its leader.
+        # This returns when each partition has a leader.
         client.end_offsets([TopicPartition(topic, number) for number in range(partitions)])
         (broker,) = manager.cluster.brokers()
 
@@ -53,7 +53,7 @@ def _request(topic: str, partitions: int, batch: bytes) -> ProduceRequest:
         acks=1,
         timeout_ms=_TIMEOUT_MS,
         topic_data=[of_topic(name=topic, partition_data=found)],
-        max_version=12,  # from there on topics go by their ids
+        max_version=12,  # later versions identify topics by id
     )
 
 

@@ -1,4 +1,4 @@
-"""A Spark query is killed, a backlog is written, and the query starts again from its checkpoint."""
+"""A Spark query is killed, a backlog is written, and the query restarts from its checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_query(
     work: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run the scenario with one form of query; as :func:`~.client.run_client`."""
+    """Run the scenario with one form of query, as :func:`~.client.run_client` does."""
     cluster.create_topic(topic, partitions=settings.partitions)
     cluster.configure_group(topic, {"consumer.session.timeout.ms": SESSION_TIMEOUT_MS})
     load = steady_input(cluster, settings, topic, work)
@@ -69,12 +69,12 @@ def run_query(
     finally:
         load.kill()
     runs = [read_runs(log) for log in logs]
-    # A batch that is run again takes the place of what it left the first time: it was in flight.
+    # A batch that was not committed is rerun and replaces its first attempt: it was in flight.
     result = audit(*runs, ends_of_all, [run for run in runs[0] if run.batch <= known_to])
     cluster.delete_topic(topic)
     began_at = triggers[0]["began_at"]
     live = next(one for one in batches if one["newest_s"] >= began_at)
-    # The batch that the kill interrupted comes again, with the rows that it had.
+    # The batch that the kill interrupted is rerun with the same rows.
     replay_s = triggers[0]["took_s"] if triggers[0]["batch"] <= planned_to else 0.0
     of_live = next(one for one in triggers if one["batch"] == live["batch"] and one["rows"])
     return {

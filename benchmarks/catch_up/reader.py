@@ -1,4 +1,4 @@
-"""A Spark query in a process of its own, which logs the offsets of its batches.
+"""A Spark query in its own process, which logs the offsets of its batches.
 
 Orders: "go" starts the query, "stop" ends it.
 """
@@ -25,7 +25,7 @@ def main(settings: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     spark = local_spark(settings["name"], 2, settings["conf"])
     spark.sparkContext.setLogLevel("ERROR")
-    spark.range(2).toArrow()  # what every first job of a JVM costs
+    spark.range(2).toArrow()  # warms up: the first job of a JVM is slow
     given = orders()
     tell("ready")
     if next(given) != "go":
@@ -45,7 +45,7 @@ def main(settings: dict[str, Any]) -> None:
 
 
 def start(spark: Any, settings: dict[str, Any], log: RunLog) -> Any:
-    """Start the query; its sink reads every row once, and all that remains is counted in Spark."""
+    """Start the query; its sink reads every row once, and counts in Spark."""
     from pyspark.sql import functions as f
 
     frame = spark.readStream.format(settings["format"]).options(**settings["options"]).load()
@@ -61,7 +61,7 @@ def start(spark: Any, settings: dict[str, Any], log: RunLog) -> Any:
             rows, first, last = row[-4:-1]
             if last - first + 1 == rows:
                 log.write(batch_id, row[0], range(first, last + 1))
-            else:  # several ranges
+            else:  # the offsets are several ranges
                 one = batch.where(f.col("partition") == row[0])
                 if len(kinds) > 1:
                     one = one.where(f.col("catch_up") == row[1])

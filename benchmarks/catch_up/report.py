@@ -1,4 +1,4 @@
-"""The tables of the benchmark, and whether its goals are reached."""
+"""The tables of the benchmark, and whether it reaches its goals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def print_report(
     queries: Sequence[dict[str, Any]],
     memory: Sequence[dict[str, Any]],
 ) -> list[Goal]:
-    """Print the tables of what was measured, then the goals; return these."""
+    """Print the tables of the measurements, then the goals; return the goals."""
     for protocol in dict.fromkeys(one["protocol"] for one in clients):
         console.print(client_table([one for one in clients if one["protocol"] == protocol]))
     if queries:

@@ -1,4 +1,4 @@
-"""What was handed out, as runs of offsets: a line each, since there are millions of records."""
+"""Delivered records as runs of offsets, a line each, since there are millions of records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """Offsets of one partition that came one after the other; ``end`` is exclusive.
+    """Consecutive offsets of one partition; ``end`` is exclusive.
 
     ``batch`` is the number of a query's batch, 0 for a client.
     """
@@ -21,18 +21,19 @@ class Run(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """What came of all the offsets.
+    """The audit of all offsets.
 
     Attributes
     ----------
     records : int
-        Different ones that were handed out.
+        Distinct records handed out.
     missing : int
-        That nobody got.
+        Records that nobody got.
     in_flight : int
-        Handed out twice because their first owner was killed before they were known as processed.
+        Records handed out twice because their first owner was killed before they were known as
+        processed.
     repeated : int
-        All others that were handed out twice.
+        All other records handed out twice.
     """
 
     records: int
@@ -42,13 +43,13 @@ class Audit(NamedTuple):
 
 
 class RunLog:
-    """Appends runs to a file, each line at once in the kernel's hands: a kill loses none."""
+    """Appends runs to a file; each line is passed to the kernel at once, so a kill loses none."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
 
     def write(self, batch: int, partition: int, offsets: Sequence[int]) -> None:
-        """What one poll or batch returned of a partition, in ascending order."""
+        """Append the offsets, in ascending order, that a poll or batch returned of a partition."""
         self._file.writelines(
             f"{batch},{partition},{start},{end}\n" for start, end in contiguous(offsets)
         )
@@ -58,7 +59,7 @@ class RunLog:
 
 
 def contiguous(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The runs that ascending offsets consist of."""
+    """Split ascending offsets into runs."""
     if offsets[-1] - offsets[0] + 1 == len(offsets):
         yield offsets[0], offsets[-1] + 1
         return
@@ -72,14 +73,14 @@ def contiguous(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """All whole lines of a file; one that a kill cut short was not handed out."""
+    """Read all complete lines of a file; a run that a kill cut short was not handed out."""
     text = path.read_text() if path.exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()
     return [Run(*map(int, line.split(","))) for line in lines]
 
 
 def below(runs: Iterable[Run], offsets: Mapping[int, int]) -> list[Run]:
-    """What of these runs is below an offset of each partition; one without has nothing below."""
+    """The part of the runs below each partition's offset; nothing if a partition has none."""
     return [
         run._replace(end=min(run.end, offsets[run.partition]))
         for run in runs
@@ -95,11 +96,11 @@ def audit(
     Parameters
     ----------
     first, second : sequence of Run
-        Of the owner that was killed, and of the one that took over.
+        The runs of the owner that was killed, and of the one that took over.
     ends : mapping
-        Of each partition, the end of its log.
+        The log end of each partition.
     known : sequence of Run
-        Those of the first owner that were known as processed when it was killed.
+        The first owner's runs that were known as processed when it was killed.
     """
     by_first, by_second, by_known = map(_by_partition, (first, second, known))
     records = missing = in_flight = repeated = 0
@@ -113,7 +114,7 @@ def audit(
         )
         repeated += _length(firsts) - _covered(firsts)
         repeated += _length(seconds) - _covered(seconds)
-        # What two have in common: |A| + |B| - |A or B|.
+        # The intersection of two sets: |A| + |B| - |A or B|.
         both = _covered(firsts) + _covered(seconds) - covered
         again = _covered(knowns) + _covered(seconds) - _covered(knowns + seconds)
         repeated += again
@@ -133,7 +134,7 @@ def _length(runs: Iterable[tuple[int, int]]) -> int:
 
 
 def _covered(runs: Iterable[tuple[int, int]]) -> int:
-    """How many different offsets are in these runs."""
+    """The number of distinct offsets in these runs."""
     covered = at = 0
     for start, end in sorted(runs):
         if end > at:

@@ -1,1 +1,1 @@
-"""How many rows a second Spark takes from Kafka: this source beside Spark's built-in one."""
+"""How many rows per second Spark reads from Kafka: this source and Spark's built-in one."""

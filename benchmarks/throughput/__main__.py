@@ -1,8 +1,8 @@
-"""Rows a second into Spark, compiled and in Python, beside Spark's built-in Kafka source.
+"""Rows per second into Spark, decoded by C or Python, compared with Spark's built-in Kafka source.
 
-Each form has a warm Spark session in a process of its own; they take turns, so that whatever else
-the machine does falls on all of them. A figure is the rows of a query ÷ the time of its triggers
-(``triggerExecution``); of several runs the median. Prints a table and one line of JSON, and draws.
+Each form has a warm Spark session in its own process; they take turns, so that other load on the
+machine affects all of them. A figure is the rows of a query ÷ the time of its triggers
+(``triggerExecution``), the median of several runs. Prints a table and a line of JSON, and draws.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .topics import fill
 
 FORMS = {"ours": OURS, "pure": PURE, "floor": FLOOR, "built-in": BUILT_IN}
 CODECS = ("none", "lz4", "zstd", "snappy", "gzip")
-#: Rows ÷ those of Spark's built-in source.
+#: Rows per second ÷ those of Spark's built-in source.
 GOAL, GOAL_GZIP = 1.5, 1.2
 _PARTITIONS = 6
-#: Triggers in a query, the last of them half as large as the others.
+#: Triggers in a query; the last is half as large as the others.
 _TRIGGERS = 4.5
-#: Queries until the JVM has compiled what it will.
+#: Queries that each form runs before it is measured, so that the JVM has compiled its code.
 _WARM_UPS = 2
 
 
@@ -111,7 +111,7 @@ def measure(
     what: dict[str, Any],
     runs: int,
 ) -> list[dict[str, Any]]:
-    """Each form until it is warm, then the runs in turn."""
+    """Warm up each form, then measure the runs, the forms taking turns."""
     rates: dict[str, list[float]] = {form: [] for form in sparks}
     rows: set[int] = set()
     options = {
@@ -172,7 +172,7 @@ def table(figures: list[dict[str, Any]]) -> Table:
 
 
 def draw(figures: list[dict[str, Any]], path: Path) -> None:
-    """A panel for each sink and size, a group of bars for each codec, a bar for each form."""
+    """Draw a panel per sink and size, in it a group of bars per codec and a bar per form."""
     panels: dict[str, dict[str, list[float]]] = {}
     for one in figures:
         panel = panels.setdefault(f"{one['sink']}, records of {one['bytes']:,} bytes", {})

@@ -1,7 +1,7 @@
-"""The least that any Python source can do: receive what the broker sends, and hand on Arrow.
+"""The least that any Python source must do: receive what the broker sends, and pass on Arrow.
 
-A yardstick, not a client. Fetched record batches are received into one buffer and never looked
-into; as many rows as they hold are handed to Spark in ready-made Arrow batches. Whatever a source
+A yardstick, not a client. It receives fetched record batches into one buffer and does not decode
+them; it passes as many rows as they hold to Spark, in ready-made Arrow batches. All that a source
 in Python reads, checks, decompresses or copies comes on top of that.
 """
 
@@ -22,20 +22,20 @@ from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.schema import arrow_schema
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
-_FETCH, _VERSION = 1, 4  # the oldest that Kafka 4 answers, and the shortest
+_FETCH, _VERSION = 1, 4  # the oldest version that Kafka 4 supports, and the shortest
 _FETCH_BYTES = 4 * 1024 * 1024
-#: As the fetcher's batch_bytes.
+#: Same as the fetcher's batch_bytes.
 _BATCH_BYTES = 2 * 1024 * 1024
-#: How a record batch begins: base offset, length, …, last offset delta.
+#: The beginning of a record batch: base offset, length, …, last offset delta.
 _HEADER = struct.Struct(">qi11xi")
-_BATCH_OVERHEAD = 12  # what the length does not count
+_BATCH_OVERHEAD = 12  # base offset and length, which the length does not include
 
 
 class FloorDataSource(KafkaDeferredDataSource):
-    """Planned like ours, on one broker; the option ``valueBytes`` is the size of every value."""
+    """Plans as our source does, on one broker; the option ``valueBytes`` is every value's size."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Our options, and that one."""
+        """Take the options of our source, and ``valueBytes``."""
         given = {name.lower(): value for name, value in options.items()}
         self._value_bytes = int(given.pop("valuebytes"))
         super().__init__(given)
@@ -46,12 +46,12 @@ class FloorDataSource(KafkaDeferredDataSource):
         return "kafka_floor"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader."""
+        """The stream reader."""
         return FloorReader(self._parsed.for_stream(), self._value_bytes)
 
 
 class FloorReader(KafkaDeferredStreamReader):
-    """Reads so that only the sizes are right."""
+    """Returns rows of which only the number and sizes are right."""
 
     def __init__(self, options: SourceOptions, value_bytes: int) -> None:
         super().__init__(options)
@@ -65,7 +65,7 @@ class FloorReader(KafkaDeferredStreamReader):
         super().__setstate__(state)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As many rows as the ranges have offsets."""
+        """Yield as many rows as the ranges have offsets."""
         ready_made = _ready_made(self._value_bytes, arrow_schema(self._options))
         host, port = self._options.client_config["bootstrap_servers"][0].rsplit(":", 1)
         with socket.create_connection((host, int(port))) as connection:
@@ -88,7 +88,7 @@ def _forward(
             at += _BATCH_OVERHEAD + length
             if at <= len(records):
                 position = base + last + 1
-        if position < wanted.end:  # received while Spark takes what follows
+        if position < wanted.end:  # sent now, so that the broker works while Spark takes rows
             connection.sendall(_request(wanted, position))
         rows += min(position, wanted.end) - before
         while rows >= ready_made.num_rows:
@@ -100,14 +100,14 @@ def _forward(
 def _request(wanted: OffsetRange, position: int) -> bytes:
     topic = wanted.topic.encode()
     header = struct.pack(">hhih", _FETCH, _VERSION, 0, -1)
-    # Any replica's, 500 ms, 1 byte at least, read_uncommitted, one topic and one partition.
+    # No replica (-1), max wait 500 ms, min 1 byte, read_uncommitted, one topic and one partition.
     body = struct.pack(">iiiibih", -1, 500, 1, _FETCH_BYTES, 0, 1, len(topic)) + topic
     body += struct.pack(">iiqi", 1, wanted.partition, position, _FETCH_BYTES)
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
 def _receive(connection: socket.socket, buffer: memoryview) -> memoryview:
-    """The record batches of an answer with one partition; no request has more than one."""
+    """Receive the record batches of an answer with one partition, as each request has one."""
     (size,) = struct.unpack(">i", _exactly(connection, buffer[:4]))
     answer = _exactly(connection, buffer[:size])
     (topic_length,) = struct.unpack_from(">h", answer, 12)

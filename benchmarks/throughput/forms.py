@@ -1,4 +1,4 @@
-"""What is compared: this source, the same decoded in Python, a floor, and Spark's own source."""
+"""The forms compared: this source, the same decoding in Python, a floor, and Spark's own source."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
 
-#: What the README recommends: over TCP a worker gets its task up to 40 ms late, since the second
-#: small write of Spark's waits for the delayed acknowledgement of the first (Nagle's algorithm).
+#: As the README recommends: over TCP, a worker gets its task up to 40 ms late, because Spark's
+#: second small write waits for the delayed acknowledgement of the first (Nagle's algorithm).
 RECOMMENDED = {"spark.python.unix.domain.socket.enabled": "true"}
 
 OURS, PURE, FLOOR, BUILT_IN = "ours", "ours, in Python", "floor", "Spark's built-in"
@@ -19,7 +19,7 @@ _KINDS = {FLOOR: "kafka_floor", BUILT_IN: "kafka"}
 
 
 def spark(form: str, cores: int, work: Path) -> ChildProcess:
-    """A Spark session of its own for a form; tells "ready" when it is warm enough to begin."""
+    """The process of a form's own Spark session; it reports "ready" once the session runs."""
     conf = RECOMMENDED
     if form == BUILT_IN:
         conf = {"spark.jars": ",".join(str(jar) for jar in single_jars(SPARK_KAFKA_SOURCE))}
@@ -40,9 +40,9 @@ def ran(
     timeout_s: float = 600.0,
     **how: Any,
 ) -> dict[str, Any]:
-    """Have a session of :func:`spark` run a query over a topic, and return what it measured.
+    """Have a session of :func:`spark` run a query over a topic, and return its measurements.
 
-    ``how`` is for the process: a ``sink`` to read all there is, ``triggers`` to follow the topic.
+    ``how`` is for the process: ``sink`` to read the whole topic, or ``triggers`` to follow it.
     """
     source = {"kafka.bootstrap.servers": servers, "subscribe": topic, **options}
     if form != BUILT_IN:

@@ -1,4 +1,4 @@
-"""A warm Spark session in a process of its own that runs one query after the other."""
+"""A warm Spark session in its own process that runs one query after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOOP = "noop"
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Obey orders on standard input: a query as JSON, or "stop"."""
+    """Follow orders on standard input: a query as JSON, or "stop"."""
     logging.basicConfig(level=logging.WARNING)
     cores = settings["cores"]
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": str(cores)}
@@ -37,10 +37,10 @@ def main(settings: dict[str, Any]) -> None:
 
 
 def run(spark: Any, format: str, options: dict[str, str], sink: str) -> dict[str, Any]:
-    """Read all there is, with AvailableNow; rows, and the time of the triggers that had any.
+    """Read the whole topic with AvailableNow; return the rows and times of triggers with rows.
 
-    The first trigger and the last are left out: with the one the group is joined, or the first
-    connections are made, with the other Spark's built-in source waits for records after the last.
+    The first and the last of these are left out: in the first, the query joins the group or makes
+    its first connections; in the last, Spark's built-in source waits for records past the end.
     """
     from pyspark.sql import functions as f
 
@@ -72,7 +72,7 @@ def run(spark: Any, format: str, options: dict[str, str], sink: str) -> dict[str
 
 
 def follow(spark: Any, format: str, options: dict[str, str], triggers: int) -> dict[str, Any]:
-    """Run as fast as triggers go until so many had rows; what each took, without the first ten."""
+    """Run triggers back to back until ``triggers`` + 10 had rows; return all but the first ten."""
     frame = spark.readStream.format(format).options(**options).load()
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (

@@ -15,7 +15,7 @@ from pyspark_kafka_rebalance.testing.kafka_jars import (
     single_jars,
 )
 
-#: ProducerPerformance is in it; what it needs is among the broker's jars.
+#: Contains ProducerPerformance; its dependencies are among the broker's jars.
 _KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
 _WORDS = 500
 _LINES = 2_000
@@ -24,13 +24,13 @@ _LINES = 2_000
 def fill(
     cluster: KafkaCluster, topic: str, partitions: int, codec: str, size: int, rows: int, work: Path
 ) -> None:
-    """Create a topic and write so many records of so many bytes, in batches of the usual size."""
+    """Create a topic and write ``rows`` records of ``size`` bytes, in batches of the usual size."""
     cluster.create_topic(topic, partitions=partitions)
     write(cluster, topic, codec, size, rows, work)
 
 
 def write(cluster: KafkaCluster, topic: str, codec: str, size: int, rows: int, work: Path) -> None:
-    """Write as :func:`fill` does into a topic that is there; round the partitions, about evenly."""
+    """Write as :func:`fill` does to an existing topic, about evenly over its partitions."""
     lines = work / f"lines-{size}.txt"
     lines.write_text("\n".join(_lines(size)))
     (tools,) = single_jars([_KAFKA_TOOLS])
@@ -49,7 +49,7 @@ def write(cluster: KafkaCluster, topic: str, codec: str, size: int, rows: int, w
 
 
 def _lines(size: int) -> list[str]:
-    """Lines of JSON that compress about as far as an application's do."""
+    """Lines of JSON that compress about as well as an application's."""
     chance = random.Random(size)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=8)) for _ in range(_WORDS)]
     lines = []
