@@ -14,7 +14,7 @@ def bars(
     groups: Sequence[str],
     panels: Mapping[str, Mapping[str, Sequence[float]]],
 ) -> None:
-    """By panel and its title, a bar for each of the series in each group."""
+    """Draw titled panels, each with a bar per series in each group."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -40,7 +40,7 @@ def bars(
 def lines(
     path: Path, title: str, x: str, y: str, series: Mapping[str, Sequence[tuple[float, float]]]
 ) -> None:
-    """A line for each of the series, on logarithmic axes."""
+    """Draw a line per series on logarithmic axes."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,7 @@
-"""What a trigger costs in the planner: latestOffset, partitions and commit, by partitions.
+"""The cost of a trigger in the planner (latestOffset, partitions, commit) by number of partitions.
 
 Every partition gets a record before each trigger, so that all of them are planned, handed out and
-committed. Spark's own share (the socket, the WAL) is not in it. Prints a table and one line of
+committed. Spark's own part (the socket, the WAL) is not included. Prints a table and a line of
 JSON, and draws.
 """
 
@@ -76,9 +76,9 @@ def main() -> None:
 
 
 def measure(partitions: int, triggers: int) -> dict[str, Any]:
-    """A broker of its own, since so many partitions slow the next ones down."""
+    """Measure on a new broker, as this many partitions would slow down later measurements."""
     with LocalKafka(broker_config={"log.flush.interval.messages": 10**9}) as kafka:
-        # A controller creates no more than 10,000 partitions at once.
+        # A controller creates at most 10,000 partitions at once.
         sizes = [min(_PER_TOPIC, left) for left in range(partitions, 0, -_PER_TOPIC)]
         topics = {f"control-{n}": size for n, size in enumerate(sizes)}
         for topic, size in topics.items():
@@ -124,7 +124,7 @@ def of_triggers(
         reader.commit(end)
         start = end
         produce()
-        time.sleep(END_OFFSETS_MAX_AGE_S)  # or nothing would be asked of the broker
+        time.sleep(END_OFFSETS_MAX_AGE_S)  # otherwise the broker would not be asked
         marks = [time.perf_counter()]
         end = reader.latestOffset(start, ReadMaxRows(2**62))
         marks.append(time.perf_counter())

@@ -1,9 +1,9 @@
-"""Record batches to Arrow, rows a second of processor time: ours beside other clients' decoders.
+"""Record batches to Arrow, in rows per second of CPU time: our decoder and other clients' decoders.
 
-The bytes are those of a real broker's fetch response, read once and decoded over and over. Two
+The bytes come from a real broker's fetch response, read once and decoded over and over. Two
 consumers read them from the broker each time: ours with ``poll_arrow``, and confluent-kafka's,
-whose decoder cannot be had without it. A figure is rows ÷ processor time of the whole process,
-threads and all: rows a second and core. Prints a table and one line of JSON, and draws.
+whose decoder cannot be used without it. A figure is rows ÷ CPU time of the whole process, all its
+threads included: rows per second and core. Prints a table and a line of JSON, and draws.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def read_log(servers: str, topic: str, rows: int) -> list[bytes]:
-    """The topic as fetch responses hold it."""
+    """The topic's record batches, as in fetch responses."""
     fetcher = RangeFetcher({"bootstrap_servers": servers})
     cluster = fetcher._connected()
     settings = fetcher._fetch_settings
@@ -100,7 +100,7 @@ def read_log(servers: str, topic: str, rows: int) -> list[bytes]:
 def measure(
     servers: str, topic: str, log: list[bytes], what: dict[str, Any], runs: int
 ) -> list[dict[str, Any]]:
-    """Every decoder in turn, as often as there are runs."""
+    """Run every decoder in turn, ``runs`` times."""
     consumer = DeferredRevokeConsumer(
         bootstrap_servers=servers, group_id=topic, max_partition_fetch_bytes=4 * 1024 * 1024
     )

@@ -1,9 +1,9 @@
-"""What reading in the order of timestamps costs, and what a watermark drops without it (KIP-695).
+"""The cost of reading in timestamp order, and what a watermark drops without it (KIP-695).
 
-A backlog of twelve partitions, each an hour long, of which some begin up to 45 minutes later than
-others. Rows a second with and without ``maxTaskIdleMs``, one after the other, without a query's
-first batch; then what a 10 s watermark drops, beside Spark's built-in source and a plain batch; and
-a trigger of many partitions in the planner. Prints tables and one line of JSON.
+A backlog of twelve partitions, each an hour long; some begin up to 45 minutes later than others.
+Measures rows per second with and without ``maxTaskIdleMs``, alternately, without a query's first
+batch; then the rows that a 10 s watermark drops, compared with Spark's built-in source and a batch
+query; and a trigger of many partitions in the planner. Prints tables and a line of JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .event_time_triggers import GOAL as TRIGGER_GOAL
 from .event_time_triggers import measure
 from .machine import about_this_machine
 
-#: Of the rows a second without the order.
+#: The share of the rows per second without the order.
 GOAL = 0.85
 
 PARTITIONS = 12
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def in_planner(console: Console, partitions: int, triggers: int) -> dict[str, dict[str, float]]:
-    """Triggers of many partitions."""
+    """Measure triggers of many partitions."""
     took = measure(partitions, triggers)
     table = Table(title=f"a trigger of {partitions:,} partitions in the planner", box=SIMPLE_HEAD)
     for column in ("", "ms", "ratio", "goal", "processor ms", "ratio"):
@@ -81,7 +81,7 @@ def in_planner(console: Console, partitions: int, triggers: int) -> dict[str, di
 
 
 def in_spark(console: Console, records: int, runs: int) -> dict[str, Any]:
-    """Rows a second, and what a watermark drops."""
+    """Measure rows per second, and the rows that a watermark drops."""
     with LocalKafka() as kafka:
         kafka.create_topic(_TOPIC, partitions=PARTITIONS)
         fill(kafka.bootstrap_servers, records // PARTITIONS)
@@ -116,7 +116,7 @@ def in_spark(console: Console, records: int, runs: int) -> dict[str, Any]:
 
 
 def fill(servers: str, records: int) -> None:
-    """So many records for each partition."""
+    """Write this many records to each partition."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "log_level": 0})
     since_ms = int(time.time() * 1_000) - 180 * _MINUTE_MS
     for partition in range(PARTITIONS):
@@ -134,7 +134,7 @@ def fill(servers: str, records: int) -> None:
 
 
 class Queries:
-    """Queries of one session that read all of the topic, in batches of a tenth."""
+    """Queries of one session that read the whole topic in batches of ``limit`` records."""
 
     def __init__(self, spark: SparkSession, servers: str, limit: int) -> None:
         self._spark = spark
@@ -154,7 +154,7 @@ class Queries:
     def _run(
         self, frame: DataFrame, sink: Callable[[DataFrame, int], None] | None = None
     ) -> list[dict[str, Any]]:
-        """The progress of the batches with records."""
+        """Run a query; return the progress of its batches with records."""
         with tempfile.TemporaryDirectory() as folder:
             writer = frame.writeStream.option("checkpointLocation", folder)
             writer = writer.format("noop") if sink is None else writer.foreachBatch(sink)
@@ -163,7 +163,7 @@ class Queries:
             return [progress for progress in query.recentProgress if progress["numInputRows"]]
 
     def rates(self, runs: int) -> dict[str, float]:
-        """Rows a second, medians; a run that warms up is not counted."""
+        """Median rows per second, after a warm-up run that is not counted."""
         forms: dict[str, dict[str, str]] = {"without": {}, "in order": _IN_ORDER}
         self._run(self._frame(_OURS, {}))
         found: dict[str, list[float]] = {form: [] for form in forms}
@@ -176,7 +176,7 @@ class Queries:
         return {form: round(median(values)) for form, values in found.items()}
 
     def dropped(self, source: str, **options: str) -> dict[str, Any]:
-        """What a watermark drops, and whether what is left is what a plain batch has."""
+        """The rows a watermark drops, and whether the others equal those of a batch query."""
         tables: list[pa.Table] = []
         unique = ["timestamp", "value"]
         frame = self._frame(source, options).withWatermark("timestamp", "10 seconds")

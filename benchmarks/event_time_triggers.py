@@ -1,8 +1,8 @@
-"""What the order of timestamps costs the planner of many partitions with every trigger.
+"""The cost of timestamp order per trigger, in the planner of many partitions.
 
-A backlog of which every trigger reads two records a partition, with and without ``maxTaskIdleMs``:
-``latestOffset``, ``partitions`` and ``commit``, without Spark. All forms run at once, and have one
-trigger each in turn, so that other work on the machine meets them alike.
+Every trigger reads two records per partition of a backlog, with and without ``maxTaskIdleMs``:
+``latestOffset``, ``partitions`` and ``commit``, without Spark. All forms run at once and take
+turns, trigger by trigger, so that other load on the machine affects them equally.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-#: Of the time without the order.
+#: The multiple of the time without the order.
 GOAL = 2.0
 
 _TOPIC = "many"
@@ -30,23 +30,23 @@ _FORMS: dict[str, dict[str, str]] = {
     "maxTaskIdleMs=1000": {"maxTaskIdleMs": "1000"},
 }
 _EACH = 2  # records of each partition in a trigger
-_FIRST = 2  # triggers that are not counted: the first costs more questions
+_FIRST = 2  # triggers that are not counted: the first ones send more requests
 
-#: Spark works for at least so long between two triggers. Commits are sent meanwhile, and what is
-#: asked for ahead is answered: no form pays for what another one has left.
+#: Spark works for at least this long between two triggers. Meanwhile commits are sent and requests
+#: made ahead are answered, so that no form pays for what another has left to do.
 _WORK_S = 0.15
 
 
 @dataclass(frozen=True)
 class Took:
-    """What a trigger takes in one form, medians.
+    """The time of a trigger in one form, as medians.
 
     Attributes
     ----------
     ms, cpu_ms : float
-        Until it is done; and the processor's time, of all threads.
+        Elapsed time, and CPU time of all threads.
     ratio, cpu_ratio : float
-        To that without the order, in the same turn.
+        The ratio of each to that without the order, in the same turn.
     """
 
     ms: float
@@ -56,7 +56,7 @@ class Took:
 
 
 def measure(partitions: int, triggers: int) -> dict[str, Took]:
-    """What a trigger takes, by form: they take turns, trigger by trigger."""
+    """The time of a trigger by form; the forms take turns, trigger by trigger."""
     took: dict[str, list[tuple[float, float]]] = {form: [] for form in _FORMS}
     with (
         LocalKafka(broker_config={"log.flush.interval.messages": 10**9}) as kafka,
@@ -82,7 +82,7 @@ def measure(partitions: int, triggers: int) -> dict[str, Took]:
                 found = next(running[form])
                 if number >= _FIRST:
                     took[form].append(found)
-            forms.append(forms.pop(0))  # none always follows the same one
+            forms.append(forms.pop(0))  # so that no form always follows the same one
     without = took["without"]
     return {form: _medians(found, without) for form, found in took.items()}
 
@@ -109,7 +109,7 @@ def _fill(servers: str, partitions: int, records: int) -> None:
 
 
 def _triggers(reader: KafkaDeferredStreamReader, limit: int) -> Iterator[tuple[float, float]]:
-    """Of one trigger after the other, ms and the processor's."""
+    """Run one trigger after the other; yield the elapsed and CPU time of each in ms."""
     start, has_read = reader.initialOffset(), False
     while True:
         time.sleep(_WORK_S)
@@ -121,7 +121,7 @@ def _triggers(reader: KafkaDeferredStreamReader, limit: int) -> Iterator[tuple[f
         planned = sum(len(one.range) for task in tasks for one in task.value.ranges)
         start = end
         if not planned and not has_read:
-            continue  # its members join
+            continue  # the members are still joining
         if not limit // 2 <= planned <= limit:
             raise RuntimeError(f"{planned} records of {limit} were planned")
         has_read = True

@@ -1,8 +1,8 @@
-"""What a rebalance costs Spark queries: kept partitions, hand-over, losses and duplicates.
+"""The cost of a rebalance for Spark queries: kept partitions, hand-over, losses and duplicates.
 
-Runs the demo's scenario several times on one broker (A alone, B joins, C joins, B stops; JVMs warm
-before anything is measured, windows around the actual joins) and prints a table and one line of
-JSON. ``make bench-handover`` does it with batches of 0.3 s, as DESIGN's goal is stated.
+Runs the demo's scenario several times on one broker (A alone, B joins, C joins, B stops; JVMs are
+warm before anything is measured; windows begin at the actual joins) and prints a table and a line
+of JSON. ``make bench-handover`` uses batches of 0.3 s, as in DESIGN's goal.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pyspark_kafka_rebalance.testing.rebalances.figures import (
 )
 from pyspark_kafka_rebalance.testing.rebalances.scenario import Scenario, Settings
 
-#: DESIGN, "What must be reached": seconds, by what happens to the group.
+#: DESIGN, "What must be reached": seconds, by the change of the group.
 GOALS_S = {"joins": 1.5, "stops": 1.0}
 RATIO_GOAL = 0.95
 
 
 class Unheard:
-    """Nobody is told what happens now."""
+    """An announcer that shows nothing."""
 
     def say(self, status: str) -> None: ...
 

@@ -1,9 +1,9 @@
-"""What a small micro-batch takes, beside Spark's built-in source, and where each millisecond goes.
+"""How long a small micro-batch takes, compared with Spark's built-in source, and its parts.
 
-A few records come every 100 ms; the trigger is as fast as Spark goes. Each form has a Spark session
-in a process of its own, and they take turns. The parts are Spark's own ``durationMs``: what lies in
-``addBatch`` is planning the read, running the tasks and their Python workers. Prints a table and
-one line of JSON, and draws.
+A few records come every 100 ms; Spark triggers as fast as it can. Each form has a Spark session in
+its own process, and they take turns. The parts are Spark's own ``durationMs``; ``addBatch`` is
+planning the read, and running the tasks and their Python workers. Prints a table and a line of
+JSON, and draws.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def measure(
 
 @contextmanager
 def steady_input(kafka: LocalKafka, topic: str, records: int) -> Iterator[None]:
-    """So many records every 100 ms, over all partitions."""
+    """Write this many records every 100 ms, over all partitions."""
     ended = threading.Event()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The machine and versions that figures were measured with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGES = ("pyspark", "pyarrow", "kafka-python", "confluent-kafka", "aiokafka"
 
 
 def about_this_machine() -> dict[str, Any]:
-    """Cores, processor, system and the versions of what is installed."""
+    """Cores, processor, system, and the versions of installed packages."""
     versions = {}
     for package in _PACKAGES:
         try:

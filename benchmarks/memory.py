@@ -1,7 +1,7 @@
-"""How much memory Spark's Python workers take while they read a range of gigabytes in one task.
+"""How much memory Spark's Python workers take to read a range of gigabytes in one task.
 
-Prints a table and one line of JSON, and draws: the peak (``VmHWM``) of each worker of the query,
-for a small topic and for a large one. Bounded memory means that the two hardly differ.
+Prints a table and a line of JSON, and draws the highest peak (``VmHWM``) of the query's workers,
+for a small topic and a large one. Bounded memory means that the two hardly differ.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def peak_of_workers(kafka: LocalKafka, topic: str, work: Path) -> tuple[int, dict[str, Any]]:
-    """Of a new Spark session: in MB, and what the query told."""
+    """Run a query in a new Spark session; return the workers' peak in MB and the measurements."""
     with spark(OURS, 2, work) as process:
         process.wait_for("ready")
         options = {"startingOffsets": "earliest"}
@@ -101,9 +101,9 @@ def peak_of_workers(kafka: LocalKafka, topic: str, work: Path) -> tuple[int, dic
 
 
 def below(pid: int) -> list[int]:
-    """The process ids of a process's children, theirs, and so on.
+    """The process ids of all descendants of a process.
 
-    ``ChildProcess.descendants`` knows its process group; Spark's worker daemon has one of its own.
+    ``ChildProcess.descendants`` only finds its process group; Spark's worker daemon has its own.
     """
     children: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -112,7 +112,7 @@ def below(pid: int) -> list[int]:
 
 
 def peak_kb(pid: int) -> int:
-    """The most that a process had in memory, in kB."""
+    """The peak memory of a process in kB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1])
 

@@ -1,10 +1,10 @@
-"""What an order by timestamps costs the client: rows a second beside the polls without one.
+"""The cost of timestamp order for the client: rows per second with and without it.
 
-Twelve partitions of one broker, whose timestamps take turns with some disorder, so that almost
-every row comes from another partition than the one before it. ``poll_arrow`` and the iteration of a
-``DeferredRevokeConsumer`` are read beside those of ``TimestampOrderedRecords`` over it. First comes
-the merge alone, from record batches in memory. A figure is rows ÷ processor time of the whole
-process, and rows ÷ time. Prints a table and one line of JSON.
+The timestamps of twelve partitions on one broker alternate with some disorder, so that almost every
+row comes from another partition than the row before. Compares ``poll_arrow``, ``poll`` and the
+iteration of a ``DeferredRevokeConsumer`` with those of ``TimestampOrderedRecords`` over it. The
+first figure is only the merge, of record batches in memory. Figures are rows ÷ CPU time of the
+whole process, and rows ÷ elapsed time. Prints a table and a line of JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .machine import about_this_machine
 
-#: Of the merge alone, a core.
+#: Rows per second and core of the merge.
 GOAL_ROWS_PER_SECOND = 300_000
 PARTITIONS = 12
 _TOPIC = "ordered"
@@ -54,7 +54,7 @@ def main() -> None:
     with LocalKafka() as kafka:
         fill(kafka, given.rows, given.bytes)
         servers = kafka.bootstrap_servers
-        # An object a record is slow, and says the same after fewer of them.
+        # One object per record is slow, and fewer records give the same figures.
         few = given.rows // 10
         for form, rows, read in (
             ("poll_arrow", given.rows, plain_arrow),
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def measured(form: str, read: Callable[[], int], runs: int) -> dict[str, Any]:
-    """Medians over some runs; one comes before that is not counted."""
+    """Medians over ``runs`` runs, after one run that is not counted."""
     cpu, wall = [], []
     for run in range(runs + 1):
         cpu_began, began = time.process_time(), time.perf_counter()
@@ -106,7 +106,7 @@ def fill(kafka: LocalKafka, rows: int, size: int) -> None:
 
 
 def merge_alone(size: int, rounds: int = 10) -> int:
-    """Rows of every partition, as fetches bring them, until they are merged."""
+    """Merge rows of every partition, in batches as fetches return them; return their number."""
     group, rows = ArrowGroup(Idling(0)), 0
     partitions = [TopicPartition(_TOPIC, n) for n in range(PARTITIONS)]
     for partition in partitions:
@@ -127,7 +127,7 @@ _MADE: list[pa.RecordBatch] = []
 
 
 def fetches(size: int) -> Iterator[list[pa.RecordBatch]]:
-    """What one fetch of each partition brings; made once."""
+    """One fetched record batch per partition; made once."""
     schema, rng = record_schema(False), random.Random(1)
     while len(_MADE) < PARTITIONS:
         number = len(_MADE)

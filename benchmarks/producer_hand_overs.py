@@ -1,7 +1,7 @@
 """Source partitions that move between members of a producer group, and those that stay.
 
-Run as a program it is one member, in a process of its own: it sends a record of each source
-partition that it owns every 20 ms, commits every 100 ms, and tells when.
+As a program, this is one member in its own process: it sends a record of each source partition that
+it owns every 20 ms, commits every 100 ms, and reports when.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATIENCE_S = 60.0
 
 
 class Told(NamedTuple):
-    """A member committed rows of a source partition, or sent its first."""
+    """A member reported a commit of rows of a source partition, or its first send."""
 
     at: float
     member: str
@@ -44,15 +44,15 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class HandOvers:
-    """What a few joins and leaves have come to.
+    """The figures of some joins and leaves.
 
     Attributes
     ----------
     took_s : list of float
-        From an old owner's last commit to the new one's first record.
+        The times from an old owner's last commit to the new owner's first record.
     silences : list of (float, float)
-        Of each rebalance: the longest time without a commit of one of the source partitions that
-        stay, in the calm before and during it.
+        For each rebalance, the longest time that any source partition that stays had no commit, in
+        the calm before it and during it.
     """
 
     took_s: list[float]
@@ -60,31 +60,31 @@ class HandOvers:
 
     @property
     def median_s(self) -> float:
-        """Of the hand-overs."""
+        """The median hand-over."""
         return median(self.took_s)
 
     @property
     def intervals(self) -> float:
-        """The same in heartbeat intervals."""
+        """The median hand-over in heartbeat intervals."""
         return self.median_s * 1000 / _HEARTBEAT_INTERVAL_MS
 
     @property
     def silence_before_s(self) -> float:
-        """The longest of all."""
+        """The longest silence before any rebalance."""
         return max(before for before, _ in self.silences)
 
     @property
     def silence_during_s(self) -> float:
-        """The longest of all."""
+        """The longest silence during any rebalance."""
         return max(during for _, during in self.silences)
 
     @property
     def silence_ratio(self) -> float:
-        """Of during and before; the median of the rebalances."""
+        """The ratio of the silence during to that before, the median of the rebalances."""
         return median(during / before for before, during in self.silences)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The figures for JSON."""
         return {
             "took_s": self.took_s,
             "median_s": self.median_s,
@@ -95,7 +95,7 @@ class HandOvers:
 
 
 def took_s(commits: list[Told], firsts: list[Told]) -> list[float]:
-    """How long each source partition that came from another member was on its way."""
+    """How long each source partition took to move from another member."""
     found = []
     for first in firsts:
         before = [
@@ -113,18 +113,18 @@ def took_s(commits: list[Told], firsts: list[Told]) -> list[float]:
 def longest_silence_s(
     commits: list[Told], stay: dict[int, str], since: float, until: float
 ) -> float:
-    """The longest time without a commit of one of those that stay with their owners."""
+    """The longest time without a commit of any source partition that stays with its owner."""
     longest = 0.0
     for p, member in stay.items():
         times = sorted(c.at for c in commits if c.source_partition == p and c.member == member)
-        # One that began before, or ends after, counts with what of it is within.
+        # A silence that begins before or ends after the interval counts only with its part within.
         inside = [since, *(at for at in times if since < at < until), until]
         longest = max(longest, *(b - a for a, b in pairwise(inside)))
     return longest
 
 
 def measured_hand_overs(kafka: LocalKafka, protocol: str, work: Path) -> HandOvers:
-    """Three members join one after the other, and one leaves."""
+    """Have three members join one after the other and one leave, and measure the hand-overs."""
     topic = f"hand-overs-{protocol}"
     group_id = f"{topic}-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, _SOURCE_PARTITIONS)
@@ -165,12 +165,12 @@ class _Fleet:
         self._work = work
         self._lock = threading.Lock()
         self._processes: dict[str, ChildProcess] = {}
-        self._owners: dict[int, str] = {}  # who committed each last
+        self._owners: dict[int, str] = {}  # the member that last committed each
         self.commits: list[Told] = []
         self.firsts: list[Told] = []
 
     def start(self, names: str) -> None:
-        """Start their processes, which takes a second of a processor each, before any joins."""
+        """Start the processes before any joins, as each start takes a second of CPU time."""
         for name in names:
             self._processes[name] = ChildProcess(
                 name,
@@ -182,7 +182,7 @@ class _Fleet:
             self._processes[name].wait_for("ready")
 
     def change(self, orders: dict[str, str], wanted: dict[str, int]) -> tuple[float, float]:
-        """Have members join or stop; the longest silence of what stays, before and during it."""
+        """Have members join or stop; return the longest silence of what stays before and during."""
         began = time.time()
         with self._lock:
             before = dict(self._owners)
@@ -225,7 +225,7 @@ class _Fleet:
 
 
 def member(settings: dict[str, Any], wait: Callable[[], str]) -> None:
-    """Wait for the order to join, and send until that to stop."""
+    """Wait for the order to join, and send until the order to stop."""
     name, topic = settings["name"], settings["topic"]
     tell("ready")
     if wait() != "join":

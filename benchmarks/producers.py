@@ -1,15 +1,15 @@
-"""What a producer group costs, and what its members notice of a rebalance.
+"""The cost of a producer group, and of a rebalance for its members.
 
-Throughput: records a second beside kafka-python's plain transactional producer. One source
+Throughput: records per second compared with kafka-python's plain transactional producer. One source
 partition, one topic of six partitions, one broker. Each form sends the same records for the same
-time, in transactions of the same length; the forms take turns, and each round compares its own.
-The plain producer begins and commits transactions and says nothing of restart points.
+time, in transactions of the same length; the forms take turns, and ratios are taken within a round.
+The plain producer begins and commits transactions without restart points.
 
-Hand-over: members in processes of their own share twelve source partitions, join and leave. From
-the old owner's last commit of a source partition to the new one's first; and the longest silence
-of those that stay, beside their own in the calm before.
+Hand-over: members in their own processes share twelve source partitions, join and leave. Measures
+the time from the old owner's last commit of a source partition to the new owner's first record, and
+the longest silence of source partitions that stay, compared with that in the calm before.
 
-Prints tables and one line of JSON.
+Prints tables and a line of JSON.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 from .machine import about_this_machine
 from .producer_hand_overs import PROTOCOLS, HandOvers, measured_hand_overs
 
-#: Of the plain producer's records a second.
+#: The share of the plain producer's records per second.
 GOAL = 0.9
-#: Of a transaction of a second: what commits of 100 ms may cost.
+#: The share that transactions of 100 ms must reach of the rate of transactions of a second.
 GOAL_SHORT = 0.9
-#: Of a heartbeat interval, the median.
+#: The median hand-over in heartbeat intervals.
 GOAL_HAND_OVER = 1.3
-#: Times their own longest silence before.
+#: The longest silence during a rebalance, as a multiple of that before.
 GOAL_SILENCE = 2.0
 _TOPIC = "rows"
 _LONG_MS, _SHORT_MS = 1_000, 100
 
-#: Sends a record; ends the transaction.
+#: A function that sends a record, and one that commits the transaction.
 Form = tuple[Callable[[bytes], Any], Callable[[int], None]]
 
 
@@ -76,7 +76,7 @@ def main() -> None:
 def throughput(
     console: Console, kafka: LocalKafka, value: bytes, seconds: float, runs: int
 ) -> dict[str, Any]:
-    """Measure all forms in turns, the first round for warmth alone."""
+    """Measure all forms in turns, after a first round that only warms up."""
     kafka.create_topic(_TOPIC, 6)
     rates: dict[str, list[float]] = {}
     cpu_us: dict[str, list[float]] = {}
@@ -100,7 +100,7 @@ def measured(
     seconds: float,
     interval_ms: int,
 ) -> tuple[float, float]:
-    """Records a second, commits included; microseconds of this process's CPUs for each."""
+    """Records per second, including commits, and microseconds of CPU time per record."""
     sent = 0
     began, cpu_began = time.perf_counter(), time.process_time()
     while (now := time.perf_counter()) < began + seconds:
@@ -116,7 +116,7 @@ def measured(
 
 @contextmanager
 def plain(servers: str) -> Iterator[Form]:
-    """kafka-python's own."""
+    """kafka-python's own producer."""
     producer = KafkaProducer(
         bootstrap_servers=servers, transactional_id=uuid.uuid4().hex, linger_ms=5
     )
@@ -148,7 +148,7 @@ def group(servers: str) -> Iterator[Form]:
 def report_throughput(
     console: Console, rates: dict[str, list[float]], cpu_us: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """Medians; a ratio is the median of those within each round, which other work disturbs less."""
+    """Report medians; ratios are medians of the rounds' ratios, which other load affects less."""
 
     def ratio(of: str, to: str) -> float:
         return median(a / b for a, b in zip(rates[of], rates[to], strict=True))
@@ -178,7 +178,7 @@ def report_throughput(
 
 
 def report_hand_overs(console: Console, found: dict[str, HandOvers]) -> dict[str, Any]:
-    """A row for each protocol."""
+    """Report the hand-overs, a row per protocol."""
     table = Table(box=SIMPLE_HEAD, title="source partitions that move, and those that stay")
     for column in (
         "protocol",

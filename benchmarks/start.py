@@ -1,8 +1,8 @@
 """How long a query takes from its start to its first row, and a small AvailableNow run to its end.
 
-In one warm Spark session, in turn with Spark's built-in source and with a Python source that makes
-its rows up: for a group without members, and for one with a member that owns a share and goes on.
-Prints a table and one line of JSON; the first two runs of each form are not measured.
+Runs in one warm Spark session, alternating with Spark's built-in source and a Python source that
+generates its rows: for a group without members, and for a group whose member owns a share and keeps
+it. Prints a table and a line of JSON; the first two runs of each form are not measured.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from pyspark_kafka_rebalance.testing.local_spark import local_spark
 from .machine import about_this_machine
 from .throughput.forms import BUILT_IN, OURS, RECOMMENDED
 
-#: ÷ the built-in source, beside one join (DESIGN, "What must be reached").
+#: The time ÷ the built-in source's, apart from one join (DESIGN, "What must be reached").
 GOAL = 1.3
 EMPTY, SHARED = "without members", "shared"
-#: What any Python source costs: Spark's planner process and its imports.
+#: The cost of any Python source: Spark's planner process and its imports.
 PYTHON = "a Python source"
 FIRST_ROW, AVAILABLE_NOW = "start to first row", "AvailableNow"
 _TOPIC = "start"
@@ -94,7 +94,7 @@ def fill(kafka: LocalKafka, partitions: int, rows: int, size: int) -> None:
 
 
 def compiled_spark_home(home: Path) -> Path:
-    """A home of Spark like the one there is, with PySpark compiled in its zip."""
+    """A copy of the installed Spark home, with PySpark compiled in its zip."""
     installed = Path(pyspark.__file__).parent
     home.mkdir()
     for part in installed.iterdir():
@@ -106,7 +106,7 @@ def compiled_spark_home(home: Path) -> Path:
 
 
 class MadeUp(DataSource):
-    """12 partitions with 1,000 rows of 100 B, read once."""
+    """A source of 12 partitions with 1,000 rows of 100 B, read once."""
 
     @classmethod
     def name(cls) -> str:
@@ -163,7 +163,7 @@ class Queries:
 
     @contextmanager
     def member(self, group_id: str) -> Iterator[None]:
-        """A member of the group that owns its share and commits nothing, for as long."""
+        """Run a member of the group that owns its share and commits nothing."""
         ended = threading.Event()
         member = DeferredRevokeConsumer(
             _TOPIC,
@@ -190,7 +190,7 @@ class Queries:
             member.close(timeout_ms=1_000)
 
     def first_row(self, form: str, group_id: str) -> float:
-        """Seconds until a batch has rows."""
+        """The seconds until a batch has rows."""
         has_rows = threading.Event()
         began_at = time.monotonic()
         query = self.start(
@@ -202,7 +202,7 @@ class Queries:
         return took_s
 
     def available_now(self, form: str, group_id: str) -> tuple[float, int]:
-        """Seconds until the run is at its end, and its rows."""
+        """The seconds until the run ends, and its number of rows."""
         counts: list[int] = []
         began_at = time.monotonic()
         query = self.start(form, group_id, counts.append, availableNow=True)
@@ -211,7 +211,7 @@ class Queries:
 
 
 def measure(queries: Queries, rows: int, runs: int) -> dict[tuple[str, str, str], list[float]]:
-    """Seconds by what is measured, group and form; the first two runs of each are not counted."""
+    """Seconds by measurement, group and form; the first two runs of each are not counted."""
     seconds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for _ in range(runs + _WARM_UP):
         for what in (FIRST_ROW, AVAILABLE_NOW):

@@ -1,4 +1,4 @@
-"""Command line of the benchmark."""
+"""Command line of the rebalance benchmark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .picture import save_picture
 from .report import as_json, in_short, markdown, print_report
 from .scenario import Settings, Trial, run
 
-#: A local broker tells the members of the consumer protocol how often to beat (default 5 s).
+#: A local broker sets the heartbeat interval of consumer protocol members (default 5 s).
 _BROKER_CONFIG = {"group.consumer.heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS}
 
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 when a peer did not get through the scenario; 2 without a broker; 130 after Ctrl-C.
+        0; 1 if a peer did not complete the scenario; 2 without a broker; 130 after Ctrl-C.
     """
     given = parse(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
@@ -118,7 +118,7 @@ def _one_run(
     folder: Path,
     title: str,
 ) -> list[Verdict]:
-    """Every peer, one after another; one that fails is named and left out."""
+    """Run every peer, one after another; print an error for one that fails, and leave it out."""
     verdicts = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:

@@ -1,14 +1,14 @@
-"""What every member does with its records and partitions, whatever its client.
+"""How every member handles its records and partitions, whatever its client.
 
-The client's module calls :meth:`Application.assigned` and :meth:`Application.polled`, commits
-:meth:`Application.commit_due`, and when partitions are revoked:
+The client's module calls :meth:`Application.assigned` and :meth:`Application.polled`, commits what
+:meth:`Application.commit_due` returns, and calls these when partitions are revoked:
 
- 1. :meth:`Application.revoking` takes no more of their records and says how long to wait,
- 2. :meth:`Application.drained` says what to commit of them,
+ 1. :meth:`Application.revoking` stops taking their records and returns how long to wait,
+ 2. :meth:`Application.drained` returns the offsets to commit,
  3. :meth:`Application.revoked` forgets them.
 
 A member that does not drain waits for nothing and commits nothing there. The order of the calls is
-the same in ``clients/Member.java``. Partitions are numbers, since there is one topic.
+the same in ``clients/Member.java``. Partitions are numbers, since there is only one topic.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pyspark_kafka_rebalance.testing.child_process import tell
 from .polls import PollLog
 from .processing import Processing
 
-#: One commit at a time of all partitions, as a careful application does.
+#: How often to commit all partitions at once, as a careful application does.
 COMMIT_EVERY_S = 0.1
 
 
 class Application:
-    """One member's application; its methods may be called from several threads.
+    """One member's application; its methods can be called from several threads.
 
     Parameters
     ----------
@@ -46,17 +46,17 @@ class Application:
         self._owned: set[int] = set()
         self._committed: dict[int, int] = {}
         self._committed_at = 0.0
-        # A client may call its listener on another thread than the one that polls.
+        # Some clients call the listener on another thread than the one that polls.
         self._lock = threading.Lock()
 
     def assigned(self, partitions: Collection[int]) -> None:
-        """These are owned from now on, beside what was owned before."""
+        """Add partitions to those owned."""
         with self._lock:
             self._owned |= set(partitions)
             tell("owns", partitions=sorted(self._owned))
 
     def polled(self, offsets: Mapping[int, Sequence[int]]) -> None:
-        """A poll returned these; what was revoked on the way from poll to here is left out."""
+        """Process the offsets of a poll, except those of partitions revoked since the poll."""
         with self._lock:
             now = time.time()
             ours = {p: of for p, of in offsets.items() if p in self._owned and of}
@@ -66,7 +66,7 @@ class Application:
                 self._processing.begin(partition, of_partition[-1] + 1, now)
 
     def commit_due(self) -> dict[int, int]:
-        """The next offsets to commit now; nothing when the last commit was a moment ago."""
+        """The offsets to commit now; none if the last commit was a moment ago."""
         with self._lock:
             now = time.time()
             if now - self._committed_at < COMMIT_EVERY_S:
@@ -78,13 +78,13 @@ class Application:
             return due
 
     def busy(self, partitions: Collection[int]) -> set[int]:
-        """Those with records that are still being processed."""
+        """The partitions with records that are still being processed."""
         with self._lock:
             now = time.time()
             return {p for p in partitions if self._processing.done_at([p]) > now}
 
     def revoking(self, partitions: Collection[int]) -> float:
-        """Take no more records of these; the seconds until theirs are processed."""
+        """Stop taking records of these; return the seconds until their records are processed."""
         with self._lock:
             self._owned -= set(partitions)
             if not self._drain:
@@ -92,16 +92,16 @@ class Application:
             return max(0.0, self._processing.done_at(partitions) - time.time())
 
     def drained(self, partitions: Collection[int]) -> dict[int, int]:
-        """All records of these are processed; the next offsets to commit before they go."""
+        """Note that all records of these are processed; return the offsets to commit."""
         if not self._drain:
             return {}
         with self._lock:
             tell("drained", partitions=sorted(partitions))
-            # All of it: a client may have refused the last commit while the group rebalances.
+            # All offsets: a client may have refused the last commit while the group rebalances.
             return self._processed(partitions)
 
     def revoked(self, partitions: Collection[int]) -> None:
-        """These are the group's again; also for partitions that were lost."""
+        """Forget partitions that were revoked or lost."""
         with self._lock:
             self._owned -= set(partitions)
             self._processing.forget(partitions)

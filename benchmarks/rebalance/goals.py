@@ -1,4 +1,4 @@
-"""Whether the goals are met, over one or more runs; pure."""
+"""Whether the goals are met, over one or more runs. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .peers import HEARTBEAT_INTERVAL_MS
 #: DESIGN, "What must be reached", client.
 RATIO_GOAL = 2.0
 PEERS_GOAL = 1 / 15
-#: Heartbeat intervals from the last drained partition to the new owner's first record, classic.
+#: Heartbeat intervals from the last drained partition to the new owner's first record, with the
+#: classic protocol.
 INTERVALS_GOAL = 1.3
 
 
@@ -23,12 +24,12 @@ class Overall:
     Attributes
     ----------
     before_s, during_s : float or None
-        The median of the runs' longest silences: a longest one of one run is at the mercy of
-        whatever else the machine does.
+        The median of the runs' longest silences, as the longest of one run depends on whatever else
+        the machine does.
     drained_to_first_s : float or None
-        The longest.
+        The longest of all runs.
     duplicates, holes : int
-        Of all runs.
+        The sum over all runs.
     """
 
     peer: str
@@ -52,7 +53,7 @@ class Goal:
 
 
 def over_runs(runs: Iterable[Iterable[Verdict]]) -> list[Overall]:
-    """Each peer with and without draining, over all runs."""
+    """Combine all runs of each peer, with and without draining."""
     found: dict[tuple[str, bool], list[Verdict]] = {}
     for run in runs:
         for verdict in run:
@@ -74,7 +75,7 @@ def over_runs(runs: Iterable[Iterable[Verdict]]) -> list[Overall]:
 
 
 def goals(runs: Iterable[Iterable[Verdict]]) -> list[Goal]:
-    """The goals for ours, also against the peers of the same runs."""
+    """The goals of our clients, also compared with the peers of the same runs."""
     overall = over_runs(runs)
     draining = {o.peer: o.during_s for o in overall if o.drain and not o.ours and o.during_s}
     found = []

@@ -1,4 +1,4 @@
-"""What a run of the scenario proves; pure."""
+"""What a run of the scenario proves. Pure."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ BIN_S = 0.1
 
 @dataclass(frozen=True)
 class Join:
-    """What one join cost.
+    """The cost of one join.
 
     Attributes
     ----------
     at_s : float
-        Seconds after the curve's beginning.
+        Seconds after the beginning of the curve.
     kept, moved : int
-        Partitions that stayed with their owner; hand-overs.
+        Partitions that stayed with their owner, and partitions that moved.
     before_s, during_s : float or None
         The longest silence of a kept partition: the longest time without a record of it.
     hand_over_median_s, hand_over_longest_s : float or None
         From the old owner's last record to the new owner's first.
     drained_to_first_s : float or None
-        From the moment when the last partition that moved was drained until all of them had
-        their first record from the new owner; None when their owner did not drain.
+        From the time when the last partition that moved was drained until all that moved had their
+        first record at the new owner; None if the old owner did not drain.
     """
 
     name: str
@@ -61,14 +61,14 @@ class Verdict:
     Attributes
     ----------
     drain : bool
-        Whether it drained before it gave a partition up.
+        Whether it drained partitions before it released them.
     records, duplicates, holes : int
         Distinct records delivered, deliveries beyond the first, offsets never delivered.
     joins : list of Join
     curve : list of int
         Records per 100 ms of the partitions that stayed with their owner through both joins.
     curve_partitions : int
-        How many these are.
+        The number of these partitions.
     """
 
     peer: str
@@ -95,23 +95,23 @@ class Verdict:
 
     @property
     def ratio(self) -> float | None:
-        """During ÷ before."""
+        """The longest silence during the joins ÷ before them."""
         before, during = self.before_s, self.during_s
         return during / before if before and during is not None else None
 
     @property
     def hand_over_median_s(self) -> float | None:
-        """The slower join's."""
+        """The slower join's median hand-over."""
         return longest(join.hand_over_median_s for join in self.joins)
 
     @property
     def hand_over_longest_s(self) -> float | None:
-        """Of all partitions that moved."""
+        """The longest hand-over of all partitions that moved."""
         return longest(join.hand_over_longest_s for join in self.joins)
 
     @property
     def drained_to_first_s(self) -> float | None:
-        """The slower join's."""
+        """The time from last drained to first record of the slower join."""
         return longest(join.drained_to_first_s for join in self.joins)
 
 
@@ -155,9 +155,9 @@ def judge(peer: Peer, course: Course, *, drain: bool) -> Verdict:
 
 
 def open_silence(deliveries: Iterable[Delivery], rebalance: Rebalance) -> float | None:
-    """The longest silence of a kept partition that has not ended when the window does.
+    """The longest silence of a kept partition that is still going on when the window ends.
 
-    ``figures`` counts a pause where it ends; a partition that stops for good would have none.
+    ``figures`` counts a pause in the window where it ends, so it misses a partition that stops.
     """
     deliveries = list(deliveries)
     until = rebalance.during.until
@@ -174,7 +174,7 @@ def drained_to_first(
     drained: Iterable[tuple[float, TopicPartition]],
     window: Window,
 ) -> float | None:
-    """Seconds from the last drained partition to the new owner's first record of the last."""
+    """Seconds from the last partition drained to the first record of the last that moved."""
     moved = {hand_over.partition for hand_over in hand_overs}
     at = {p: when for when, p in sorted(drained) if p in moved and when in window}
     if not moved or at.keys() != moved:
@@ -183,7 +183,7 @@ def drained_to_first(
 
 
 def curve(deliveries: Iterable[Delivery], window: Window) -> list[int]:
-    """Records in each 100 ms of the window."""
+    """The number of records in each 100 ms of the window."""
     bins = [0] * int((window.until - window.since) / BIN_S)
     for delivery in deliveries:
         n = int((delivery.completed_at - window.since) // BIN_S)
@@ -193,5 +193,5 @@ def curve(deliveries: Iterable[Delivery], window: Window) -> list[int]:
 
 
 def longest(values: Iterable[float | None]) -> float | None:
-    """The longest of those that are known; None without any."""
+    """The longest of the known values; None if there are none."""
     return max((value for value in values if value is not None), default=None)

@@ -1,4 +1,4 @@
-"""One member of the group in a process of its own, for the clients that are written in Python."""
+"""One member of the group in its own process, for the clients written in Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .application import Application
 
 
 def main(member: dict[str, Any]) -> None:
-    """Join on "go", and consume until "stop" on standard input, or until it ends."""
+    """Join on "go", then consume until "stop" on standard input or until standard input ends."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     client = import_module(f"{__package__}.clients.{member['client']}")
     tell("ready", version=client.version())

@@ -1,4 +1,4 @@
-"""The clients that are compared, and how each is set up; a new one is one more entry."""
+"""The clients compared, and their settings; add an entry for a new one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Of every classic member, and of the broker for the members of the consumer protocol, whose
-#: interval it sets. The clients' default is 3 s, the broker's 5 s; a hand-over takes about one.
+#: Set on every classic member, and on the broker, which decides it for members of the consumer
+#: protocol. Clients' default is 3 s, the broker's 5 s; a hand-over takes about one interval.
 HEARTBEAT_INTERVAL_MS = 1_000
 
 
@@ -20,11 +20,11 @@ class Peer:
     client : str
         The module in ``clients``.
     config : mapping
-        The client's own settings beside those that all have.
+        The client's settings in addition to those that all clients have.
     drains : tuple of bool
-        With a listener that drains and without.
+        Whether to run with a listener that drains, and without.
     ours : bool
-        DeferredRevokeConsumer, to which the goals apply.
+        Whether it is DeferredRevokeConsumer, to which the goals apply.
     """
 
     name: str
@@ -57,19 +57,19 @@ PEERS = (
     Peer("confluent-consumer", "librdkafka", {"group.protocol": "consumer"}, classic=False),
     Peer("java-cooperative", "java", {**_DOTS, _STRATEGY: _COOPERATIVE_STICKY}),
     Peer("java-consumer", "java", {"group.protocol": "consumer"}, classic=False),
-    # Last: a broker that was just started is slow, and would flatter what was before the joins.
+    # Last: a broker that has just started is slow, which would flatter the figures before joins.
     Peer("ours-classic", "deferred", _UNDERSCORES, (True,), ours=True),
     Peer("ours-consumer", "deferred", {"group_protocol": "consumer"}, (True,), True, classic=False),
 )
 
 
 def chosen(names: Sequence[str]) -> list[Peer]:
-    """The peers of these names, or whose names begin so, in the table's order.
+    """The peers whose names are, or begin with, one of these; in the table's order.
 
     Raises
     ------
     ValueError
-        A name that is none, with those there are.
+        A name fits no peer; the message lists the peers.
     """
     for name in names:
         if not any(peer.name.startswith(name) for peer in PEERS):

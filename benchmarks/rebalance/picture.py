@@ -1,4 +1,4 @@
-"""The picture: the kept partitions' records over time, a panel for each peer, and the silences."""
+"""The picture: records of the kept partitions over time, a panel per peer, and the silences."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _LEGEND = {
     _BEFORE: "before the joins",
 }
 _COLUMNS = 4
-#: What was held back comes at once; all of it would leave nothing of the rest to see.
+#: Curves are cut here: records that were held back come all at once and would dwarf the rest.
 _CUT = 3
 
 
 def save_picture(path: Path, settings: Settings, run: Sequence[Verdict]) -> None:
-    """Draw one run and save it as PNG; its folder is made.
+    """Draw one run and save it as PNG; its folder is created.
 
     Parameters
     ----------
     path : Path
-        The picture's.
+        The picture's path.
     run : sequence of Verdict
         Every peer once with a draining listener, once without.
     """
@@ -62,8 +62,8 @@ def _draw_curves(figure: Any, settings: Settings, run: Sequence[Verdict], rows: 
         panel.set_axis_off()
     per_partition = settings.rate / settings.partitions * BIN_S
     for panel, verdict in zip(panels, run, strict=False):
-        # A fetch brings what has come in since the last one: shares of what is produced compare
-        # peers that keep different numbers of partitions.
+        # Records ÷ produced records, so that peers that keep different numbers of partitions can
+        # be compared; each fetch returns what has come in since the last.
         scale = 1 / max(1, verdict.curve_partitions) / per_partition
         seconds = [n * BIN_S for n in range(len(verdict.curve))]
         panel.fill_between(

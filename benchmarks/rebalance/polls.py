@@ -1,7 +1,7 @@
-"""The members' ledgers: one line of CSV for each record that a poll returned.
+"""The members' ledgers: one line of CSV per record that a poll returned.
 
-Text, since members are written in several languages; :func:`read_polls` makes it the table of
-``pyspark_kafka_rebalance.testing.ledger``, in which every poll is a batch and complete at once.
+Text, since members are written in several languages; :func:`read_polls` turns it into the table of
+``pyspark_kafka_rebalance.testing.ledger``, in which every poll is a batch that completes at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv
 
-#: Written without a header: number of the poll, ``time.time()`` after it, partition, offset.
+#: Columns, without a header: number of the poll, ``time.time()`` after it, partition, offset.
 COLUMNS = {
     "batch": pa.int64(),
     "completed_at": pa.float64(),
@@ -29,7 +29,7 @@ class PollLog:
         self._polls = 0
 
     def write(self, at: float, offsets: Mapping[int, Sequence[int]]) -> None:
-        """Record what one poll returned, by partition."""
+        """Record the offsets that one poll returned, by partition."""
         self._polls += 1
         with self._path.open("a") as file:
             file.writelines(
@@ -40,7 +40,7 @@ class PollLog:
 
 
 def read_polls(folder: Path, topic: str) -> pa.Table:
-    """All lines of all members, by time; a line that is being written is left for the next time."""
+    """All complete lines of all members, by time; a line still being written is left out."""
     tables = []
     for file in sorted(folder.glob("*.csv")):
         text = file.read_bytes()

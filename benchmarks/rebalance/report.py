@@ -1,4 +1,4 @@
-"""The table, the goals and the JSON of a whole benchmark."""
+"""The table, the goals and the JSON of the whole benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIGURES = ("before_s", "during_s", "ratio", "hand_over_median_s", "hand_over_lo
 
 
 def about(settings: Settings, runs: Sequence[Sequence[Verdict]]) -> dict[str, Any]:
-    """Machine, versions and amounts."""
+    """The machine, versions and amounts of data."""
     records = sum(verdict.records for run in runs for verdict in run)
     return {
         **about_this_machine(),
@@ -37,7 +37,7 @@ def about(settings: Settings, runs: Sequence[Sequence[Verdict]]) -> dict[str, An
 
 
 def as_json(settings: Settings, runs: Sequence[Sequence[Verdict]]) -> dict[str, Any]:
-    """Everything that was measured."""
+    """All measurements."""
     return {
         "benchmark": "rebalance",
         **about(settings, runs),
@@ -71,7 +71,7 @@ _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
 
 
 def print_report(console: Console, settings: Settings, runs: Sequence[Sequence[Verdict]]) -> None:
-    """Print a row for each peer, run after run, the goals, and what was compared."""
+    """Print a row per peer, run by run, the goals, and what was compared."""
     title = "A second and a third member join"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for name, justify in _COLUMNS:
@@ -120,13 +120,13 @@ def markdown(run: Sequence[Verdict]) -> str:
 
 
 def in_short(verdict: Verdict) -> str:
-    """One line, for the progress."""
+    """One line for the progress display."""
     before, during = _milliseconds(verdict.before_s), _milliseconds(verdict.during_s)
     return f"silence {before} → {during}, {verdict.duplicates:,} twice, {verdict.holes:,} never"
 
 
 def row(verdict: Verdict) -> tuple[str, ...]:
-    """The table's row."""
+    """The verdict's row in the table."""
     return (
         verdict.peer,
         verdict.version,

@@ -28,26 +28,26 @@ from .polls import read_polls
 
 MEMBERS = ("A", "B", "C")
 
-#: The slowest client takes a few seconds for a join; this is for a busy machine.
+#: The slowest client joins within a few seconds; a busy machine takes longer.
 _JOIN_TIMEOUT_S = 40.0
 _READ_TIMEOUT_S = 20.0
-#: What is new to a process in its first moments is no baseline.
+#: Wait until this much input is read: a process's first moments are no baseline.
 _WARM_UP_S = 2.0
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The scenario's figures.
+    """The scenario's settings.
 
     Attributes
     ----------
     calm_s : float
-        Seconds before each join, to compare with.
+        Seconds of calm before each join, for comparison.
     rate : int
         Records per second in total.
     longest_s : float
-        The records of a poll are processed for a random time up to this.
+        Processing the records of a poll takes a random time up to this.
     """
 
     calm_s: float = 5.0
@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def settle_s(self) -> float:
-        """What is under way when all partitions are shared still belongs to the rebalance."""
+        """How much longer a rebalance is measured once all partitions are shared."""
         return self.longest_s + 0.5
 
 
@@ -69,16 +69,16 @@ class Course:
     Attributes
     ----------
     version : str
-        As the first member told it.
+        The client's version, as the first member reported it.
     ledger : pyarrow.Table
         All deliveries; a poll is a batch.
     end_offsets : dict of TopicPartition to int
-        What should have been delivered.
+        The end offsets up to which all should have been delivered.
     rebalances : list of Rebalance
     drained : list of (time, partition)
-        A member had processed all it had of a partition that was revoked.
+        When a member had processed all its records of a revoked partition.
     began_at, ended_at : float
-        The first member had found its pace; the input ended.
+        When the first member had read the first records; when the input ended.
     """
 
     version: str
@@ -91,7 +91,7 @@ class Course:
 
 
 class Group:
-    """What the members have told about their partitions."""
+    """The partitions that the members have reported."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self._topic = topic
@@ -101,7 +101,7 @@ class Group:
         self.drained: list[tuple[float, TopicPartition]] = []
 
     def listen_to(self, name: str) -> Callable[[dict[str, Any]], None]:
-        """For the process's ``on_event``."""
+        """Return the ``on_event`` of the member's process."""
 
         def note(event: dict[str, Any]) -> None:
             with self._changed:
@@ -116,12 +116,12 @@ class Group:
         return note
 
     def wait_until_shared_by(self, members: Sequence[ChildProcess]) -> None:
-        """Wait until just these share all partitions evenly.
+        """Wait until exactly these members share all partitions evenly.
 
         Raises
         ------
         TimeoutError, RuntimeError
-            They do not get there; a member has ended.
+            They take too long; a member has ended.
         """
         deadline = time.monotonic() + _JOIN_TIMEOUT_S
         with self._changed:
@@ -147,9 +147,9 @@ class Trial:
     Attributes
     ----------
     peer, drain : Peer, bool
-        The members' client; whether they drain what is revoked.
+        The members' client; whether they drain revoked partitions.
     cluster, topic : KafkaCluster, str
-        Where; a new topic, which is also the name of the group.
+        The cluster; the name of a new topic and of the group.
     work : Path
         An existing folder for ledger and logs.
     """
@@ -168,17 +168,17 @@ class Trial:
 
 
 def run(trial: Trial, say: Callable[[str], None]) -> Course:
-    """Run the scenario once; no process is left, however it ends.
+    """Run the scenario once; no process is left running, however it ends.
 
     Parameters
     ----------
     say : callable
-        Is told what happens now.
+        Called with the current step.
 
     Raises
     ------
     TimeoutError, RuntimeError
-        The group did not get there, or a process ended; with the end of its log.
+        The group did not settle, or a process ended; the message has the end of its log.
     """
     settings = trial.settings
     trial.ledger.mkdir()
@@ -187,7 +187,7 @@ def run(trial: Trial, say: Callable[[str], None]) -> Course:
     with ExitStack() as stack:
         trial.cluster.create_topic(trial.topic, partitions=settings.partitions)
         stack.callback(trial.cluster.delete_topic, trial.topic)
-        # What a leave costs is not measured here, so the members may be killed at the end.
+        # Leaving is not measured here, so the members can be killed at the end.
         say("starts")
         load = _load(trial)
         stack.callback(load.kill)
@@ -211,7 +211,7 @@ def run(trial: Trial, say: Callable[[str], None]) -> Course:
             newcomer.order("go")
             group.wait_until_shared_by(members[: n + 1])
             shared_at = time.time()
-            # A partition that nobody reads by then is the judge's business.
+            # If nobody reads a partition by then, the judge will find it.
             _wait_until_read(trial, partial(_all_read_since, trial, shared_at), members)
             time.sleep(settings.settle_s)
             before, during = Window(calm_since, at), Window(at, time.time())
@@ -220,7 +220,7 @@ def run(trial: Trial, say: Callable[[str], None]) -> Course:
         ended_at = time.time()
         load.stop()
         ends = _end_offsets(trial)
-        # What is not read by then is a hole, the judge's business.
+        # What is not read by then is a hole, which the judge will count.
         _wait_until_read(trial, lambda table: not tally(table, ends).lost, members)
         found = read_polls(trial.ledger, trial.topic)
     return Course(versions[0], found, ends, rebalances, group.drained, began_at, ended_at)
@@ -259,7 +259,7 @@ def _member(trial: Trial, name: str, group: Group) -> ChildProcess:
 def _wait_until_read(
     trial: Trial, enough: Callable[[pa.Table], bool], members: Sequence[ChildProcess]
 ) -> bool:
-    """Whether the ledger came to hold enough in time; RuntimeError when a member has ended."""
+    """Return whether the ledger has enough in time; RuntimeError if a member has ended."""
     deadline = time.monotonic() + _READ_TIMEOUT_S
     while not enough(read_polls(trial.ledger, trial.topic)):
         for member in members:

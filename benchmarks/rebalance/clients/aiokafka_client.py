@@ -1,4 +1,4 @@
-"""aiokafka, which knows the eager protocol only."""
+"""aiokafka, which only has the eager protocol."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ POLL_MS = 500
 
 
 def version() -> str:
-    """Of the library."""
+    """The library's version."""
     return str(aiokafka.__version__)
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Drains inside the callback, which may await."""
+    """Drains inside the callback, which can await."""
 
     def __init__(self, consumer: AIOKafkaConsumer, application: Application) -> None:
         self._consumer = consumer
         self._application = application
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """The library has stopped fetching; its heartbeats go on."""
+        """Drain; the library has stopped fetching, but still sends heartbeats."""
         if not revoked:
             return
         topic = next(iter(revoked)).topic
@@ -40,7 +40,7 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._application.revoked(numbers)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """The consumer goes on at the committed offsets."""
+        """Accept the partitions; the consumer resumes at the committed offsets."""
         self._application.assigned([p.partition for p in assigned])
 
 
@@ -62,7 +62,7 @@ async def _consume(member: Mapping[str, Any], application: Application) -> None:
     )
     consumer.subscribe([topic], listener=Listener(consumer, application))
     await consumer.start()
-    # commit() waits for its answer, and polls should not.
+    # commit() waits for its answer, which polls should not.
     committing: asyncio.Task[None] | None = None
     while not application.stopping.is_set():
         records = await consumer.getmany(timeout_ms=POLL_MS)
@@ -78,7 +78,7 @@ async def _commit(consumer: AIOKafkaConsumer, offsets: Mapping[TopicPartition, i
     try:
         await consumer.commit(dict(offsets))
     except KafkaError as error:
-        # Refused during a rebalance: made good by the next one, or by the listener.
+        # Refused during a rebalance: the next commit or the listener makes up for it.
         print(f"commit refused: {error!r}", flush=True)
 
 

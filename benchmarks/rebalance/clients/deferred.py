@@ -1,4 +1,4 @@
-"""Ours: no listener; a revoke is delayed, poll after poll, until its partitions are drained."""
+"""Our client: no listener; it delays a revoke poll by poll until the partitions are drained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_MS = 50
 
 
 def version() -> str:
-    """Of the library."""
+    """The library's version."""
     return pyspark_kafka_rebalance.__version__
 
 

@@ -14,7 +14,7 @@ from pyspark_kafka_rebalance.testing.kafka_jars import broker_jars
 
 _SOURCE = Path(__file__).with_name("Member.java")
 
-#: A member is small, and three of them start beside a broker.
+#: Small, as members need little and three of them start next to a broker.
 _JAVA_OPTIONS = (
     "-Xmx128m",
     "-XX:+UseSerialGC",
@@ -24,7 +24,7 @@ _JAVA_OPTIONS = (
 
 
 class JavaMember(ChildProcess):
-    """One member; the settings are those of the Python members. Needs a JDK, not only a JRE."""
+    """One member, with the same settings as Python members. Needs a JDK, not only a JRE."""
 
     def _command(self, module: str, settings: Mapping[str, Any]) -> list[str]:
         flat = {
@@ -43,7 +43,7 @@ class JavaMember(ChildProcess):
 
 @lru_cache(maxsize=1)
 def java_with_compiler() -> str:
-    """The Java that runs a source file; RuntimeError when it cannot."""
+    """The Java to run a source file with; RuntimeError if it cannot."""
     java = str(find_java().executable)
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
     if "jdk.compiler@" not in modules.stdout:

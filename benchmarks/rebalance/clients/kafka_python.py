@@ -15,29 +15,29 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..application import Application
 
-#: Long: a join that ends between two polls is thrown away and begun again. With records to
-#: return, a poll returns at once.
+#: Long, because a join that ends between two polls is discarded and restarted. A poll that has
+#: records returns at once.
 POLL_MS = 500
 
 _ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
 
 def version() -> str:
-    """Of the library."""
+    """The library's version."""
     return str(kafka.__version__)
 
 
 class Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """Drains inside the callback; a coroutine, since a plain listener cannot commit here."""
+    """Drains inside the callback, a coroutine, since a plain listener cannot commit here."""
 
     def __init__(self, consumer: KafkaConsumer, application: Application) -> None:
         self._consumer = consumer
         self._application = application
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """On the library's own thread; poll returns nothing until this has returned.
+        """Drain on the library's own thread; poll returns nothing until this returns.
 
-        Waiting on the library's loop instead of sleeping changes nothing of that, when tried.
+        Awaiting on the library's loop instead of sleeping made no difference when tried.
         """
         if not revoked:
             return
@@ -49,11 +49,11 @@ class Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         self._application.revoked(numbers)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """The consumer goes on at the committed offsets."""
+        """Accept the partitions; the consumer resumes at the committed offsets."""
         self._application.assigned([p.partition for p in assigned])
 
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Too late to commit."""
+        """Forget the partitions; it is too late to commit."""
         self._application.revoked([p.partition for p in lost])
 
 
@@ -77,7 +77,7 @@ def consume(member: Mapping[str, Any], application: Application) -> None:
         records = consumer.poll(timeout_ms=POLL_MS)
         application.polled({p.partition: [r.offset for r in of] for p, of in records.items()})
         if offsets := application.commit_due():
-            # One that is refused during a rebalance is made good by the next, or by the listener.
+            # If one is refused during a rebalance, the next commit or the listener makes up for it.
             consumer.commit_async(_for_commit(topic, offsets))
     consumer.close()
 

@@ -1,4 +1,4 @@
-"""confluent-kafka, that is librdkafka: eager, cooperative, and the consumer protocol."""
+"""confluent-kafka, which is librdkafka: eager, cooperative, and the consumer protocol."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ..application import Application
 
-#: Short: ``consume`` waits this long for a full batch, where other clients return what there is.
+#: Short: ``consume`` waits this long for a full batch, while other clients return what they have.
 CONSUME_S = 0.02
 _BATCH = 1_000
 
 
 def version() -> str:
-    """Of the library; that of librdkafka in it begins with the same two numbers."""
+    """The library's version; its librdkafka's version begins with the same two numbers."""
     return str(confluent_kafka.__version__)
 
 
@@ -31,7 +31,7 @@ class Listener:
         self._incremental = incremental
 
     def on_assign(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
-        """The consumer goes on at the committed offsets."""
+        """Accept the partitions; the consumer resumes at the committed offsets."""
         if self._incremental:
             consumer.incremental_assign(assigned)
         else:
@@ -39,7 +39,7 @@ class Listener:
         self._application.assigned([p.partition for p in assigned])
 
     def on_revoke(self, consumer: Consumer, revoked: list[TopicPartition]) -> None:
-        """Nothing is returned for any partition until this has returned."""
+        """Drain; no records of any partition are returned until this returns."""
         numbers = [p.partition for p in revoked]
         time.sleep(self._application.revoking(numbers))
         if offsets := self._application.drained(numbers):
@@ -47,7 +47,7 @@ class Listener:
         self._give_up(consumer, revoked)
 
     def on_lost(self, consumer: Consumer, lost: list[TopicPartition]) -> None:
-        """Too late to commit."""
+        """Release the partitions; it is too late to commit."""
         self._give_up(consumer, lost)
 
     def _give_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
