@@ -3,9 +3,9 @@
     python examples/folder_of_files.py --bootstrap-servers broker:9092 --group-id logs \
         --folder /var/log/shop --topic log-lines
 
-The files are shared by a hash of their names, as 16 source partitions. Within each, files are read
-by name: a new file's name comes after the others', as with dates, and only the last one of a
-partition may still grow. The folder is one that all instances see.
+A hash of its name puts a file into one of 16 source partitions, which the instances share. Within a
+partition, files are read in order of their names: a new file's name must sort after the others', as
+with dates, and only the last file may still grow. All instances must see the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINES_AT_ONCE = 1_000
 
 
 def lines_after(folder: Path, partition: int, point: str | None) -> Iterator[tuple[bytes, str]]:
-    """The complete lines of a source partition's files, each with the restart point behind it."""
+    """The complete lines of a source partition's files, each with the restart point after it."""
     name, _, offset = (point or "").rpartition(":")
     files = [
         file
@@ -37,17 +37,17 @@ def lines_after(folder: Path, partition: int, point: str | None) -> Iterator[tup
             lines.seek(int(offset) if file.name == name else 0)
             for line in lines:
                 if file == files[-1] and not line.endswith(b"\n"):
-                    break  # is being written; a file with a later one after it is complete
+                    break  # still being written; only the last file can be incomplete
                 yield line.removesuffix(b"\n"), f"{file.name}:{lines.tell()}"
 
 
 def produce_lines(group: ProducerGroup, folder: Path, topic: str) -> int:
-    """Send what has come since the restart points, and commit; how many lines that were."""
+    """Send the lines since the restart points, and commit; return the number of lines sent."""
     sent = 0
     try:
         for partition, point in group.restart_points.items():
             lines = islice(lines_after(folder, partition, point), LINES_AT_ONCE)
-            with contextlib.suppress(PartitionsLostError):  # others have taken over these files
+            with contextlib.suppress(PartitionsLostError):  # another instance took them over
                 for line, behind in lines:
                     key = behind.rpartition(":")[0].encode()  # a file's lines stay in order
                     group.send(topic, line, key, source_partition=partition, restart_point=behind)

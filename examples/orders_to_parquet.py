@@ -3,12 +3,12 @@
     spark-submit examples/orders_to_parquet.py --bootstrap-servers broker:9092 --topic orders \
         --group-id orders-etl --checkpoint /data/orders/1/checkpoint --output /data/orders/1/files
 
-An order is JSON: {"id": 17, "customer": "c-3", "amount": 12.5}. What is not one goes to the output
-as well, as text alone.
+An order is JSON: {"id": 17, "customer": "c-3", "amount": 12.5}. Any other value is also written,
+but only as text.
 
-Start it again, there or on another machine, with the same group and a checkpoint and an output of
-its own, and the two share the topic. SIGTERM to the process id that it prints, or Ctrl-C where it
-was started with python, stops it between two batches: the other goes on where it ended.
+Start a second instance, here or on another machine, with the same group but its own checkpoint and
+output, and the two share the topic. SIGTERM to the process id that it prints, or Ctrl-C if it was
+started with python, stops it between two batches: the other continues where it ended.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def main() -> int:
         .start()
     )
     stop = Event()
-    # After the session is there: PySpark has a handler of its own for Ctrl-C.
+    # Set after the session has started, as PySpark sets its own handler for Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     print(f"query {query.id} runs; SIGTERM to {os.getpid()} stops it", flush=True)
     complete = True
-    while not query.awaitTermination(1):  # raises what the query failed with
+    while not query.awaitTermination(1):  # raises the query's error, if it has one
         if stop.is_set():
             complete = stop_gracefully(query)
     print(progress(query), flush=True)

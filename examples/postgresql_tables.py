@@ -1,15 +1,15 @@
-"""Three tables of a PostgreSQL into three topics, by any number of processes, every change once.
+"""Three PostgreSQL tables to three topics, by any number of processes, every change once.
 
     python examples/postgresql_tables.py --bootstrap-servers broker:9092 --group-id shop \
         --postgres postgresql://reader@db/shop
 
-Start it twice, or on two machines, and the two share the tables; a third instance takes a table of
-its own, a fourth stands by. Kill any of them at any time: the others go on where it was. Consumers
-read the topics with isolation_level=read_committed. The tables: postgresql_tables.sql.
+Start it twice, on one machine or two, and the two share the tables; with a third instance each has
+one table, and a fourth stands by. Kill any of them at any time: the others continue where it was.
+Consumers read the topics with isolation_level=read_committed. The tables: postgresql_tables.sql.
 
 A row is read once the transaction that changed it, and all that began to write before that one,
-have ended: a reader that went by last_change_ts alone would pass by a row that is committed late,
-and never come back to it. What that costs: docs/producer-groups.md.
+have ended. A reader that only used last_change_ts would miss a row that is committed late, and
+never come back to it. What that costs: docs/producer-groups.md.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import psycopg
 
 from pyspark_kafka_rebalance import PartitionsLostError, ProducerGroup, TransactionAbortedError
 
-#: By source partition: the name of the table, which is that of its topic.
+#: The table of each source partition; its topic has the same name.
 TABLES = ("customers", "orders", "payments")
 
-#: Of a snapshot xmin is the oldest transaction that was still writing: all below have ended.
+#: A snapshot's xmin is the oldest transaction that was still writing: all below it have ended.
 CHANGES = """
     SELECT last_change_xid::text || ':' || id, id::text, to_jsonb(t)::text FROM {} t
     WHERE (last_change_xid, id) > (%s::xid8, %s::bigint)
@@ -35,13 +35,13 @@ CHANGES = """
 
 
 def produce_changes(group: ProducerGroup, database: psycopg.Connection) -> int:
-    """Send what has changed since the restart points, and commit; how many rows that were."""
+    """Send the changes since the restart points, and commit; return the number of rows sent."""
     sent = 0
     try:
         for number, restart_point in group.restart_points.items():
             table = TABLES[number]
             after = (restart_point or "0:0").split(":")
-            with contextlib.suppress(PartitionsLostError):  # others have taken over this table
+            with contextlib.suppress(PartitionsLostError):  # another instance took it over
                 for position, key, row in database.execute(CHANGES.format(table), after):
                     group.send(table, row, key, source_partition=number, restart_point=position)
                     sent += 1

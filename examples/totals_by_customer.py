@@ -3,14 +3,14 @@
     spark-submit examples/totals_by_customer.py --bootstrap-servers broker:9092 --topic orders \
         --group-id order-totals --checkpoint /data/totals/1/checkpoint --output /data/totals/1/files
 
-An order is JSON: {"id": 17, "customer": "c-3", "amount": 12.5}. Every instance, with the same group
-and a checkpoint and an output of its own, adds up the orders of the partitions that it has, and
-writes what it has added up, as Parquet, at the latest after --flush-seconds. When the group wants a
-partition back, its totals are written before it moves. So the files of all instances add up:
+An order is JSON: {"id": 17, "customer": "c-3", "amount": 12.5}. All instances have the same group;
+each has its own checkpoint and output. Each adds up the orders of its partitions, and writes the
+totals as Parquet after --flush-seconds at the latest. When the group wants a partition back, its
+totals are written before it moves. So the files of all instances add up:
 
     SELECT customer, sum(orders), sum(amount) FROM … GROUP BY customer
 
-What to keep in mind of state in a shared group: docs/stateful-queries.md.
+What to know about state in a shared group: docs/stateful-queries.md.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 ORDER = "customer STRING, amount DOUBLE"
 TOTAL = "topic STRING, partition INT, customer STRING, orders BIGINT, amount DOUBLE"
-#: By customer the number of orders and their sum, as JSON; and when the first of them came.
+#: The number and sum of orders by customer, as JSON, and when the first of them came.
 STATE = "totals STRING, since_ms BIGINT"
 
-#: After these the partition is another member's, as far as this query knows.
+#: After these events the partition belongs to another member, as far as this query knows.
 GOING = ("revoke_requested", "lost")
 
 
 def totals_of(records: DataFrame, flush_seconds: float) -> DataFrame:
-    """Totals of records that were read with ``includeRebalanceEvents``.
+    """Totals of records read with ``includeRebalanceEvents``.
 
-    Keyed by partition, and not by customer: a rebalance moves partitions.
+    Keyed by partition, not by customer, because a rebalance moves partitions.
     """
     flush_ms = int(flush_seconds * 1000)
 
@@ -47,7 +47,7 @@ def totals_of(records: DataFrame, flush_seconds: float) -> DataFrame:
         kept, since_ms = state.get if state.exists else ("{}", now_ms)
         totals: dict[str, list[float]] = json.loads(kept)
         goes = False
-        for frame in frames:  # none if it is the time that is up
+        for frame in frames:  # none if the state has timed out
             goes = goes or bool(frame["event"].isin(GOING).any())
             for customer, amounts in frame.groupby("customer")["amount"]:
                 count, amount = totals.get(str(customer), (0, 0.0))
@@ -66,7 +66,7 @@ def totals_of(records: DataFrame, flush_seconds: float) -> DataFrame:
             columns=["topic", "partition", "customer", "orders", "amount"],
         )
 
-    # What another member has committed is in its totals.
+    # Lost records are left out: another member committed them, and has them in its totals.
     mine = records.where(col("event").isNotNull() | ~col("lost"))
     parsed = mine.withColumn("order", from_json(col("value").cast("string"), ORDER))
     return (
