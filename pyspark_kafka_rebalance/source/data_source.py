@@ -10,13 +10,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ..errors import OptionError
-from .batch import KafkaDeferredBatchReader
 from .options import SourceOptions
 from .refused_stream import RefusedStreamReader
 from .schema import spark_ddl
 from .shown_errors import shows_our_errors
 from .spark_versions import reader_for_this_spark
-from .stream import KafkaDeferredStreamReader
+from .stream_reader import StreamReader
 
 #: With more members than this one driver gains nothing; DESIGN's default.
 MAX_DEFAULT_READERS = 8
@@ -86,7 +85,7 @@ class KafkaDeferredDataSource(DataSource):
         except OptionError as error:
             # An error raised here would reach the user garbled.
             return RefusedStreamReader(error)
-        return reader_for_this_spark(KafkaDeferredStreamReader, options)
+        return reader_for_this_spark(StreamReader, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch's reader.
@@ -96,4 +95,6 @@ class KafkaDeferredDataSource(DataSource):
         OptionError
             An option asks for something that only a stream can do.
         """
+        from .batch import KafkaDeferredBatchReader  # not at the top: as in stream_reader.py
+
         return KafkaDeferredBatchReader(self._parsed.for_batch())

@@ -7,44 +7,39 @@ require every record batch to match the declared schema exactly: order, types, e
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from .options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, in DDL and in Arrow."""
+    """One column, in DDL."""
 
     name: str
     ddl: str
-    arrow: pa.DataType
 
 
-# Spark calls an array's element "element"; Arrow's own name is "item".
-_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_HEADERS = Column(
-    "headers",
-    "ARRAY<STRUCT<`key`: STRING, `value`: BINARY>>",
-    pa.list_(pa.field("element", _HEADER)),
-)
-_CATCH_UP = Column("catch_up", "BOOLEAN", pa.bool_())
-_EVENT = Column("event", "STRING", pa.string())
+_HEADERS = Column("headers", "ARRAY<STRUCT<`key`: STRING, `value`: BINARY>>")
+_CATCH_UP = Column("catch_up", "BOOLEAN")
+_EVENT = Column("event", "STRING")
 
 _SPARKS = (
-    Column("key", "BINARY", pa.binary()),
-    Column("value", "BINARY", pa.binary()),
-    Column("topic", "STRING", pa.string()),
-    Column("partition", "INT", pa.int32()),
-    Column("offset", "BIGINT", pa.int64()),
-    Column("timestamp", "TIMESTAMP", pa.timestamp("us", tz="UTC")),
-    Column("timestampType", "INT", pa.int32()),
+    Column("key", "BINARY"),
+    Column("value", "BINARY"),
+    Column("topic", "STRING"),
+    Column("partition", "INT"),
+    Column("offset", "BIGINT"),
+    Column("timestamp", "TIMESTAMP"),
+    Column("timestampType", "INT"),
 )
 _OURS = (
-    Column("revoking", "BOOLEAN", pa.bool_()),
-    Column("lost", "BOOLEAN", pa.bool_()),
-    Column("generation", "INT", pa.int32()),
+    Column("revoking", "BOOLEAN"),
+    Column("lost", "BOOLEAN"),
+    Column("generation", "INT"),
 )
 
 
@@ -66,4 +61,17 @@ def spark_ddl(options: SourceOptions) -> str:
 
 def arrow_schema(options: SourceOptions) -> pa.Schema:
     """Return the schema that every record batch must have."""
-    return pa.schema([pa.field(column.name, column.arrow) for column in columns(options)])
+    import pyarrow as pa  # not at the top: Spark asks for the DDL in a process that needs no Arrow
+
+    # Spark calls an array's element "element"; Arrow's own name is "item".
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    types = {
+        "BIGINT": pa.int64(),
+        "BINARY": pa.binary(),
+        "BOOLEAN": pa.bool_(),
+        "INT": pa.int32(),
+        "STRING": pa.string(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+        _HEADERS.ddl: pa.list_(pa.field("element", header)),
+    }
+    return pa.schema([pa.field(column.name, types[column.ddl]) for column in columns(options)])

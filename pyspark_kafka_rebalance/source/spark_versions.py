@@ -29,6 +29,7 @@ from .shown_errors import shows_our_errors
 if TYPE_CHECKING:
     from .options import SourceOptions
     from .stream import KafkaDeferredStreamReader
+    from .stream_reader import StreamReader
 
 #: Whether Spark tells the reader where it stands, how much it wants, and when it is AvailableNow.
 HAS_ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None
@@ -73,14 +74,14 @@ _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 def reader_for_this_spark(
-    make: Callable[..., KafkaDeferredStreamReader], options: SourceOptions
+    make: Callable[..., StreamReader | KafkaDeferredStreamReader], options: SourceOptions
 ) -> DataSourceStreamReader:
     """Return a reader that the installed version of Spark can call.
 
     Parameters
     ----------
     make : callable
-        KafkaDeferredStreamReader, or a class derived from it.
+        StreamReader, or a class derived from KafkaDeferredStreamReader.
     options : SourceOptions
         The options of the stream.
     """
@@ -98,12 +99,12 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
 
     Parameters
     ----------
-    reader : KafkaDeferredStreamReader
+    reader : StreamReader or KafkaDeferredStreamReader
         One that is not told the trigger: AvailableNow and Once run one batch, whose only
         ``latestOffset()`` looks like the first of any other trigger.
     """
 
-    def __init__(self, reader: KafkaDeferredStreamReader) -> None:
+    def __init__(self, reader: StreamReader | KafkaDeferredStreamReader) -> None:
         self._reader = reader
         self._stands_at: dict[str, Any] | None = None
         self._offered: dict[str, Any] | None = None  # for a batch that is not planned yet

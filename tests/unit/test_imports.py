@@ -60,6 +60,24 @@ def test_the_top_level_imports_nothing_heavy() -> None:
     )
 
 
+def test_a_query_is_made_without_arrow_and_without_what_only_the_planner_needs() -> None:
+    """Spark starts a process for the schema alone, and one for the plan: a second of each start."""
+    run(
+        """
+        import pickle, sys
+        from pyspark_kafka_rebalance import DefaultSource
+        options = {"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "subscribe": "t"}
+        source = DefaultSource(options)
+        assert source.schema()
+        reader = pickle.loads(pickle.dumps(source)).streamReader(None)
+        assert pickle.loads(pickle.dumps(reader))
+        package = "pyspark_kafka_rebalance"
+        unneeded = {"pyarrow", f"{package}.source.stream", f"{package}.consumer.deferred"}
+        assert not unneeded & sys.modules.keys(), unneeded & sys.modules.keys()
+        """
+    )
+
+
 def test_without_pyspark_there_is_no_default_source_and_no_other_error() -> None:
     run(
         FORBID_PYSPARK
