@@ -5,9 +5,8 @@ whatever the sink has already done is done twice. Here the source stops planning
 ends like any other, its positions are committed, the members leave the group, and then nothing is
 left to interrupt.
 
-The planner is on the driver's host, and this code may run elsewhere (Spark Connect). But Spark
-plans any Python data source on that host. ``_PlannerMessage`` is one: it delivers a message when
-Spark asks for its schema, and has no rows.
+The planner is on the driver's host, and this code may run elsewhere (Spark Connect): messages reach
+it as a ``PlannerMessage``.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
 
 from ..errors import OffsetFormatError
 from .group.group_commits import STOP_TIMEOUT_S
 from .offset_json import parse_offset
+from .planner_message import PlannerMessage
 from .progress import is_ours, plain_offset
-from .stop_request import Answer, answer_of, ask_to_stop, give_up
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -46,31 +44,8 @@ _LATE_POLL_S = 1.0
 #: and for Spark's stop(). If the caller is gone by then, the query continues.
 _STOPPED_AFTER_S = 30.0
 
-#: Sessions in which ``_PlannerMessage`` is registered.
+#: Sessions in which ``PlannerMessage`` is registered.
 _told_of_messages: WeakSet[SparkSession] = WeakSet()
-
-
-class _PlannerMessage(DataSource):
-    """Runs on the driver's host when its schema is asked for; its one column names the answer."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "kafka_deferred_planner_message"
-
-    def schema(self) -> str:
-        return f"{self._deliver(self.options['run'])} BOOLEAN"
-
-    def _deliver(self, run: str) -> Answer:
-        if "give_up" in self.options:
-            give_up(run)
-        elif "proven" in self.options:
-            ask_to_stop(
-                run,
-                json.loads(self.options["proven"]),
-                float(self.options["stop_within_s"]),
-                float(self.options.get("commit_within_s", "0")),  # a Connect client may be older
-            )
-        return answer_of(run)
 
 
 def stop_gracefully(
@@ -252,7 +227,7 @@ class _Planners:
         self._stop_within_s = stop_within_s
         self._deadline = deadline
         if spark not in _told_of_messages:  # Spark warns about a second registration
-            spark.dataSource.register(_PlannerMessage)
+            spark.dataSource.register(PlannerMessage)
             _told_of_messages.add(spark)
 
     def tell(self, run: str, proven: dict[str, Any] | None) -> bool:
@@ -274,6 +249,6 @@ class _Planners:
         self._send(run=run, give_up="true")
 
     def _send(self, **options: str) -> str:
-        message = self._spark.read.format(_PlannerMessage.name()).options(**options).load()
+        message = self._spark.read.format(PlannerMessage.name()).options(**options).load()
         (answer,) = message.columns
         return answer

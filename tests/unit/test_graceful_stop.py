@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_rebalance.source import graceful_stop
+from pyspark_kafka_rebalance.source.planner_message import PlannerMessage
 from pyspark_kafka_rebalance.source.stop_request import StopRequest, answer_of
 
 
@@ -110,7 +111,7 @@ def test_a_message_says_what_has_become_of_the_planner(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def send(**options: str) -> str:
-        return graceful_stop._PlannerMessage({"run": "run", **options}).schema()
+        return PlannerMessage({"run": "run", **options}).schema()
 
     asking = {"proven": "null", "stop_within_s": "90"}
     assert send(**asking) == "absent BOOLEAN"
@@ -122,6 +123,6 @@ def test_a_message_says_what_has_become_of_the_planner(
     request.answer(committed=False)
     assert [send(), send()] == ["uncommitted BOOLEAN"] * 2
     StopRequest("another")
-    given_up = graceful_stop._PlannerMessage({"run": "another", "give_up": "true"})
+    given_up = PlannerMessage({"run": "another", "give_up": "true"})
     assert given_up.schema() == "uncommitted BOOLEAN"
     assert answer_of("another") == "uncommitted"
