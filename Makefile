@@ -34,7 +34,7 @@ CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_g
 # What an installation is made from.
 INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
-SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks)
+SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks docs)
 export PYTHONUNBUFFERED := 1
 # Where it is set, every Python process of a query would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,7 +59,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz docs wheel bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -152,6 +152,15 @@ fuzz: $(VENV)/.dev ## Fuzz the compiled decoder for a minute, with clang (ARGS=-
 	@mkdir -p build/fuzz/corpus
 	@cd build/fuzz && ./fuzz_record_batch -max_len=4096 -print_final_stats=1 -verbosity=0 \
 	  $(or $(ARGS),-max_total_time=60) corpus seeds
+
+# What the docs link to is there as in a checkout.
+docs: $(VENV)/.docs ## Build the docs site into build/site, links checked (ARGS="--quiet")
+	@rm -rf build/docs && mkdir -p build/docs
+	@tar cf - --exclude __pycache__ README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE \
+	  docs notebooks examples pyspark_kafka_rebalance/errors.py | tar xf - -C build/docs
+	@$(PY) docs/site/api_page.py build/docs/docs/api.md
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
+	@echo "open build/site/index.html"
 
 wheel: $(VENV)/.python ## Build a wheel with the compiled decoder into dist/
 	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
@@ -248,6 +257,9 @@ $(VENV)/.bench: $(INSTALLED) | $(VENV)/.python
 
 $(VENV)/.notebook: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)notebook)
+
+$(VENV)/.docs: $(INSTALLED) | $(VENV)/.python
+	$(call INSTALL,docs)
 
 $(VENV)/.dev: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)dev)
