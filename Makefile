@@ -59,7 +59,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz docs wheel bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -166,6 +166,15 @@ wheel: $(VENV)/.python ## Build a wheel with the compiled decoder into dist/
 	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
+# A wheel of this machine's Linux is none that an index takes before auditwheel has looked at it.
+wheels: $(VENV)/.release ## Build what an index takes into dist/: the sdist, and from it this platform's wheel, both checked
+	@rm -rf dist build/wheels
+	@$(PY) -m build --quiet --outdir build/wheels
+	@mkdir -p dist && mv build/wheels/*.tar.gz dist
+	@if [ "$$(uname)" = Linux ]; then PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --wheel-dir dist build/wheels/*.whl; \
+	  else mv build/wheels/*.whl dist; fi
+	@$(PY) -m twine check --strict dist/*
+
 bench-throughput: $(VENV)/.bench ## Measure rows a second into Spark beside its built-in Kafka source (ARGS="--codecs none,lz4")
 	@$(FETCH_JARS) --peer
 	@echo "== throughput of Spark queries, about forty minutes"
@@ -257,6 +266,9 @@ $(VENV)/.bench: $(INSTALLED) | $(VENV)/.python
 
 $(VENV)/.notebook: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)notebook)
+
+$(VENV)/.release: $(INSTALLED) | $(VENV)/.python
+	$(call INSTALL,release)
 
 $(VENV)/.docs: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,docs)
