@@ -34,7 +34,7 @@ CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_g
 # What an installation is made from.
 INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
-SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks)
+SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks docs)
 export PYTHONUNBUFFERED := 1
 # Where it is set, every Python process of a query would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,7 +59,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz wheel bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -153,9 +153,27 @@ fuzz: $(VENV)/.dev ## Fuzz the compiled decoder for a minute, with clang (ARGS=-
 	@cd build/fuzz && ./fuzz_record_batch -max_len=4096 -print_final_stats=1 -verbosity=0 \
 	  $(or $(ARGS),-max_total_time=60) corpus seeds
 
+# What the docs link to is there as in a checkout.
+docs: $(VENV)/.docs ## Build the docs site into build/site, links checked (ARGS="--quiet")
+	@rm -rf build/docs && mkdir -p build/docs
+	@tar cf - --exclude __pycache__ README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE \
+	  docs notebooks examples pyspark_kafka_rebalance/errors.py | tar xf - -C build/docs
+	@$(PY) docs/site/api_page.py build/docs/docs/api.md
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
+	@echo "open build/site/index.html"
+
 wheel: $(VENV)/.python ## Build a wheel with the compiled decoder into dist/
 	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
+
+# A wheel of this machine's Linux is none that an index takes before auditwheel has looked at it.
+wheels: $(VENV)/.release ## Build what an index takes into dist/: the sdist, and from it this platform's wheel, both checked
+	@rm -rf dist build/wheels
+	@$(PY) -m build --quiet --outdir build/wheels
+	@mkdir -p dist && mv build/wheels/*.tar.gz dist
+	@if [ "$$(uname)" = Linux ]; then PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --wheel-dir dist build/wheels/*.whl; \
+	  else mv build/wheels/*.whl dist; fi
+	@$(PY) -m twine check --strict dist/*
 
 bench-throughput: $(VENV)/.bench ## Measure rows a second into Spark beside its built-in Kafka source (ARGS="--codecs none,lz4")
 	@$(FETCH_JARS) --peer
@@ -248,6 +266,12 @@ $(VENV)/.bench: $(INSTALLED) | $(VENV)/.python
 
 $(VENV)/.notebook: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)notebook)
+
+$(VENV)/.release: $(INSTALLED) | $(VENV)/.python
+	$(call INSTALL,release)
+
+$(VENV)/.docs: $(INSTALLED) | $(VENV)/.python
+	$(call INSTALL,docs)
 
 $(VENV)/.dev: $(INSTALLED) | $(VENV)/.python
 	$(call INSTALL,spark$(COMMA)demo$(COMMA)dev)

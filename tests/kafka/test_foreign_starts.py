@@ -1,4 +1,4 @@
-"""Where a query's partitions start that neither the group nor its checkpoint knows."""
+"""Where partitions start that another client of the group owned before."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from group_members import MakeMember, wait_until
+from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance import MembershipError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -61,3 +63,35 @@ def test_what_a_foreign_member_owned_and_never_committed(
     foreign.close()
     wait_until(lambda: other in query.plannable(), "the query has both")
     assert query.plannable()[other] == (0 if has_read else 9)
+
+
+@pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+def test_eager_consumers_are_replaced_at_once(
+    kafka: LocalKafka, topic_name: str, group_id: str, consumers: MakeMember
+) -> None:
+    """A group that revokes everything first takes in nobody who does not; its offsets stay."""
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 10)
+    eager = KafkaConsumer(
+        topic_name,
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=group_id,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_poll_records=3,
+    )
+    wait_until(lambda: eager.poll(timeout_ms=100), "the first has records")
+    eager.commit()
+    ours = consumers(topic_name)
+    with pytest.raises(MembershipError, match="InconsistentGroupProtocol"):
+        wait_until(lambda: ours.poll(timeout_ms=100), "the refusal")
+    eager.close(autocommit=False)
+    ours = consumers(topic_name)
+    read: list[int] = []
+
+    def all_is_read() -> bool:
+        read.extend(r.offset for polled in ours.poll(timeout_ms=100).values() for r in polled)
+        return len(read) >= 7
+
+    wait_until(all_is_read, "the rest")
+    assert sorted(read) == [0, 1, 2, 3, 3, 4, 4]

@@ -1,4 +1,4 @@
-"""From Spark's own Kafka source to this one under the same checkpoint, and back again."""
+"""The steps of docs/migrating.md: from Spark's own Kafka source, from consumers, and back again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from kafka import KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.errors import StreamingQueryException
 
-from pyspark_kafka_rebalance import progress
+from pyspark_kafka_rebalance import progress, stop_gracefully
 from pyspark_kafka_rebalance.source.positions import main
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .conftest import Stream, built_in_source
-
-pytestmark = built_in_source
+from .waiting import wait_until
 
 #: What Spark's own source has no use for.
 ONLY_OURS = {"readers": "", "kafka__group__id": "", "checkpointLocation": ""}
@@ -27,6 +26,8 @@ Record = tuple[str, int, int]
 
 
 def records(rows: pa.Table) -> list[Record]:
+    if not rows.num_rows:
+        return []
     columns = (rows[name].to_pylist() for name in ("topic", "partition", "offset"))
     return sorted(zip(*columns, strict=True))
 
@@ -51,6 +52,7 @@ def up_to(end: int, topics: dict[str, int]) -> dict[Record, int]:
     return {(t, p, o): 1 for t, n in topics.items() for p in range(n) for o in range(end)}
 
 
+@built_in_source
 @pytest.mark.parametrize("fails", [0, 1, None], ids=["first batch", "second batch", "none"])
 def test_a_checkpoint_of_sparks_own_source_is_gone_on_from(
     kafka: LocalKafka,
@@ -95,6 +97,7 @@ def test_a_checkpoint_of_sparks_own_source_is_gone_on_from(
     assert told == {(t, p, 20) for t, n in topics.items() for p in range(n)}
 
 
+@built_in_source
 def test_the_way_back_to_sparks_own_source(
     kafka: LocalKafka,
     topics: dict[str, int],
@@ -116,3 +119,74 @@ def test_the_way_back_to_sparks_own_source(
     theirs.source = "kafka"
     delivered.update(records(theirs.run()))
     assert delivered == up_to(20, topics) | {(first, 1, o): 1 for o in range(20, 25)}
+
+
+@pytest.mark.newest_spark
+def test_consumers_leave_their_group_to_a_query_and_get_it_back(
+    kafka: LocalKafka, topics: dict[str, int], group_id: str, stream: Callable[..., Stream]
+) -> None:
+    delivered: Counter[Record] = Counter()
+
+    def consume(to_read: int) -> None:
+        """As applications do that process and commit what each poll brings."""
+        consumer = KafkaConsumer(
+            *topics,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=group_id,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=7,
+        )
+        before = delivered.total()
+        while delivered.total() < before + to_read:
+            for partition, polled in consumer.poll(timeout_ms=500).items():
+                delivered.update((*partition, record.offset) for record in polled)
+            consumer.commit()
+        consumer.close(autocommit=False)
+
+    consume(20)
+    produce(kafka, topics)
+    query = stream(subscribe=",".join(topics), startingOffsets="group", checkpointLocation="")
+    query.start(processingTime="0 seconds")
+    left = 100 - delivered.total()
+    wait_until(lambda: query.rows().num_rows >= left, "the query has the rest")
+    assert stop_gracefully(query.query)
+    delivered.update(records(query.rows()))
+    assert delivered == up_to(20, topics)
+    produce(kafka, topics)
+    consume(50)
+    assert delivered == up_to(30, topics)
+
+
+@pytest.mark.newest_spark
+def test_blue_leaves_to_green_and_comes_back(
+    kafka: LocalKafka,
+    topics: dict[str, int],
+    stream: Callable[..., Stream],
+) -> None:
+    """Each under its own checkpoint."""
+    options = {"subscribe": ",".join(topics)}
+    blue, green = stream("blue", **options), stream("green", **options)
+
+    def delivered() -> dict[Record, int]:
+        return Counter(records(blue.rows()) + records(green.rows()))
+
+    def read(end: int) -> None:
+        everything = up_to(end, topics)
+        wait_until(lambda: delivered().keys() >= everything.keys(), f"all up to {end}")
+        assert delivered() == everything
+
+    blue.start(processingTime="0 seconds")
+    read(10)
+    green.start(processingTime="0 seconds")
+    wait_until(lambda: len(progress(green.query)) > 0, "green has its share")
+    produce(kafka, topics)
+    read(20)
+    assert records(green.rows())
+    assert stop_gracefully(blue.query)
+    produce(kafka, topics)
+    read(30)
+    blue.start(processingTime="0 seconds")  # a roll-back
+    assert stop_gracefully(green.query)
+    produce(kafka, topics)
+    read(40)
