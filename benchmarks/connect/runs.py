@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
@@ -40,6 +41,8 @@ _CONNECTOR = "file"
 _DIGITS = 12  # a line begins with its number
 _SETTLED_S = 8.0
 _CALM_S = 4.0
+#: What a process that has ended left in a socket is with the broker by then.
+_ON_ITS_WAY_S = 2.0
 _PATIENCE_S = 120.0
 
 
@@ -229,13 +232,13 @@ def pace(side: str, job: Job, lines: int) -> Pace:
     (reader,) = _sides(side, job, "a")
     seen: list[Seen] = []
     try:
-        with _visible(job) as new:
+        with _Visible(job) as visible:
             started = latest = time.monotonic()
             reader.start()
             reader.begin()
             while not seen or seen[-1].lines < lines:
                 now = time.monotonic()
-                for at, count in new():
+                for at, count in visible.new():
                     # A transaction of a second comes in many fetches.
                     if seen and at < latest + 0.3 * (job.interval_ms or 0) / 1000:
                         seen[-1] = seen[-1]._replace(lines=count)
@@ -266,12 +269,12 @@ def silence(side: str, job: Job, how: str) -> Silence:
             stack.callback(reader.finish)
             reader.start()
         readers[0].begin()
-        new = stack.enter_context(_visible(job))
+        visible = stack.enter_context(_Visible(job))
 
         def follow(until: Callable[[], bool]) -> None:
             began = time.monotonic()
             while not until():
-                times.extend(at for at, _ in new())
+                times.extend(at for at, _ in visible.new())
                 assert time.monotonic() < began + _PATIENCE_S, f"{side} went no further"
 
         follow(lambda: bool(times))
@@ -282,7 +285,9 @@ def silence(side: str, job: Job, how: str) -> Silence:
         went = time.monotonic()
         (reads.kill if how == KILLED else reads.stop)()
         ended = time.monotonic()
-        follow(lambda: times[-1] > ended)
+        follow(lambda: time.monotonic() > ended + _ON_ITS_WAY_S)
+        end = visible.end()  # what comes after that is its successor's
+        follow(lambda: visible.last_offset >= end)
         again = times[-1]
         follow(lambda: time.monotonic() > again + _CALM_S)
         return Silence(before, _longest(times, went - 1.0))
@@ -308,31 +313,46 @@ def _peak_mib(pid: int) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-@contextmanager
-def _visible(job: Job) -> Iterator[Callable[[], list[tuple[float, int]]]]:
-    """What a reader has got since it was last asked: when, and how many lines in all."""
-    consumer = DeferredRevokeConsumer(
-        bootstrap_servers=job.servers,
-        group_id=f"reader-{uuid.uuid4().hex}",
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-    )
-    consumer.assign([TopicPartition(job.topic, 0)])
-    count = 0
+class _Visible:
+    """A reader of what is committed."""
 
-    def new() -> list[tuple[float, int]]:
-        nonlocal count
-        polled = consumer.poll_arrow(timeout_ms=20).records
-        at, before = time.monotonic(), count
+    def __init__(self, job: Job) -> None:
+        self._partition = TopicPartition(job.topic, 0)
+        self._servers = job.servers
+        self._consumer = DeferredRevokeConsumer(
+            bootstrap_servers=job.servers,
+            group_id=f"reader-{uuid.uuid4().hex}",
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+        )
+        self._consumer.assign([self._partition])
+        self._count = 0
+        self.last_offset = -1  # of a record
+
+    def __enter__(self) -> _Visible:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._consumer.close(timeout_ms=2_000)
+
+    def new(self) -> list[tuple[float, int]]:
+        """What has come since it was last asked: when, and how many lines there are in all."""
+        polled = self._consumer.poll_arrow(timeout_ms=20).records
+        at, before = time.monotonic(), self._count
         for batches in polled.values():
             for batch in batches:
+                first, end = self._count, self._count + len(batch)
                 numbers = pc.utf8_slice_codeunits(batch["value"].cast(pa.string()), 0, _DIGITS)
-                expected = pa.array(range(count, count + len(batch)), pa.int64())
-                assert numbers.cast(pa.int64()).equals(expected), f"not in order at line {count}"
-                count += len(batch)
-        return [(at, count)] if count > before else []
+                expected = pa.array(range(first, end), pa.int64())
+                assert numbers.cast(pa.int64()).equals(expected), f"not in order at line {first}"
+                self._count = end
+                self.last_offset = batch["offset"][-1].as_py()
+        return [(at, self._count)] if self._count > before else []
 
-    try:
-        yield new
-    finally:
-        consumer.close(timeout_ms=2_000)
+    def end(self) -> int:
+        """Of the log, with what is not committed."""
+        consumer = KafkaConsumer(bootstrap_servers=self._servers)
+        try:
+            return int(consumer.end_offsets([self._partition])[self._partition])
+        finally:
+            consumer.close()
