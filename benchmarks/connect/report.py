@@ -45,6 +45,7 @@ def compare_paces(console: Console, kafka: LocalKafka, lines: int, runs: int) ->
                 of_name = found.setdefault(name, {side: [] for side in SIDES})
                 for side in list(SIDES) if run % 2 else reversed(SIDES):
                     of_name[side].append(pace(side, job(interval_ms), lines))
+                    console.print(f"{name}, {side}: {of_name[side][-1]}")
     table = Table(box=SIMPLE_HEAD, title=f"{lines:,} lines of {LINE_BYTES} B of one file")
     columns = ("transactions of", "", "records/s", "÷ Connect", "CPU µs", "MiB", "start")
     for column in columns:
