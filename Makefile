@@ -223,7 +223,7 @@ bench-event-time: $(VENV)/.bench ## Measure reading in order of timestamps in Sp
 	@echo "== in order of timestamps, about ten minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.event_time $(ARGS)
 
-bench-producers: $(VENV)/.bench ## Measure producer groups beside kafka-python's transactional producer, and their hand-overs (ARGS="--what hand-overs")
+bench-producers: $(VENV)/.bench ## Measure producer groups beside kafka-python's transactional producer, and their hand-overs (ARGS="--what connect --runs 3": beside Kafka Connect)
 	@$(FETCH_JARS)
 	@echo "== producer groups, about four minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.producers $(ARGS)

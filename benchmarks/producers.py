@@ -9,6 +9,9 @@ Hand-over: members in their own processes share twelve source partitions, join a
 the time from the old owner's last commit of a source partition to the new owner's first record, and
 the longest silence of source partitions that stay, compared with that in the calm before.
 
+Connect: lines of a file by the example of a folder's files, and by Kafka Connect's file source with
+exactly-once support. Only if asked for: it fetches Connect's jars.
+
 Prints tables and a line of JSON.
 """
 
@@ -34,6 +37,7 @@ from rich.table import Table
 from pyspark_kafka_rebalance import ProducerGroup
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+from .connect.report import compare_paces, compare_silences
 from .machine import about_this_machine
 from .producer_hand_overs import PROTOCOLS, HandOvers, measured_hand_overs
 
@@ -54,21 +58,32 @@ Form = tuple[Callable[[bytes], Any], Callable[[int], None]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--what", choices=("throughput", "hand-overs"), help="default: both")
+    parser.add_argument(
+        "--what",
+        choices=("throughput", "hand-overs", "connect", "connect-hand-overs"),
+        action="append",
+        help="may be repeated; default: the first two",
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
     parser.add_argument("--bytes", type=int, default=100, help="of a value")
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--runs", type=int, default=7, help="connect: 3 will do")
+    parser.add_argument("--lines", type=int, default=500_000, help="of the file; connect alone")
     given = parser.parse_args()
+    what = given.what or ["throughput", "hand-overs"]
     logging.getLogger("kafka").setLevel(logging.ERROR)
     console = Console()
     told: dict[str, Any] = {}
     with LocalKafka() as kafka:
-        if given.what != "hand-overs":
+        if "throughput" in what:
             told |= throughput(console, kafka, b"x" * given.bytes, given.seconds, given.runs)
-        if given.what != "throughput":
+        if "hand-overs" in what:
             with tempfile.TemporaryDirectory() as work:
                 found = {p: measured_hand_overs(kafka, p, Path(work)) for p in PROTOCOLS}
             told["hand-overs"] = report_hand_overs(console, found)
+        if "connect" in what:
+            told["connect"] = compare_paces(console, kafka, given.lines, given.runs)
+        if "connect-hand-overs" in what:
+            told["connect-hand-overs"] = compare_silences(console, kafka)
     print(about_this_machine())
     print(json.dumps(told))
 

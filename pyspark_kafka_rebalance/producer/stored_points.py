@@ -3,12 +3,17 @@
 They are set in a transaction like a member's: the records, and an offset of the group that only a
 group without members accepts. So the brokers themselves refuse it while the group is active, and a
 member that joins meanwhile waits for the transaction to end before it reads (``take_overs.py``).
+
+A member that is out of the group may have left a transaction open. If the group had accepted its
+offsets by then, it could still be committed, and what it has sent would become visible behind the
+restart points that are set: it is aborted first.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -18,6 +23,7 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartiti
 from ..consumer.group_description import GroupDescription, describe_group
 from ..errors import KafkaRebalanceError, OptionError
 from ..transport.secured_clients import admin_client, net_client
+from .kafka_python.other_transactions import OtherTransactions
 from .kafka_python.transactional_producer import (
     InDoubtError,
     NotCommittedError,
@@ -25,6 +31,8 @@ from .kafka_python.transactional_producer import (
 )
 from .options import transactional_id_of
 from .restart_points import MAX_BYTES, OVERHEAD_BYTES, encoded, key_of, topic_of
+
+log = logging.getLogger(__name__)
 
 _TRANSACTION_TIMEOUT_MS = 30_000
 _PATIENCE_S = 60.0
@@ -138,22 +146,23 @@ class StoredPoints:
         ------
         GroupIsActiveError
             The group has members.
+        KafkaRebalanceError
+            The brokers refuse it, or a transaction that a member has left open cannot be aborted.
         OptionError
             The group does not have a source partition; or a restart point is too large.
         UnknownGroupError
             As ``read``.
         """
         values = {p: None if point is None else encoded(point) for p, point in points.items()}
-        before = self.read()
-        if strangers := sorted(points.keys() - before.keys()):
-            raise OptionError(
-                "source partition",
-                ", ".join(map(str, strangers)),
-                f"0 to {max(before)}, which topic {self.topic!r} has",
-            )
-        group = self.describe()
-        if group.members:
-            raise self._active(f"{len(group.members)} of them")
+        others = OtherTransactions(self._client_config)
+        try:
+            # Before the group is looked at: who then is not in it had it open as a member before.
+            left_open = others.open_of(self._group_id)
+            before = self._before(points)
+            for transactional_id in sorted(left_open):
+                self._abort(others, transactional_id, points)
+        finally:
+            others.close()
         transactional_id = transactional_id_of(self._group_id, _NOBODY)
         producer = TransactionalProducer(
             {
@@ -189,6 +198,39 @@ class StoredPoints:
         finally:
             producer.close(_ABORT_S)
         return {p: before[p] for p in points}
+
+    def _before(self, points: Collection[int]) -> dict[int, StoredPoint | None]:
+        """What is there now, if these are source partitions, and the group has no members."""
+        before = self.read()
+        if strangers := sorted(set(points) - before.keys()):
+            raise OptionError(
+                "source partition",
+                ", ".join(map(str, strangers)),
+                f"0 to {max(before)}, which topic {self.topic!r} has",
+            )
+        group = self.describe()
+        if group.members:
+            raise self._active(f"{len(group.members)} of them")
+        return before
+
+    def _abort(
+        self, others: OtherTransactions, transactional_id: str, points: Collection[int]
+    ) -> None:
+        mine = {TopicPartition(self.topic, p) for p in points}
+        deadline = time.monotonic() + _COORDINATOR_S
+        while mine & others.touched_by(transactional_id):
+            if others.fence(transactional_id, _ABORT_S):
+                log.warning(
+                    "the open transaction of %s, which is out of the group, is aborted",
+                    transactional_id,
+                )
+                return
+            if time.monotonic() > deadline:
+                raise KafkaRebalanceError(
+                    f"nothing was changed: {transactional_id!r}, which is out of the group, has "
+                    "an open transaction that cannot be aborted; it ends with its timeout"
+                )
+            time.sleep(_ASK_AGAIN_S)
 
     def _active(self, which: str) -> GroupIsActiveError:
         return GroupIsActiveError(

@@ -57,6 +57,12 @@ _BROKER = Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
 #: Kafka comes without a backend for its logger and would log nothing.
 _LOGGER = Coordinate("org.slf4j", "slf4j-simple", "1.7.36")
 
+#: A worker of Kafka Connect, and its source that reads a file: a peer in benchmarks.
+_CONNECT = (
+    Coordinate("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
+    Coordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
+)
+
 #: Spark's own Kafka source, the peer in benchmarks: a set that runs on pyspark 4.2 and 4.3.
 SPARK_KAFKA_SOURCE = (
     Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
@@ -82,11 +88,20 @@ def broker_jars() -> Path:
     LocalKafkaError
         There is no Java or no pyspark, or Maven Central cannot be reached.
     """
-    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
-    with _one_fetch_at_a_time(folder):
-        if not folder.is_dir():
-            _resolve([_BROKER, _LOGGER], folder, dependencies=True)
-    return folder
+    return _with_dependencies(f"kafka-{KAFKA_VERSION}", [_BROKER, _LOGGER])
+
+
+def connect_jars() -> Path:
+    """The folder with the jars of a worker of Kafka Connect, of the broker's version.
+
+    Only the benchmark that compares with Connect fetches them.
+
+    Raises
+    ------
+    LocalKafkaError
+        As for :func:`broker_jars`.
+    """
+    return _with_dependencies(f"connect-{KAFKA_VERSION}", [*_CONNECT, _LOGGER])
 
 
 def single_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
@@ -108,6 +123,14 @@ def single_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
                 jar.replace(jars / jar.name)
             fetched.rmdir()
     return wanted
+
+
+def _with_dependencies(name: str, coordinates: Sequence[Coordinate]) -> Path:
+    folder = cache_folder() / name
+    with _one_fetch_at_a_time(folder):
+        if not folder.is_dir():
+            _resolve(coordinates, folder, dependencies=True)
+    return folder
 
 
 @contextmanager

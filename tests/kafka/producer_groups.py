@@ -47,6 +47,32 @@ def producers_of(
         yield make
 
 
+class Zombie:
+    """A member that believes in what it owned, whatever it learns."""
+
+    def __init__(self, group: ProducerGroup) -> None:
+        self._membership = group._membership
+        self._identity = self._membership.identity
+        self._believed: Any = None
+        # The transactional producer asks by this name.
+        self._membership.identity = self.identity  # type: ignore[method-assign]
+
+    def identity(self) -> Any:
+        return self._believed or self._identity()
+
+    def believe(self) -> None:
+        """From now on."""
+        self._believed = self._identity()
+        self._membership.ownership.lost = lambda partitions, reason: None  # type: ignore[method-assign]
+
+    def leave_for_good(self) -> None:
+        """As far as the group knows."""
+        member = self._membership._member
+        assert member is not None
+        member.alive = lambda: None  # type: ignore[method-assign]
+        member.leave_until_polled("said the test")
+
+
 def poll_until(done: Callable[[], bool], *groups: ProducerGroup) -> None:
     """Poll them in turn until ``done``."""
     deadline = time.monotonic() + PATIENCE_S

@@ -21,6 +21,7 @@ from kafka.structs import TopicPartition
 from producer_groups import (
     PATIENCE_S,
     MakeProducer,
+    Zombie,
     owns,
     poll_until,
     producers_of,
@@ -34,6 +35,7 @@ from pyspark_kafka_rebalance.producer.kafka_python.transactional_producer import
     InDoubtError,
     TransactionalProducer,
 )
+from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 
@@ -174,32 +176,6 @@ def test_killed_in_the_midst_of_a_transaction(
     assert time.monotonic() - started < 20
 
 
-class Zombie:
-    """A member that believes in what it owned, whatever it learns."""
-
-    def __init__(self, group: ProducerGroup) -> None:
-        self._membership = group._membership
-        self._identity = self._membership.identity
-        self._believed: Any = None
-        # The transactional producer asks by this name.
-        self._membership.identity = self.identity  # type: ignore[method-assign]
-
-    def identity(self) -> Any:
-        return self._believed or self._identity()
-
-    def believe(self) -> None:
-        """From now on."""
-        self._believed = self._identity()
-        self._membership.ownership.lost = lambda partitions, reason: None  # type: ignore[method-assign]
-
-    def leave_for_good(self) -> None:
-        """As far as the group knows."""
-        member = self._membership._member
-        assert member is not None
-        member.alive = lambda: None  # type: ignore[method-assign]
-        member.leave_until_polled("said the test")
-
-
 def overdue(group: ProducerGroup) -> None:
     """Its revokes have waited for as long as they may."""
     member = group._membership._member
@@ -327,6 +303,42 @@ def test_stopped_between_the_groups_word_and_the_end_of_its_transaction(
         assert isinstance(outcome[0], TransactionAbortedError)
         expected = 1
     assert assert_each_row_once_and_in_order(quorum, rows) == {0: expected}
+
+
+def test_restart_points_are_set_behind_a_member_that_stopped_before_the_end_of_its_transaction(
+    quorum: LocalKafka, rows: str, group_id: str, producers: MakeProducer, network: FlakyNetwork
+) -> None:
+    """Its rows became visible after that, below the restart point that was set: they came twice.
+
+    testAlterSourceConnectorOffsetsExactlyOnceSupportEnabled of Kafka Connect's
+    OffsetsApiIntegrationTest, where a round of fencing comes first, too.
+    """
+    first = producers()
+    zombie = Zombie(first)
+    first._options.producer["proxy_url"] = network.url
+    first.subscribe()
+    first.commit_transaction("0")
+    first.send(rows, b"0:0", partition=0, source_partition=0)
+    zombie.believe()
+    stopped = network.stop_at(EndTxnRequest)
+    committing, outcome = commit_on_a_thread(first)
+    assert stopped.wait(PATIENCE_S)
+    zombie.leave_for_good()
+    stored = StoredPoints({"bootstrap_servers": quorum.bootstrap_servers}, group_id)
+    deadline = time.monotonic() + PATIENCE_S
+    while stored.describe().members:
+        assert time.monotonic() < deadline
+    stored.write({0: "0"})
+    network.mend()
+    committing.join(PATIENCE_S)
+    assert isinstance(outcome[0], TransactionAbortedError)
+    second = producers()
+    second.subscribe()
+    poll_until(owns(second, 0, 1, 2), second)
+    assert second.restart_points[0] == "0"
+    second.send(rows, b"0:0", partition=0, source_partition=0)
+    second.commit_transaction("1")
+    assert assert_each_row_once_and_in_order(quorum, rows) == {0: 1}
 
 
 def test_a_commit_under_way_of_what_is_lost_meanwhile(

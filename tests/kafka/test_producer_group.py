@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 from producer_groups import (
     PATIENCE_S,
@@ -303,8 +303,62 @@ def test_a_commit_without_a_restart_point_is_refused_and_the_transaction_stays_o
 
 
 @classic_only
+def test_transactions_end_where_the_source_says_so(
+    kafka: LocalKafka, topic: str, producers: MakeProducer
+) -> None:
+    """testConnectorBoundary of ExactlyOnceSourceIntegrationTest: even ones are aborted."""
+    group = producers()
+    group.subscribe()
+    committed: list[bytes] = []
+    points: list[bytes] = []
+    end = 0
+    for size in (1, 2, 3, 5, 8, 13, 21):
+        rows = [b"%d" % n for n in range(end, end + size)]
+        end += size
+        for row in rows:
+            group.send(topic, row, b"key", source_partition=0)
+        if size % 2 == 0:
+            group.abort_transaction()
+            continue
+        group.commit_transaction({0: str(end)})
+        committed += rows
+        points.append(str(end).encode())
+    assert read_committed(kafka, topic) == committed
+    assert read_committed(kafka, group.restart_topic) == points
+
+
+@pytest.mark.parametrize("amid", [True, False], ids=["amid", "between"])
+def test_another_producer_of_its_name_is_the_end_of_one_transaction_only(
+    kafka: LocalKafka, topic: str, producers: MakeProducer, amid: bool
+) -> None:
+    """testFencedLeaderRecovery of ExactlyOnceSourceIntegrationTest: fails once, and goes on."""
+    group = producers()
+    group.subscribe()
+    group.commit_transaction("0")
+    if amid:
+        group.send(topic, b"never seen", source_partition=0).get(timeout=PATIENCE_S)
+    other = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=group.transactional_id
+    )
+    other.init_transactions()
+    other.close()
+
+    def send_and_commit() -> None:  # whichever of the two calls learns of it
+        group.send(topic, b"never seen", source_partition=1)
+        group.commit_transaction("1")
+
+    with pytest.raises(TransactionAbortedError) as aborted:
+        send_and_commit()
+    assert aborted.value.restart_points == dict.fromkeys(range(3), "0")
+    group.send(topic, b"seen", source_partition=1)
+    group.commit_transaction("1")
+    assert read_committed(kafka, topic) == [b"seen"]
+    assert not group.poll()
+    assert group.restart_points == {0: "0", 1: "1", 2: "0"}
+
+
+@classic_only
 def test_aborted_by_the_application(kafka: LocalKafka, topic: str, producers: MakeProducer) -> None:
-    """testConnectorBoundary of ExactlyOnceSourceIntegrationTest: ends where the source says so."""
     group = producers()
     group.subscribe()
     group.commit_transaction({0: "a"})

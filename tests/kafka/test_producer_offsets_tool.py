@@ -112,7 +112,7 @@ def test_it_is_refused_while_the_group_is_active(
     run: Run,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """testAlterOffsetsNonStoppedConnector and testResetOffsetsNonStoppedConnector."""
+    """testAlterOffsetsNonStoppedConnector."""
     with member(kafka, group_id, protocol) as group:
         group.subscribe()
         group.send(topic, b"x", source_partition=1, restart_point="x")

@@ -12,14 +12,19 @@ from typing import Any
 
 import pytest
 from gaps_and_live import commit_foreign
+from kafka.errors import TransactionalIdAuthorizationFailedError
 from kafka.structs import TopicPartition
+from producer_groups import Zombie, owns, read_committed
+from producer_groups import poll_until as poll_members_until
 
 from pyspark_kafka_rebalance import (
     AuthenticationError,
     AuthorizationError,
     DeferredRevokeConsumer,
     OffsetRange,
+    ProducerGroup,
     RangeFetcher,
+    TransactionAbortedError,
 )
 from pyspark_kafka_rebalance.doctor import command as doctor
 from pyspark_kafka_rebalance.fetch import connections
@@ -38,7 +43,12 @@ TIMEOUT_MS = 60_000
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    with SecuredKafka(tmp_path_factory.mktemp("secured"), users={"etl": "etl-pass=word"}) as local:
+    with SecuredKafka(
+        tmp_path_factory.mktemp("secured"),
+        users={"etl": "etl-pass=word"},
+        # How soon a transaction is ended whose time is up; 10 s.
+        broker_config={"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200},
+    ) as local:
         yield local
 
 
@@ -271,6 +281,57 @@ def test_a_topic_that_may_not_be_read_is_named(
     error = failure_of(consumer)
     assert group_id in error
     assert f"{topic_name}-0" in error
+
+
+@both_protocols
+def test_a_new_owner_that_may_not_end_what_the_last_one_left_open_waits_for_its_timeout(
+    kafka: SecuredKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """testTasksFailOnInabilityToFence of Kafka Connect's ExactlyOnceSourceIntegrationTest.
+
+    There its tasks fail.
+    """
+    caplog.set_level(logging.INFO)
+    kafka.create_topic(topic_name)
+    options = {"group_protocol": protocol, "transaction_timeout_ms": 1_500}
+    login = client_config(kafka.login("PLAIN", "etl"))
+    with (
+        ProducerGroup(group_id, 1, bootstrap_servers=kafka.bootstrap_servers, **options) as first,
+        ProducerGroup(group_id, 1, **login, **options) as second,
+    ):
+        kafka.allow("User:somebody", "WRITE", "TRANSACTIONAL_ID", first.transactional_id)
+        kafka.allow("User:etl", "WRITE", "TRANSACTIONAL_ID", second.transactional_id)
+        zombie = Zombie(first)
+        first.subscribe()
+        first.commit_transaction("0")
+        first.send(topic_name, b"never seen", source_partition=0).get(timeout=PATIENCE_S)
+        zombie.believe()
+        zombie.leave_for_good()
+        second.subscribe()
+        poll_members_until(owns(second, 0), second)
+        assert second.restart_points == {0: "0"}
+        assert "left to its timeout: TransactionalIdAuthorizationFailed" in caplog.text
+        second.send(topic_name, b"seen", source_partition=0)
+        second.commit_transaction("1")
+        with pytest.raises(TransactionAbortedError):
+            first.commit_transaction("1")
+    assert read_committed(kafka, topic_name) == [b"seen"]
+
+
+def test_a_producer_that_may_not_have_transactions_is_told(
+    kafka: SecuredKafka, group_id: str
+) -> None:
+    kafka.allow("User:somebody", "WRITE", "TRANSACTIONAL_ID", f"{group_id}/one")
+    config = client_config(kafka.login("PLAIN", "etl"))
+    with (
+        ProducerGroup(group_id, 1, **config, group_instance_id="one") as group,
+        pytest.raises(TransactionalIdAuthorizationFailedError),
+    ):
+        group.subscribe()
 
 
 # -- the command that shows a group ----------------------------------------------------------------

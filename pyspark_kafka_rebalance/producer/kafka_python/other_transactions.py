@@ -1,6 +1,6 @@
 """Transactions of other producers: find out whether one is open, and abort it (KIP-664, KIP-360).
 
-Protocol: DescribeTransactions v0, InitProducerId v0-4.
+Protocol: DescribeTransactions v0, ListTransactions v0, InitProducerId v0-4.
 """
 
 from __future__ import annotations
@@ -58,6 +58,23 @@ class OtherTransactions:
         if getattr(found.state, "value", found.state) != _ONGOING:
             return frozenset()
         return frozenset(found.topic_partitions)
+
+    def open_of(self, group_id: str) -> frozenset[str]:
+        """Which producers of this group have an open transaction; nobody if that is not to be told.
+
+        Asks each broker.
+        """
+        try:
+            found = self._client().list_transactions(state_filters=[_ONGOING])
+        except kafka_errors.KafkaError as error:
+            self._failed(error)
+            return frozenset()
+        return frozenset(
+            listed.transactional_id
+            for of_broker in found.values()
+            for listed in of_broker
+            if listed.transactional_id.rpartition("/")[0] == group_id
+        )
 
     def fence(self, transactional_id: str, timeout_s: float) -> bool:
         """Abort what is open and fence that producer from now on; return whether that succeeded.
