@@ -263,9 +263,29 @@ class EventTime:
                 raise _AnewError
         if self._newest_may_be_old:
             return ends
-        # What look-ups find after a partition's latest record is a marker, or was aborted. If it
-        # were left unread, the partition would be waited for as if it had more of that time.
-        passed = {p: self._looked_up[p] for p, top in self._tops.items() if top <= bound}
+        return self._past_markers(bound, ends)
+
+    def _past_markers(
+        self, bound: int, ends: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Read a partition to its end if only markers or aborted records lie above the bound.
+
+        If they were left unread, the partition would be waited for as if it had more of that time.
+        """
+        passed: dict[TopicPartition, int] = {}
+        misleading = []
+        for p, top in self._tops.items():
+            end = self._looked_up[p]
+            if top > bound or ends[p] == end:
+                continue
+            first = self._latest.read_from(p)
+            if first is None:
+                continue  # what came after brokers told the latest record
+            if first <= self._positions[p]:
+                passed[p] = end
+            elif self._look_ups.is_sure_at(p, bound + 1):
+                misleading.append(p)  # the last records are not the latest
+        self._read_from_now_on(misleading)
         return {**ends, **passed} if passed else ends
 
     def _highest(self, waiting: Mapping[TopicPartition, int]) -> int | None:

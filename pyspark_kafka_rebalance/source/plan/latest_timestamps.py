@@ -44,6 +44,7 @@ class LatestTimestamps:
         # An end, and the latest timestamp before it; None if the last records do not tell theirs.
         self._read: dict[TopicPartition, tuple[int, int | None]] = {}
         self._newest: Mapping[TopicPartition, RecordTime | None] = {}  # as of those reads
+        self._by_brokers: set[TopicPartition] = set()  # whose last answer took no read
 
     def before(
         self, ends: Mapping[TopicPartition, int], horizon: int, *, may_be_old: bool = False
@@ -72,12 +73,14 @@ class LatestTimestamps:
         self._look_for_markers(newest, ends, horizon)
         may_be_old = may_be_old and newest is self._newest
         latest: dict[TopicPartition, int] = {}
+        self._by_brokers.clear()
         unknown: dict[TopicPartition, OffsetRange] = {}
         for p, end in ends.items():
             found = newest.get(p)
             if found is not None and found.offset < end and p not in self._transactional:
                 if found.timestamp <= horizon:
                     latest[p] = found.timestamp
+                    self._by_brokers.add(p)
                     continue
                 self._warn(p, found)
             known_end, timestamp = self._read.get(p, (0, BEFORE_ALL))
@@ -99,6 +102,15 @@ class LatestTimestamps:
                     latest[p] = at
         self._newest = newest
         return latest
+
+    def read_from(self, partition: TopicPartition) -> int | None:
+        """Return the offset from which on the last answer is exact: the records were read.
+
+        None if brokers told the timestamp: it is that of the latest record when they told it.
+        """
+        if partition in self._by_brokers:
+            return None
+        return last_range(partition, self._read[partition][0]).start
 
     def forget(self, but: Collection[TopicPartition]) -> None:
         """Forget all but these partitions."""

@@ -185,6 +185,11 @@ class LookUps:
                 found[p] = told
         return found
 
+    def is_sure_at(self, partition: TopicPartition, timestamp: int) -> bool:
+        """Whether the answer for this timestamp certainly is a record."""
+        told = self._column(timestamp).get(partition)
+        return told is not None and told.offset in self._records.get(partition, ())
+
     def is_record(self, partition: TopicPartition, offset: int) -> None:
         """Note that there certainly is a record at this offset."""
         known = self._records.get(partition, ())
