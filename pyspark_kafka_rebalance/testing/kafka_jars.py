@@ -57,6 +57,9 @@ _BROKER = Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
 #: Kafka comes without a backend for its logger and would log nothing.
 _LOGGER = Coordinate("org.slf4j", "slf4j-simple", "1.7.36")
 
+#: Kafka's command line tools and its VerifiableConsumer; the broker's jars have what they need.
+KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
+
 #: Spark's own Kafka source, the peer in benchmarks: a set that runs on pyspark 4.2 and 4.3.
 SPARK_KAFKA_SOURCE = (
     Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
