@@ -65,7 +65,7 @@ endef
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## Watch three queries share a group while they join and leave (ARGS="--peer blocking")
+demo: $(VENV)/.demo ## Watch three queries share a group while they join and leave (ARGS="--peer blocking" compares, three minutes)
 	@$(FETCH_JARS)
 	@echo "== demo"
 	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo $(ARGS)

@@ -94,7 +94,17 @@ def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
         return _default_source()
     if name in _PUBLIC:
-        return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
+        try:
+            module = import_module(f".{_PUBLIC[name]}", __name__)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "pyspark":
+                raise
+            raise ModuleNotFoundError(
+                f"{name} needs PySpark, which is not installed here; the extra 'spark' of this "
+                "package brings it",
+                name="pyspark",
+            ) from None
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -9,14 +9,11 @@ from pathlib import Path
 from pyspark_kafka_rebalance.testing import KafkaCluster
 from pyspark_kafka_rebalance.testing.java import find_java
 from pyspark_kafka_rebalance.testing.kafka_jars import (
-    KAFKA_VERSION,
-    Coordinate,
+    KAFKA_TOOLS,
     broker_jars,
     single_jars,
 )
 
-#: Contains ProducerPerformance; its dependencies are among the broker's jars.
-_KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
 _WORDS = 500
 _LINES = 2_000
 
@@ -33,7 +30,7 @@ def write(cluster: KafkaCluster, topic: str, codec: str, size: int, rows: int, w
     """Write as :func:`fill` does to an existing topic, about evenly over its partitions."""
     lines = work / f"lines-{size}.txt"
     lines.write_text("\n".join(_lines(size)))
-    (tools,) = single_jars([_KAFKA_TOOLS])
+    (tools,) = single_jars([KAFKA_TOOLS])
     command = [
         *(str(find_java().executable), "-Xmx512m", "-cp", f"{tools}:{broker_jars()}/*"),
         *("org.apache.kafka.tools.ProducerPerformance", "--topic", topic),

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from ..testing.ledger import read_ledger, tally
-from ..testing.rebalances.figures import deliveries_of, figures_of
-from ..testing.rebalances.scenario import Scenario, Settings
+from ..testing import KafkaCluster
+from ..testing.ledger import Tally, read_ledger, tally
+from ..testing.rebalances.figures import Delivery, RebalanceFigures, deliveries_of, figures_of
+from ..testing.rebalances.scenario import READERS, Course, Scenario, Settings
 from .command import add_figures, kafka_topic_and_folder, run_demo
+from .comparison import KINDS, Run, save_comparison, verdict
 from .picture import save_picture
 from .report import print_report, summary
 from .screen import Screen
 
-_TITLES = {
-    "deferred": "One consumer group, three Spark queries that come and go",
-    "blocking": "One consumer group, three consumers that drain inside their rebalance listener",
-}
+_TITLE = "One consumer group, three Spark queries that come and go"
+
+#: In a comparison, the reader that works on each batch for long, and for how long.
+_SLOW, _SLOW_S = "B", 5.0
+
+_Watched = tuple[Course, list[Delivery], Tally, list[RebalanceFigures]]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -35,8 +40,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--peer",
         choices=("deferred", "blocking"),
         default="deferred",
-        help="deferred (default): Spark queries with kafka_deferred; blocking: consumers that "
-        "drain inside their rebalance listener",
+        help="deferred (default): Spark queries with kafka_deferred; blocking: the same, and then "
+        "consumers that drain inside their rebalance listener, under the same load. There reader "
+        f"{_SLOW} works on each batch for {_SLOW_S:g} s",
     )
     add_figures(
         parser,
@@ -71,8 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 after Ctrl-C.
     """
     given = parse(arguments)
-    settings = Settings(given.peer, given.seconds_per_phase, given.rate, given.partitions)
-    return run_demo(partial(_run, settings=settings, picture=given.picture, keep=given.keep))
+    settings = Settings(
+        seconds_per_phase=given.seconds_per_phase, rate=given.rate, partitions=given.partitions
+    )
+    run = _run if given.peer == "deferred" else _compare
+    return run_demo(partial(run, settings=settings, picture=given.picture, keep=given.keep))
 
 
 def _run(console: Console, settings: Settings, picture: Path, keep: bool) -> bool:
@@ -81,19 +90,62 @@ def _run(console: Console, settings: Settings, picture: Path, keep: bool) -> boo
         name,
         work,
     ):
-        scenario = Scenario(settings, kafka.bootstrap_servers, name, name, work)
-        where = f"group {name} at {kafka.bootstrap_servers}"
-        with Screen(console, where, scenario.lines) as screen:
-            course = scenario.run(screen)
-        ledger = read_ledger(scenario.ledger)
-    deliveries = deliveries_of(ledger)
-    found = tally(ledger, course.end_offsets)
-    figures = figures_of(deliveries, course.rebalances)
-    title = _TITLES[settings.peer]
-    print_report(console, title, sum(course.end_offsets.values()), found, figures)
-    save_picture(picture, title, summary(found, figures), course, deliveries)
+        course, deliveries, found, figures = _watch(console, settings, kafka, name, work)
+    print_report(console, _TITLE, sum(course.end_offsets.values()), found, figures)
+    save_picture(picture, _TITLE, summary(found, figures), course, deliveries)
     console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
-    return settings.peer != "deferred" or not (found.lost or found.duplicated)
+    return not (found.lost or found.duplicated)
+
+
+def _compare(console: Console, settings: Settings, picture: Path, keep: bool) -> bool:
+    runs: dict[str, Run] = {}
+    reports = []
+    with kafka_topic_and_folder(console, "rebalance-demo", settings.partitions, keep) as (
+        kafka,
+        name,
+        work,
+    ):
+        for peer, (kind, _) in KINDS.items():
+            console.print(f"\n{kind}", style="bold", highlight=False)
+            topic = f"{name}-{peer}"
+            kafka.create_topic(topic, partitions=settings.partitions)
+            chosen = replace(settings, peer=peer, slow={_SLOW: _SLOW_S})
+            course, deliveries, found, figures = _watch(
+                console, chosen, kafka, topic, work / peer, slow=(_SLOW,)
+            )
+            kafka.delete_topic(topic)
+            (drained,) = (one for one in figures if one.rebalance.name == f"{READERS[2]} joins")
+            runs[peer] = Run(found, deliveries, drained)
+            produced = sum(course.end_offsets.values())
+            reports.append(partial(print_report, console, kind, produced, found, figures))
+    sentence = verdict(runs, _SLOW_S)
+    console.print(f"\n{sentence}", style="bold", highlight=False)
+    for report in reports:
+        report()
+    save_comparison(picture, sentence, runs, (_SLOW,))
+    console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+    ours = runs["deferred"].tally
+    return not (ours.lost or ours.duplicated)
+
+
+def _watch(
+    console: Console,
+    settings: Settings,
+    kafka: KafkaCluster,
+    name: str,
+    work: Path,
+    slow: Collection[str] = (),
+) -> _Watched:
+    """Run a group's course on the topic, and say what its ledger has."""
+    work.mkdir(exist_ok=True)
+    scenario = Scenario(settings, kafka.bootstrap_servers, name, name, work)
+    where = f"group {name} at {kafka.bootstrap_servers}"
+    with Screen(console, where, scenario.lines) as screen:
+        course = scenario.run(screen)
+    ledger = read_ledger(scenario.ledger)
+    deliveries = deliveries_of(ledger)
+    figures = figures_of(deliveries, course.rebalances, slow)
+    return course, deliveries, tally(ledger, course.end_offsets), figures
 
 
 if __name__ == "__main__":

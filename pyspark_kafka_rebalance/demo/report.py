@@ -28,9 +28,10 @@ def summary(tally: Tally, figures: Sequence[RebalanceFigures]) -> str:
 def print_report(
     console: Console, title: str, produced: int, tally: Tally, figures: Sequence[RebalanceFigures]
 ) -> None:
-    """Print both tables and explain how to read them."""
+    """Print the result in one line, then both tables and how to read them."""
     lost = sum(map(len, tally.lost.values()))
     console.print(f"\n{title}", style="bold", highlight=False)
+    console.print(summary(tally, figures), highlight=False, soft_wrap=True)
     verdict = Table()
     for name in ("records produced", "delivered", "lost", "duplicated"):
         verdict.add_column(name, justify="right", min_width=10)

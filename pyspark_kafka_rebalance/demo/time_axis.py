@@ -102,5 +102,10 @@ def save_stacked(
     top.set_title(subtitle, loc="left", fontsize=10, color=INK, pad=24)
     handles, labels = top.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
+    save_png(path, figure)
+
+
+def save_png(path: Path, figure: Any) -> None:
+    """Save the figure; the path's folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

@@ -63,6 +63,9 @@ _CONNECT = (
     Coordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
 )
 
+#: Kafka's command line tools and its VerifiableConsumer; the broker's jars have what they need.
+KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
+
 #: Spark's own Kafka source, the peer in benchmarks: a set that runs on pyspark 4.2 and 4.3.
 SPARK_KAFKA_SOURCE = (
     Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),

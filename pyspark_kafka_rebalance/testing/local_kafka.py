@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -21,7 +22,8 @@ from .broker import DEFAULT_JAVA_OPTIONS, Broker
 from .broker_archive import sharing_options
 from .cluster import KafkaCluster, setting
 from .errors import LocalKafkaError
-from .kafka_jars import KAFKA_VERSION, broker_jars
+from .java import find_java
+from .kafka_jars import KAFKA_TOOLS, KAFKA_VERSION, broker_jars, single_jars
 from .metadata import ask_broker
 from .ports import ReservedPort
 from .storage import format_storage, random_id
@@ -53,6 +55,8 @@ class LocalKafka(KafkaCluster):
         Names of more listeners, each with its security protocol, such as ``{"TLS": "SSL"}``. Put
         their ``listener.name.tls.…`` settings into ``broker_config``. ``SecuredKafka`` has some
         ready for use.
+    port : int, optional
+        Of the first broker; further ones have the next two. By default any that is free.
     features : mapping of str to int, optional
         Feature levels other than the release's: ``{"group.version": 0}`` is a cluster without
         the consumer group protocol.
@@ -81,6 +85,7 @@ class LocalKafka(KafkaCluster):
         *,
         broker_config: Mapping[str, object] | None = None,
         listeners: Mapping[str, str] | None = None,
+        port: int | None = None,
         features: Mapping[str, int] | None = None,
         java_options: Sequence[str] = DEFAULT_JAVA_OPTIONS,
         keep_data: bool = False,
@@ -94,6 +99,7 @@ class LocalKafka(KafkaCluster):
         self._count = brokers
         self._broker_config = dict(broker_config or {})
         self._listeners = dict(listeners or {})
+        self._wanted_port = port
         self._listener_ports: dict[str, list[int]] = {}
         self._features = dict(features or {})
         self._java_options = tuple(java_options)
@@ -223,7 +229,9 @@ class LocalKafka(KafkaCluster):
             self._folder.mkdir(parents=True, exist_ok=True)
         if not self._keep_data:
             self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
-        ports = [(self._reserve_port(), self._reserve_port()) for _ in range(self._count)]
+        first = self._wanted_port
+        wanted = [None if first is None else first + n for n in range(self._count)]
+        ports = [(self._reserve_port(port), self._reserve_port()) for port in wanted]
         self._listener_ports = {
             name: [self._reserve_port() for _ in range(self._count)] for name in self._listeners
         }
@@ -250,8 +258,8 @@ class LocalKafka(KafkaCluster):
                 remove_when_orphaned=None if self._keep_data else self._folder,
             )
 
-    def _reserve_port(self) -> int:
-        port = ReservedPort()
+    def _reserve_port(self, wanted: int | None = None) -> int:
+        port = ReservedPort(wanted)
         self._resources.callback(port.release)
         return port.number
 
@@ -361,18 +369,69 @@ def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> d
     return {name: setting(value) for name, value in settings.items()}
 
 
-def _main() -> int:
-    parser = argparse.ArgumentParser(description="Run a Kafka cluster until Ctrl-C.")
-    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
-    parser.add_argument("--keep-data", action="store_true", help="leave the data folder behind")
-    arguments = parser.parse_args()
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
-    logging.getLogger("kafka").setLevel(logging.WARNING)
+def _topic(text: str) -> tuple[str, int]:
+    """``NAME`` or ``NAME:PARTITIONS``."""
+    name, _, partitions = text.partition(":")
+    return name, int(partitions or 1)
+
+
+def _how_to_use(kafka: LocalKafka, topics: Sequence[tuple[str, int]]) -> str:
+    """Say how to reach it, and how to run Kafka's own tools."""
+    servers = kafka.bootstrap_servers
+    name = topics[0][0] if topics else "TOPIC"
+    made = ", ".join(f"{topic} ({partitions})" for topic, partitions in topics)
     try:
-        with LocalKafka(arguments.brokers, keep_data=arguments.keep_data) as kafka:
+        (tools,) = single_jars([KAFKA_TOOLS])
+    except LocalKafkaError as error:
+        how = f"Kafka's own tools are not here: {error}"
+    else:
+        run = f"{find_java().executable} -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        where = f"--bootstrap-server {servers}"
+        package = "org.apache.kafka.tools"
+        how = f"""Kafka's own tools, with its jars:
+  export CLASSPATH='{tools}{os.pathsep}{broker_jars()}/*'
+  {run} {package}.TopicCommand {where} --list
+  {run} {package}.ConsoleProducer {where} --topic {name}
+  {run} {package}.consumer.ConsoleConsumer {where} --topic {name} --from-beginning
+  {run} {package}.consumer.group.ConsumerGroupCommand {where} --describe --all-groups"""
+    return f"""Kafka {KAFKA_VERSION} at {servers}; topics: {made or "none yet (--topic orders:12)"}
+data and logs: {kafka.folder}
+Spark:      .option("kafka.bootstrap.servers", "{servers}")
+consumers:  bootstrap_servers="{servers}"
+a group:    python -m pyspark_kafka_rebalance.status --bootstrap-servers {servers} --group GROUP
+{how}
+Ctrl-C to stop"""
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m pyspark_kafka_rebalance.testing.local_kafka",
+        description="Run a Kafka cluster until Ctrl-C. Its address is printed on standard output, "
+        "how to use it on standard error.",
+    )
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="of the first broker, such as 9092; default: any"
+    )
+    parser.add_argument(
+        "--topic",
+        type=_topic,
+        action="append",
+        default=[],
+        metavar="NAME[:PARTITIONS]",
+        help="make it; as often as you like",
+    )
+    parser.add_argument("--keep-data", action="store_true", help="leave the data folder behind")
+    given = parser.parse_args()
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with LocalKafka(given.brokers, port=given.port, keep_data=given.keep_data) as kafka:
+            for name, partitions in given.topic:
+                kafka.create_topic(name, partitions=partitions)
+            print(_how_to_use(kafka, given.topic), file=sys.stderr)
             print(kafka.bootstrap_servers, flush=True)
-            print(f"data and logs: {kafka.folder}; Ctrl-C to stop", file=sys.stderr)
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
             signal.pause()
     except KeyboardInterrupt:
         return 0

@@ -21,13 +21,14 @@ _RANGE = range(20_000, 32_000)
 
 
 class ReservedPort:
-    """A free port of 127.0.0.1, kept until :meth:`release`."""
+    """A free port of 127.0.0.1, kept until :meth:`release`: any, or the one that is named."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: int | None = None) -> None:
         folder = Path(tempfile.gettempdir(), f"pyspark-kafka-rebalance-ports-{os.getuid()}")
         folder.mkdir(exist_ok=True)
         # Not the generator that a test may have seeded: two runs would try the same sequence.
-        for number in random.SystemRandom().sample(_RANGE, 200):
+        tried = random.SystemRandom().sample(_RANGE, 200) if wanted is None else [wanted]
+        for number in tried:
             lock = os.open(folder / str(number), os.O_CREAT | os.O_RDWR, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,6 +39,8 @@ class ReservedPort:
             self.number = number
             self._lock: int | None = lock
             return
+        if wanted is not None:
+            raise LocalKafkaError(f"port {wanted} is taken")
         raise LocalKafkaError(f"no free port found from {_RANGE.start} to {_RANGE.stop - 1}")
 
     def release(self) -> None:

@@ -29,6 +29,7 @@ from pyspark_kafka_rebalance.testing import (
 from pyspark_kafka_rebalance.testing.broker import Broker
 from pyspark_kafka_rebalance.testing.broker_archive import sharing_options
 from pyspark_kafka_rebalance.testing.kafka_jars import broker_jars
+from pyspark_kafka_rebalance.testing.ports import ReservedPort
 
 PATIENCE_S = 30.0
 
@@ -279,3 +280,35 @@ def test_a_broker_runs_once(kafka: LocalKafka) -> None:
     broker: Broker = kafka._brokers[1]
     with pytest.raises(LocalKafkaError, match="is running"):
         broker.start()
+
+
+def test_it_runs_as_a_command_and_says_how_to_reach_it() -> None:
+    """Of Kafka's own tools one is run as it is printed."""
+    chosen = ReservedPort()
+    chosen.release()
+    port = chosen.number
+    command = [sys.executable, "-m", "pyspark_kafka_rebalance.testing.local_kafka"]
+    with subprocess.Popen(
+        [*command, "--port", str(port), "--topic", "orders:3", "--topic", "views"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            assert running.stdout is not None
+            assert running.stderr is not None
+            assert running.stdout.readline() == f"127.0.0.1:{port}\n"
+            said = list(iter(running.stderr.readline, "Ctrl-C to stop\n"))
+            assert said[0] == f"Kafka 4.3.0 at 127.0.0.1:{port}; topics: orders (3), views (1)\n"
+            at = said.index("Kafka's own tools, with its jars:\n")
+            listing = "".join(said[at + 1 : at + 3])
+            listed = subprocess.run(["sh", "-c", listing], capture_output=True, text=True)
+            assert {"orders", "views"} <= {*listed.stdout.split()}, listed.stderr
+            taken = subprocess.run(
+                [*command, "--port", str(port)], capture_output=True, text=True, check=False
+            )
+            assert (taken.returncode, taken.stderr) == (1, f"port {port} is taken\n")
+            running.send_signal(signal.SIGINT)
+            assert running.wait(PATIENCE_S) == 0
+        finally:
+            running.kill()

@@ -29,8 +29,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.java import find_java
 from pyspark_kafka_rebalance.testing.kafka_jars import (
-    KAFKA_VERSION,
-    Coordinate,
+    KAFKA_TOOLS,
     broker_jars,
     single_jars,
 )
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 PATIENCE_S = 60.0
 
 #: Kafka's own verifiable consumer; what it needs is among the broker's jars.
-KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
 
 OURS = (sys.executable, "-m", "pyspark_kafka_rebalance.testing.verifiable_consumer")
 

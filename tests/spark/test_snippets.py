@@ -78,6 +78,7 @@ class Until:
     def __init__(self) -> None:
         self.wanted: set[tuple[TopicPartition, int]] = set()
         self.processed: set[tuple[TopicPartition, int]] = set()
+        self.ended_by: type[BaseException] = _End
 
     def up_to(self, offsets: Mapping[TopicPartition, int]) -> None:
         for partition, end in offsets.items():
@@ -86,7 +87,7 @@ class Until:
 
     def check(self) -> None:
         if self.wanted and self.processed >= self.wanted:
-            raise _End
+            raise self.ended_by
 
 
 class Page:
@@ -254,13 +255,26 @@ def test_workers_of_the_readme(page: Page, printed: list[Snippet]) -> None:
 
 
 @of("docs/consumer.md", 1)
+def test_starting_and_stopping(page: Page, printed: list[Snippet]) -> None:
+    """With Ctrl-C when all is printed."""
+    said: list[str] = []
+    page.until.ended_by = KeyboardInterrupt
+    page.create("orders")
+    page.run(printed, print=lambda *words: said.append(" ".join(map(str, words))))
+    assert said.pop() == "stopped"
+    assert sorted(said)[:2] == ["0 0 b'0'", "0 1 b'2'"]
+    assert len(said) == RECORDS
+    assert page.committed("g") == RECORDS
+
+
+@of("docs/consumer.md", 2)
 def test_out_of_order_processing(page: Page, printed: list[Snippet]) -> None:
     page.create("orders")
     page.run(printed)
     assert page.committed("g") == RECORDS
 
 
-@of("docs/consumer.md", 2)
+@of("docs/consumer.md", 3)
 def test_live_records_first(page: Page, printed: list[Snippet]) -> None:
     shown: list[Any] = []
     page.create("orders")
@@ -270,7 +284,7 @@ def test_live_records_first(page: Page, printed: list[Snippet]) -> None:
     assert len(shown) == RECORDS
 
 
-@of("docs/consumer.md", 3)
+@of("docs/consumer.md", 4)
 def test_records_that_cannot_be_read(page: Page, printed: list[Snippet]) -> None:
     skipped: list[Any] = []
 
@@ -302,7 +316,7 @@ def test_records_that_cannot_be_read(page: Page, printed: list[Snippet]) -> None
     assert len(skipped) == 1
 
 
-@of("docs/consumer.md", 4)
+@of("docs/consumer.md", 5)
 def test_where_each_partition_stands(page: Page, printed: list[Snippet]) -> None:
     said: dict[TopicPartition, tuple[str, ...]] = {}
 
@@ -323,7 +337,7 @@ def test_where_each_partition_stands(page: Page, printed: list[Snippet]) -> None
     wait_until(is_told, lambda: str(said))
 
 
-@of("docs/consumer.md", 5)
+@of("docs/consumer.md", 6)
 def test_arrow_record_batches(page: Page, printed: list[Snippet]) -> None:
     page.create("orders")
     page.run(printed)
@@ -331,7 +345,7 @@ def test_arrow_record_batches(page: Page, printed: list[Snippet]) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.TaskGroup")
-@of("docs/consumer.md", 6, 7)
+@of("docs/consumer.md", 7, 8)
 def test_with_asyncio(page: Page, printed: list[Snippet]) -> None:
     page.create("orders")
     page.run(printed[:1])

@@ -96,6 +96,24 @@ from pyspark_kafka_rebalance import DeferredRevokeConsumer, RangeFetcher
     )
 
 
+def test_what_needs_pyspark_says_so() -> None:
+    run(
+        FORBID_PYSPARK
+        + """
+import pyspark_kafka_rebalance as package
+from pyspark_kafka_rebalance import progress, ProducerGroup
+said = {}
+for name in package._PUBLIC:
+    try:
+        getattr(package, name)
+    except ImportError as error:
+        said[name] = str(error)
+assert list(said) == ["KafkaDeferredDataSource", "stop_gracefully"], said
+assert "stop_gracefully needs PySpark" in said["stop_gracefully"], said
+"""
+    )
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     import pyspark_kafka_rebalance
 

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pytest
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.demo.comparison import Run, verdict
+from pyspark_kafka_rebalance.testing.ledger import Tally
 from pyspark_kafka_rebalance.testing.rebalances.figures import (
     Delivery,
     Rebalance,
@@ -20,6 +22,7 @@ from pyspark_kafka_rebalance.testing.rebalances.figures import (
     rates,
     rows_per_second,
     smooth,
+    waits,
 )
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -168,3 +171,25 @@ def test_a_rebalance_that_moved_nothing_has_no_hand_over():
     (found,) = figures_of(steady("A", P0, 0, 10), [quiet])
     assert found.median_hand_over is None
     assert found.longest_hand_over is None
+
+
+def test_the_partition_that_waits_longest_at_each_time():
+    deliveries = [*steady("A", P0, 0.0, 10.0), *steady("A", P1, 0.0, 2.0)]
+    deliveries.append(delivered("A", P1, 6.0, 7.0))
+    times = [0.5, 2.0, 5.5, 7.25]
+    assert waits(deliveries, {P0, P1}, times) == [0.0, 0.0, 3.5, 0.25]
+    assert waits(deliveries, {P0}, times) == [0.0, 0.0, 0.5, 0.25]
+
+
+def test_a_comparison_is_one_sentence_of_what_was_measured():
+    rebalance = Rebalance("C joins", 10.0, Window(0.0, 10.0), Window(10.0, 30.0))
+    quick = steady("A", P0, 0.0, 30.0)
+    slow = [*steady("A", P0, 0.0, 10.0), delivered("A", P0, 19.5, 20.5)]
+    (deferred,), (blocking,) = (figures_of(deliveries, [rebalance]) for deliveries in (quick, slow))
+    runs = {
+        "deferred": Run(Tally(0, {}, 0), quick, deferred),
+        "blocking": Run(Tally(0, {}, 0), slow, blocking),
+    }
+    assert "for 1.0 s with kafka_deferred, and for 10.5 s where consumers" in verdict(runs, 5.0)
+    runs["blocking"] = Run(Tally(0, {}, 0), [], *figures_of([], [rebalance]))
+    assert verdict(runs, 5.0).endswith("too little was read to compare.")

@@ -6,6 +6,7 @@ of one reader brought of one partition; its records are delivered when the batch
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -271,6 +272,25 @@ def longest_pause(
         if later.completed_at in window
     ]
     return max(pauses, default=None)
+
+
+def waits(
+    deliveries: Sequence[Delivery], partitions: Collection[TopicPartition], times: Sequence[float]
+) -> list[float]:
+    """Return, at each time, how long the partition that waits longest has had no completed batch.
+
+    A partition counts from its first completed batch on.
+    """
+    completed = {
+        partition: [d.completed_at for d in of_partition]
+        for partition, of_partition in _by_partition(deliveries).items()
+        if partition in partitions
+    }
+    found = []
+    for at in times:
+        last = [of[n - 1] for of in completed.values() if (n := bisect_right(of, at))]
+        found.append(at - min(last) if last else 0.0)
+    return found
 
 
 def rows_per_second(
