@@ -20,6 +20,7 @@ from .changed_gaps import ChangedGaps
 from .commit_by_hand import CommitByHand, Committable, EnteredCommit, final_error
 from .lane import Lane
 from .member_record import Member, not_owned
+from .observer import Observed
 from .offset_commits import OffsetCommits
 from .remaining import DEFAULT_METADATA_BYTES
 from .verdicts import Verdict, verdict_of
@@ -82,6 +83,8 @@ class CommitLoop:
         self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
             lambda *_: ""
         )
+        #: Who is told of the answers, if anybody is.
+        self.observed = Observed()
         self._metadata_bytes = DEFAULT_METADATA_BYTES
         self._changed = ChangedGaps()
         self._alarm = io.loop.alarm()
@@ -315,6 +318,9 @@ class CommitLoop:
                     commits.withdraw(by_hand)
             commits.retry()
             self._unknown |= {p for p in refused if verdicts[p] is Verdict.NO_SUCH_PARTITION}
+        if errors and (observer := self.observed.by) is not None:
+            others = {p: e for p, e in errors.items() if verdicts[p] is not Verdict.ACCEPTED}
+            observer.commit_answered(accepted, others, self._clock() - sent_at)
         for p in refused:
             log.warning(
                 "offset %d of %s-%d cannot be committed: %s",

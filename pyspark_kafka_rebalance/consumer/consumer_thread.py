@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from kafka.errors import IllegalStateError
 
 from .deferred import DeferredRevokeConsumer
+from .observer import ConsumerObserver
 
 Answer = TypeVar("Answer")
 
@@ -41,6 +42,7 @@ class ConsumerThread:
         self.consumer: DeferredRevokeConsumer | None = None
         self.polling: asyncio.Future[Any] | None = None
         self._make = make
+        self._observer: ConsumerObserver | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-consumer")
         self._started = False
         self._outstanding: set[Future[Any]] = set()
@@ -53,13 +55,21 @@ class ConsumerThread:
         self._started = True
 
         def make() -> None:
-            self.consumer = self._make()
+            self.consumer = consumer = self._make()
+            if self._observer is not None:  # looked at after the consumer is there: see observe
+                consumer._observed.by = self._observer
 
         try:
             await asyncio.shield(asyncio.wrap_future(self._thread.submit(make)))
         except BaseException:
             self.begin_close(timeout_ms=0)  # closes what a cancelled start goes on to make
             raise
+
+    def observe(self, observer: ConsumerObserver | None) -> None:
+        """Have the consumer tell this one, as soon as it is made."""
+        self._observer = observer
+        if self.consumer is not None:
+            self.consumer._observed.by = observer
 
     def begin_close(self, timeout_ms: float | None) -> asyncio.Future[None]:
         """Have the consumer closed, after all earlier calls; a running poll ends."""

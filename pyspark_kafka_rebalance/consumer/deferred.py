@@ -36,6 +36,7 @@ from .hand_outs import HandOuts
 from .kafka_python.coordinator import replace_coordinator
 from .kafka_python.polling import is_closed, resume_what_was_begun, watch_fetches
 from .kafka_python.records import ReadableRecords, name_what_is_unreadable
+from .observer import Observed
 from .ownership import Ownership
 from .poll_result import PollResult as PollResult
 from .polls import Polls
@@ -145,6 +146,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         self._hand_outs = HandOuts(io, self._membership, self._ownership)
+        self._observed = self._membership.commits.observed = Observed()
         if catch_up is not None:
             self._catching_up = CatchingUp(
                 catch_up, self, io, self._ownership, self._hand_outs.gaps, config
@@ -159,6 +161,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
             self._ends,
             self._listener,
             revoke_timeout_ms,
+            self._observed,
         )
         self._polls = Polls(
             self,
@@ -171,9 +174,10 @@ class DeferredRevokeConsumer(CommittingConsumer):
             self._hand_outs,
             self._ends,
             self._metadata_of,
+            self._observed,
             self._catching_up,
         )
-        watch_fetches(self, self._ends.answered)
+        watch_fetches(self, self._answered)
         resume_what_was_begun(self)
         name_what_is_unreadable(self)
 
@@ -313,6 +317,8 @@ class DeferredRevokeConsumer(CommittingConsumer):
             self._hand_outs.end(give_up=True)
         if self._catching_up is not None:
             self._catching_up.close()
+        if (observer := self._observed.by) is not None:
+            observer.closed()
         left_ms = max(100.0, (deadline - time.monotonic()) * 1000)
         super().close(autocommit=False, timeout_ms=left_ms)
 
@@ -352,6 +358,11 @@ class DeferredRevokeConsumer(CommittingConsumer):
         from .arrow_records import arrow_form  # not at the top: other polls need no Arrow
 
         return arrow_form(include_headers)
+
+    def _answered(self, node_id: Any, asked: Collection[TopicPartition], response: Any) -> None:
+        self._ends.answered(node_id, asked, response)
+        if (observer := self._observed.by) is not None:
+            observer.fetched(response)
 
     @property
     def _group_id(self) -> str:

@@ -120,9 +120,14 @@ class Liveness:
         """Somebody pumps the member; whether that lets it join again."""
         return self.pumping_counts and self.alive()
 
+    @property
+    def silent_s(self) -> float:
+        """How long ago the last sign of life is, in seconds."""
+        return self._clock() - self._alive_at
+
     def silent_too_long(self) -> bool:
         """Whether the last sign of life is too long ago (livelock)."""
-        return (self._clock() - self._alive_at) * 1000 > self.max_silence_ms
+        return self.silent_s * 1000 > self.max_silence_ms
 
     @property
     def verdict(self) -> str:

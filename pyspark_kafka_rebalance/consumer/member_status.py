@@ -56,9 +56,8 @@ class MemberStatus(ClusterQueries):
         """
         if partition not in self.assignment():
             raise IllegalStateError(f"{partition} is not assigned")
-        position = self._io.subscription.position(partition)
-        end = self._ends.latest(partition)
-        return None if end is None or position is None else end.seen_from(position).lag
+        standing = self._standing_of(partition)
+        return None if standing is None else standing.lag
 
     @property
     def generation(self) -> int:
@@ -87,6 +86,12 @@ class MemberStatus(ClusterQueries):
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of an owned partition whose commit the broker has acknowledged."""
         return self._membership.commits.acknowledged(partition)
+
+    def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
+        """As ``current_lag``, all of it; None also for what is not assigned."""
+        position = self._io.subscription.position(partition)
+        end = self._ends.latest(partition)
+        return None if end is None or position is None else end.seen_from(position)
 
     def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
         end = self._ends.latest(partition)

@@ -25,6 +25,7 @@ from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import GroupMembership
 from .hand_outs import HandOuts
 from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed
+from .observer import Observed
 from .ownership import Ownership
 from .poll_result import PollResult
 from .rebalance_listener import ListenerCalls
@@ -62,6 +63,8 @@ class Polls:
         The partitions' ends, from fetch responses.
     metadata_of : callable
         Returns what a poll reports of a partition's end; None until that is known.
+    observed : Observed
+        Who is told what polls bring, if anybody is.
     catching_up : CatchingUp, optional
         Also hands out what was set aside.
 
@@ -83,6 +86,7 @@ class Polls:
         hand_outs: HandOuts,
         ends: EndOffsets,
         metadata_of: Callable[[TopicPartition], FetchMetadata | None],
+        observed: Observed,
         catching_up: CatchingUp | None = None,
     ) -> None:
         self.woken = threading.Event()
@@ -97,6 +101,7 @@ class Polls:
         self._hand_outs = hand_outs
         self._ends = ends
         self._metadata_of = metadata_of
+        self._observed = observed
         self._catching_up = catching_up
         self._untold = False  # set while a poll runs, and after it if it raised
         self._told_in_passing = False
@@ -170,6 +175,8 @@ class Polls:
             if records or wait_ms == 0 or self.woken.is_set() or is_closed(self._consumer):
                 self.woken.clear()
                 self._ends.collect(self._consumer.assignment())
+                if (observer := self._observed.by) is not None:
+                    observer.polled(records, {}, {})
                 return records
 
     def _poll(
@@ -227,7 +234,10 @@ class Polls:
             if records or gaps or return_early or woken or time.monotonic() >= deadline:
                 self.woken.clear()
                 self._untold = False
-                return self._result(records, self._fetch_metadata(records), gaps)
+                metadata = self._fetch_metadata(records)
+                if (observer := self._observed.by) is not None:
+                    observer.polled(records, gaps, metadata)
+                return self._result(records, metadata, gaps)
 
     def _end_iteration(self, update_offsets: bool) -> None:
         """Drop what ``__next__`` has fetched ahead, so that a poll in between returns it.

@@ -19,6 +19,7 @@ from .fetch_metadata import EndOffsets
 from .group_membership import GroupMembership
 from .hand_outs import HandOuts
 from .member_record import AssignmentReceived, Lost
+from .observer import Observed
 from .ownership import Ownership, Step
 from .rebalance_listener import ListenerCalls
 
@@ -50,6 +51,8 @@ class Rebalancing:
         The application's.
     revoke_timeout_ms : int
         That of ``ownership``, for the log.
+    observed : Observed
+        Who is told, if anybody is.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Rebalancing:
         ends: EndOffsets,
         listener: ListenerCalls,
         revoke_timeout_ms: int,
+        observed: Observed,
     ) -> None:
         self._group_id = group_id
         self._subscription = subscription
@@ -71,6 +75,7 @@ class Rebalancing:
         self._ends = ends
         self._listener = listener
         self._revoke_timeout_ms = revoke_timeout_ms
+        self._observed = observed
 
     def begin_turn(self) -> None:
         """Execute the KIP's steps at the start of a poll."""
@@ -129,9 +134,13 @@ class Rebalancing:
 
     def _tell_lost(self, step: Step) -> None:
         log.warning("%s", self._describe(step))
+        if (observer := self._observed.by) is not None:
+            observer.lost(step.lost, undrained=False)
         self._listener.lost(step.lost)
 
     def _tell_assigned(self, event: AssignmentReceived, step: Step) -> None:
+        if (observer := self._observed.by) is not None:
+            observer.assigned(step.added, step.gated)
         self._complete(step)
         self._membership.protocol.applied(event)
         log.info("%s", self._describe(step))
@@ -157,6 +166,8 @@ class Rebalancing:
                 self._take_effect(step)
         if step.released:
             self._membership.protocol.released(step.released)
+            if (observer := self._observed.by) is not None:
+                observer.released(step.released)
 
     def _lose_overdue(self) -> None:
         """Lose the partitions that are not drained by the deadline, and only those."""
@@ -172,6 +183,8 @@ class Rebalancing:
             self._revoke_timeout_ms,
             sorted(step.lost),
         )
+        if (observer := self._observed.by) is not None:
+            observer.lost(step.lost, undrained=True)
         self._listener.lost(step.lost)
         self._release_drained()
 

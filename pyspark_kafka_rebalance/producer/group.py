@@ -333,6 +333,8 @@ class ProducerGroup(GroupStatus):
             self._transactions.close(timeout_s * (1 - _TO_LEAVE))
         finally:
             self._membership.stop(max(0.1, deadline - time.monotonic()))
+            if (observer := self._transactions.observer) is not None:
+                observer.closed()
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from kafka.structs import ConsumerGroupMetadata, TopicPartition
 
+from ..consumer.observer import ConsumerObserver
 from ..consumer.pump import Pump
 from ..errors import MembershipError
 from .member import ProducerMember
@@ -99,6 +100,7 @@ class ProducerMembership:
         self._abort_doomed = abort_doomed
         self._ticked = ticked
         self._member: ProducerMember | None = None
+        self._observer: ConsumerObserver | None = None
         self._take_overs: TakeOvers | None = None
         self._identity: ConsumerGroupMetadata | None = None
         self._signs_seen = 0
@@ -130,8 +132,21 @@ class ProducerMembership:
         except BaseException:
             self._member.close(timeout_ms=0)
             raise
+        if self._observer is not None:  # looked at after the member is there: see observe
+            self._member._observed.by = self._observer
         self._taker.start()
         self._pump.start()
+
+    @property
+    def member(self) -> ProducerMember | None:
+        """The member of the group, once it is made."""
+        return self._member
+
+    def observe(self, observer: ConsumerObserver | None) -> None:
+        """Have the member tell this one, as soon as it is made."""
+        self._observer = observer
+        if self._member is not None:
+            self._member._observed.by = observer
 
     def grow(self, source_partition_count: int) -> None:
         """Note how many partitions the source has now; raises as :func:`ensure_topic`."""

@@ -32,6 +32,7 @@ from .kafka_python.transactional_producer import (
     TransactionalProducer,
 )
 from .membership import ProducerMembership
+from .observer import Outcome, ProducerObserver
 from .options import ProducerOptions
 from .rates import Rates
 from .restart_points import check, chosen_points, encoded, key_of
@@ -70,9 +71,14 @@ class Transactions:
         Who is to be told of aborted transactions.
     call : Call
         The call under way. Its author is always the same, unless several share the group.
+    observer : ProducerObserver or None
+        Who is told how transactions end; set by any thread.
     """
 
     membership: ProducerMembership
+    observer: ProducerObserver | None = None
+    _begun_at: float | None = None
+    _commit_s: float | None = None
 
     def __init__(self, options: ProducerOptions) -> None:
         self.lock = threading.RLock()
@@ -247,7 +253,7 @@ class Transactions:
             if doomed is not None:
                 raise self._give_up(doomed)
             try:
-                producer.commit(self._group_offsets(values))
+                self._commit_by(producer, values)
             except NotCommittedError as error:
                 raise self._give_up(str(error)) from error
             except InDoubtError as error:
@@ -332,6 +338,7 @@ class Transactions:
             producer.abort(_ABORT_S)
             with self.membership.changed:
                 self.membership.ownership.aborted()
+            self._tell(Outcome.ABORTED)
 
     def _is_begun(self) -> bool:
         with self.membership.changed:
@@ -373,8 +380,17 @@ class Transactions:
             if gone:
                 membership.ownership.doom("this member has lost what it was about to send of")
         self._counts |= dict.fromkeys(new, 0)
+        if not begun:
+            self._begun_at = time.monotonic()
         self.boundaries.begin(time.monotonic)
         return sources
+
+    def _commit_by(self, producer: TransactionalProducer, partitions: Collection[int]) -> None:
+        begun_at = time.monotonic()
+        try:
+            producer.commit(self._group_offsets(partitions))
+        finally:
+            self._commit_s = time.monotonic() - begun_at
 
     def _group_offsets(
         self, partitions: Collection[int]
@@ -396,7 +412,7 @@ class Transactions:
             membership.changed.notify_all()
         self.aborts.committed()
         self.rates.committed({p: self._counts.get(p, 0) for p in chosen}, time.monotonic())
-        self._forget()
+        self._forget(Outcome.COMMITTED)
 
     def _refuse_to_pass_by(self, moved: Collection[int]) -> None:
         """Abort the transaction if it would move restart points beyond missing records."""
@@ -434,7 +450,7 @@ class Transactions:
         with self.membership.changed:
             self.membership.ownership.aborted()
             self.membership.changed.notify_all()
-        self._forget()
+        self._forget(Outcome.ABORTED)
 
     def _resolve(self) -> TransactionAbortedError:
         """Let the restart points show whether the transaction was committed.
@@ -448,10 +464,18 @@ class Transactions:
         with self.membership.changed:
             self.membership.ownership.in_doubt()
         self.membership.wake()
-        self._forget()
+        self._forget(Outcome.IN_DOUBT)
         self.aborts.owe(self.call, _IN_DOUBT)
         return self._error(_IN_DOUBT)
 
-    def _forget(self) -> None:
+    def _tell(self, outcome: Outcome) -> None:
+        begun_at, commit_s = self._begun_at, self._commit_s
+        self._begun_at = self._commit_s = None
+        if self.observer is not None and begun_at is not None:
+            took_s = time.monotonic() - begun_at
+            self.observer.transaction_ended(outcome, self.boundaries.records, took_s, commit_s)
+
+    def _forget(self, outcome: Outcome) -> None:
+        self._tell(outcome)
         self._counts.clear()
         self.boundaries.end()

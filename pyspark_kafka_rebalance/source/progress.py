@@ -68,23 +68,44 @@ def progress(query: Any) -> QueryProgress:
     progresses = [_as_dict(one) for one in _progresses(query)]
     if not progresses:
         return QueryProgress(query=_name_of(query))
-    stories: list[_Story] = []
+    told = QueryStory()
     for one in progresses:
-        sources = one.get("sources") or []
-        stories += [_Story() for _ in sources[len(stories) :]]
-        for story, source in zip(stories, sources, strict=False):
-            story.add(source, _seconds_of(one))
-    if all(story.is_foreign for story in stories):
+        told.add(one)
+    if told.is_foreign:
         described = ", ".join(str(s.get("description")) for s in progresses[-1].get("sources", []))
         raise ValueError(f"the query has no source of the format kafka_deferred: {described}")
-    last = progresses[-1]
-    return QueryProgress(
-        query=last.get("name") or str(last.get("id")),
-        batch=last.get("batchId"),
-        timestamp=last.get("timestamp"),
-        partitions=tuple(row for story in stories for row in story.rows()),
-        catch_up_ends_in_s=_ends_in_s(stories),
-    )
+    return told.table()
+
+
+class QueryStory:
+    """What the progresses of one run of a query tell, from the oldest to the newest."""
+
+    def __init__(self) -> None:
+        self._stories: list[_Story] = []
+        self._last: Mapping[str, Any] = {}
+
+    def add(self, progress: Mapping[str, Any]) -> None:
+        """Go on with the next progress, as plain values."""
+        self._last = progress
+        sources = progress.get("sources") or []
+        self._stories += [_Story() for _ in sources[len(self._stories) :]]
+        for story, source in zip(self._stories, sources, strict=False):
+            story.add(source, seconds_of(progress))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether no source is of this format."""
+        return all(story.is_foreign for story in self._stories)
+
+    def table(self) -> QueryProgress:
+        """How its partitions stand now."""
+        return QueryProgress(
+            query=self._last.get("name") or str(self._last.get("id")),
+            batch=self._last.get("batchId"),
+            timestamp=self._last.get("timestamp"),
+            partitions=tuple(row for story in self._stories for row in story.rows()),
+            catch_up_ends_in_s=_ends_in_s(self._stories),
+        )
 
 
 class _Story:
@@ -205,7 +226,7 @@ def _left_in_gaps(offset: StreamOffset) -> dict[TopicPartition, int]:
     return {p: sum(gap.end - gap.start for gap in found) for p, found in offset.gaps.items()}
 
 
-def _seconds_of(progress: Mapping[str, Any]) -> tuple[float, float] | None:
+def seconds_of(progress: Mapping[str, Any]) -> tuple[float, float] | None:
     """When a progress's trigger began, and how long it took; None if the progress does not say."""
     try:
         began_at = datetime.fromisoformat(str(progress["timestamp"]).replace("Z", "+00:00"))
