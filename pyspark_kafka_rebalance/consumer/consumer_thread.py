@@ -36,13 +36,15 @@ class ConsumerThread:
         runs, and that never wait.
     polling : asyncio.Future or None
         The running poll, or the last one if nobody has taken its result yet.
+    observer : ConsumerObserver or None
+        Whom the consumer tells, or is to tell once it is made.
     """
 
     def __init__(self, make: Callable[[], DeferredRevokeConsumer]) -> None:
         self.consumer: DeferredRevokeConsumer | None = None
         self.polling: asyncio.Future[Any] | None = None
         self._make = make
-        self._observer: ConsumerObserver | None = None
+        self.observer: ConsumerObserver | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-consumer")
         self._started = False
         self._outstanding: set[Future[Any]] = set()
@@ -56,8 +58,8 @@ class ConsumerThread:
 
         def make() -> None:
             self.consumer = consumer = self._make()
-            if self._observer is not None:  # looked at after the consumer is there: see observe
-                consumer._observed.by = self._observer
+            if self.observer is not None:  # looked at after the consumer is there: see observe
+                consumer._observed.by = self.observer
 
         try:
             await asyncio.shield(asyncio.wrap_future(self._thread.submit(make)))
@@ -67,7 +69,7 @@ class ConsumerThread:
 
     def observe(self, observer: ConsumerObserver | None) -> None:
         """Have the consumer tell this one, as soon as it is made."""
-        self._observer = observer
+        self.observer = observer
         if self.consumer is not None:
             self.consumer._observed.by = observer
 

@@ -1,4 +1,7 @@
-"""Rates: how many records of each source partition were committed recently; pure."""
+"""Rates: how many records of each source partition were committed recently; pure.
+
+One thread at a time adds commits; any thread may ask, also meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ class Rates:
 
     def per_second(self, source_partition: int, now: float) -> float:
         """Return records per second in the window, or since the first commit if that is later."""
-        commits = [c for c in self._commits.get(source_partition, ()) if c[0] >= now - WINDOW_S]
+        found = tuple(self._commits.get(source_partition, ()))  # at once: it may grow meanwhile
+        commits = [c for c in found if c[0] >= now - WINDOW_S]
         if not commits:
             return 0.0
         # The first commit's records were sent before it.
@@ -40,6 +44,10 @@ class Rates:
     def total(self, source_partition: int) -> int:
         """Return how many of its records this member has committed in all."""
         return self._totals.get(source_partition, 0)
+
+    def totals(self) -> dict[int, int]:
+        """All records that this member has committed, by source partition."""
+        return dict(self._totals)
 
     def age_s(self, source_partition: int, now: float) -> float | None:
         """Return the seconds since the last commit; None before the first."""

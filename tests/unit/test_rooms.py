@@ -26,6 +26,7 @@ ROOMS = [
     "consumer",
     "producer",
     "source",
+    "metrics",
     "status",
     "testing",
     "doctor",
@@ -120,7 +121,7 @@ def test_a_room_of_the_source_knows_nothing_of_those_above_it(room: str) -> None
     assert upwards == []
 
 
-@pytest.mark.parametrize("room", ["fetch", "source", "consumer", "producer", "status"])
+@pytest.mark.parametrize("room", ["fetch", "source", "consumer", "producer", "metrics", "status"])
 def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
     for path in (PACKAGE / room).rglob("*.py"):
         assert "pytest" not in {name.partition(".")[0] for name in imported_by(path)}, path

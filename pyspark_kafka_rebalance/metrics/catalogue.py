@@ -1,0 +1,280 @@
+"""The instruments: their names, units and meanings; pure. docs/observability.md shows this list.
+
+Names and attributes are those of OpenTelemetry's semantic conventions for messaging where there is
+one (``messaging.…``), else ``kafka_rebalance.…``; units are UCUM's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SYSTEM = "messaging.system"
+TOPIC = "messaging.destination.name"
+PARTITION = "messaging.destination.partition.id"
+GROUP = "messaging.consumer.group.name"
+CLIENT = "messaging.client.id"
+OPERATION = "messaging.operation.name"
+OPERATION_TYPE = "messaging.operation.type"
+ERROR = "error.type"
+QUERY = "kafka_rebalance.query.name"
+REASON = "kafka_rebalance.loss.reason"
+OUTCOME = "kafka_rebalance.transaction.outcome"
+SOURCE_PARTITION = "kafka_rebalance.source_partition.id"
+
+Attributes = Mapping[str, str]
+
+
+class Kind(enum.Enum):
+    """What is done with an instrument: the last three are read when metrics are collected."""
+
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    OBSERVED_COUNTER = "observable counter"
+    OBSERVED_SUM = "observable up-down counter"
+    OBSERVED_GAUGE = "observable gauge"
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether it is read at a collection, and costs nothing between two of them."""
+        return self.value.startswith("observable")
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """One instrument.
+
+    Attributes
+    ----------
+    name, unit, description : str
+        As OpenTelemetry has them.
+    kind : Kind
+        Which.
+    boundaries : tuple of float
+        Of a histogram's buckets.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    description: str
+    boundaries: tuple[float, ...] = ()
+
+
+class Measured(NamedTuple):
+    """What is added to an instrument, recorded by it, or read for it."""
+
+    instrument: Instrument
+    value: float
+    attributes: Attributes
+
+
+#: Those that the conventions give for messaging.client.operation.duration.
+_REQUESTS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+
+#: From a hand-over at once to a revoke that waits for max_poll_interval_ms.
+_WAITS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+CONSUMED = Instrument(
+    "messaging.client.consumed.messages",
+    Kind.OBSERVED_COUNTER,
+    "{message}",
+    "Records that polls have brought",
+)
+SENT = Instrument(
+    "messaging.client.sent.messages",
+    Kind.COUNTER,
+    "{message}",
+    "Records sent in transactions, counted when these end",
+)
+OPERATIONS = Instrument(
+    "messaging.client.operation.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "How long commits took",
+    _REQUESTS_S,
+)
+LAG = Instrument(
+    "kafka_rebalance.lag.offsets",
+    Kind.OBSERVED_GAUGE,
+    "{offset}",
+    "Offsets between the position and the end of the log",
+)
+LAG_TIME = Instrument(
+    "kafka_rebalance.lag.time",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "For how long the next record has been waiting, at most",
+)
+POSITION = Instrument(
+    "kafka_rebalance.position",
+    Kind.OBSERVED_GAUGE,
+    "{offset}",
+    "The next offset to be read",
+)
+COMMITTED = Instrument(
+    "kafka_rebalance.committed.offset",
+    Kind.OBSERVED_GAUGE,
+    "{offset}",
+    "The next offset, as the group has it",
+)
+COMMIT_AGE = Instrument(
+    "kafka_rebalance.committed.age",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "Since the last commit that was accepted",
+)
+CATCH_UP = Instrument(
+    "kafka_rebalance.catch_up.offsets",
+    Kind.OBSERVED_GAUGE,
+    "{offset}",
+    "Offsets set aside that are still to be caught up with",
+)
+FETCHED = Instrument(
+    "kafka_rebalance.fetched",
+    Kind.OBSERVED_COUNTER,
+    "By",
+    "Record batches that brokers have sent, as compressed",
+)
+FETCH_LATENCY = Instrument(
+    "kafka_rebalance.fetch.latency.avg",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "How long brokers took to answer a fetch, on average of the last minute",
+)
+FETCH_LATENCY_MAX = Instrument(
+    "kafka_rebalance.fetch.latency.max",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "How long brokers took to answer a fetch, at most in the last minute",
+)
+POLL_AGE = Instrument(
+    "kafka_rebalance.poll.age",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "Since the application's last sign of life",
+)
+ASSIGNED = Instrument(
+    "kafka_rebalance.assigned_partitions",
+    Kind.OBSERVED_SUM,
+    "{partition}",
+    "Partitions that are assigned, those being revoked included",
+)
+REVOKING = Instrument(
+    "kafka_rebalance.revoking_partitions",
+    Kind.OBSERVED_SUM,
+    "{partition}",
+    "Partitions that the group wants back and has not got yet",
+)
+REVOKE_AGE = Instrument(
+    "kafka_rebalance.revoke.age",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "Since the group wants the partition back",
+)
+REBALANCES = Instrument(
+    "kafka_rebalance.rebalances",
+    Kind.COUNTER,
+    "{rebalance}",
+    "Assignments that the group has made and this member has applied",
+)
+LOST = Instrument(
+    "kafka_rebalance.lost_partitions",
+    Kind.COUNTER,
+    "{partition}",
+    "Partitions lost, with the membership or undrained at the deadline of their revoke",
+)
+REVOKES = Instrument(
+    "kafka_rebalance.revoke.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From a revoke's request to its release",
+    _WAITS_S,
+)
+HAND_OVERS = Instrument(
+    "kafka_rebalance.hand_over.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From a partition's assignment to its first record",
+    _WAITS_S,
+)
+TRANSACTIONS = Instrument(
+    "kafka_rebalance.transaction.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From a transaction's first record to its end",
+    _WAITS_S,
+)
+COMMITTED_RECORDS = Instrument(
+    "kafka_rebalance.producer.committed_records",
+    Kind.OBSERVED_COUNTER,
+    "{message}",
+    "Records committed",
+)
+RESTART_POINT_AGE = Instrument(
+    "kafka_rebalance.restart_point.age",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "Since a restart point was committed last",
+)
+ROWS = Instrument(
+    "kafka_rebalance.query.rows",
+    Kind.COUNTER,
+    "{row}",
+    "Rows that batches have read",
+)
+BATCHES = Instrument(
+    "kafka_rebalance.query.batch.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "How long batches took",
+    _WAITS_S,
+)
+PROGRESS_AGE = Instrument(
+    "kafka_rebalance.query.progress.age",
+    Kind.OBSERVED_GAUGE,
+    "s",
+    "Since the query has reported progress",
+)
+
+#: All of them, in the order of the documentation.
+ALL = (
+    CONSUMED,
+    LAG,
+    LAG_TIME,
+    POSITION,
+    COMMITTED,
+    COMMIT_AGE,
+    CATCH_UP,
+    FETCHED,
+    FETCH_LATENCY,
+    FETCH_LATENCY_MAX,
+    POLL_AGE,
+    ASSIGNED,
+    REVOKING,
+    REVOKE_AGE,
+    REBALANCES,
+    LOST,
+    REVOKES,
+    HAND_OVERS,
+    OPERATIONS,
+    SENT,
+    TRANSACTIONS,
+    COMMITTED_RECORDS,
+    RESTART_POINT_AGE,
+    ROWS,
+    BATCHES,
+    PROGRESS_AGE,
+)
+
+
+def of_member(group_id: str, client_id: str) -> Attributes:
+    """The attributes of all that a member of a group measures."""
+    return {SYSTEM: "kafka", GROUP: group_id, CLIENT: client_id}
+
+
+def of_partition(whose: Attributes, topic: str, partition: int) -> Attributes:
+    """Those of what is measured of a partition."""
+    return {**whose, TOPIC: topic, PARTITION: str(partition)}

@@ -1,0 +1,165 @@
+"""Instruments: the catalogue's, made once of a meter provider, and who is read for them.
+
+The SDK takes one callback of an instrument and ignores any other of the same name: so all that is
+observed in a process shares the instruments. A collection comes on a thread of the SDK; whoever is
+read then gives what any thread may read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+from .catalogue import ALL, Instrument, Kind, Measured
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter, MeterProvider
+
+log = logging.getLogger(__name__)
+
+_SCOPE = "pyspark_kafka_rebalance"
+
+
+class Source(Protocol):
+    """What is read at each collection."""
+
+    def read(self, instrument: Instrument) -> Iterable[Measured]:
+        """What this instrument shows now; counters never less than before. Any thread."""
+
+
+class Instruments:
+    """The instruments of one meter provider.
+
+    Parameters
+    ----------
+    meter : Meter
+        Of that.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._lock = threading.Lock()
+        self._sources: list[Source] = []
+        self._ended = Totals()  # of counters of sources that are there no more
+        self._pushed: dict[Instrument, Any] = {}
+        for each in ALL:
+            named = {"name": each.name, "unit": each.unit, "description": each.description}
+            if each.kind is Kind.COUNTER:
+                self._pushed[each] = meter.create_counter(**named).add
+            elif each.kind is Kind.HISTOGRAM:
+                self._pushed[each] = meter.create_histogram(
+                    **named, explicit_bucket_boundaries_advisory=each.boundaries
+                ).record
+            else:
+                make: Callable[..., Any] = {
+                    Kind.OBSERVED_COUNTER: meter.create_observable_counter,
+                    Kind.OBSERVED_SUM: meter.create_observable_up_down_counter,
+                    Kind.OBSERVED_GAUGE: meter.create_observable_gauge,
+                }[each.kind]
+                make(**named, callbacks=[self._callback_of(each)])
+
+    def push(self, *measured: Measured) -> None:
+        """Add to counters, record in histograms; any thread."""
+        for instrument, value, attributes in measured:
+            self._pushed[instrument](value, attributes)
+
+    def include(self, source: Source) -> None:
+        """Read this from now on."""
+        with self._lock:
+            self._sources.append(source)
+
+    def exclude(self, source: Source) -> None:
+        """Read this no more; what it has counted stays. Idempotent."""
+        with self._lock:
+            if source in self._sources:
+                self._sources.remove(source)
+                for each in ALL:
+                    if each.kind is Kind.OBSERVED_COUNTER:
+                        self._ended.add(source.read(each))
+
+    def read(self, instrument: Instrument) -> Totals:
+        """What the sources show, together."""
+        with self._lock:
+            totals = Totals()
+            if instrument.kind is Kind.OBSERVED_COUNTER:
+                totals.add(self._ended.of(instrument))
+            for source in self._sources:
+                try:
+                    totals.add(source.read(instrument))
+                except Exception:  # or the SDK would leave out the others
+                    log.exception("%s is left out of this collection", instrument.name)
+            return totals
+
+    def _callback_of(self, instrument: Instrument) -> Callable[[Any], Iterable[Any]]:
+        def observe(_: Any) -> Iterator[Any]:
+            from opentelemetry.metrics import Observation
+
+            for _, value, attributes in self.read(instrument).of(instrument):
+                yield Observation(value, attributes)
+
+        return observe
+
+
+class Totals:
+    """Values by instrument and attributes; pure.
+
+    Several members of one client id look the same: counts add up, of other values the largest is
+    shown.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[Instrument, frozenset[tuple[str, str]]], float] = {}
+
+    def add(self, measured: Iterable[Measured]) -> None:
+        """Take these in."""
+        for instrument, value, attributes in measured:
+            key = (instrument, frozenset(attributes.items()))
+            before = self._values.get(key)
+            if before is None:
+                self._values[key] = value
+            elif instrument.kind is Kind.OBSERVED_GAUGE:
+                self._values[key] = max(before, value)
+            else:
+                self._values[key] = before + value
+
+    def of(self, instrument: Instrument) -> list[Measured]:
+        """Those of an instrument."""
+        return [
+            Measured(each, value, dict(attributes))
+            for (each, attributes), value in self._values.items()
+            if each is instrument
+        ]
+
+
+_made: WeakKeyDictionary[Any, Instruments] = WeakKeyDictionary()
+_of_default: list[Instruments] = []
+_making = threading.Lock()
+
+
+def instruments_of(meter_provider: MeterProvider | None) -> Instruments:
+    """The instruments of this provider, or of the global one; made when first asked for.
+
+    Raises
+    ------
+    ImportError
+        OpenTelemetry is not installed.
+    """
+    try:
+        from opentelemetry.metrics import get_meter, get_meter_provider
+    except ImportError as error:
+        raise ImportError(
+            "metrics need OpenTelemetry: pip install 'pyspark-kafka-rebalance[otel]'"
+        ) from error
+    from .. import __version__
+
+    with _making:
+        if meter_provider is None or meter_provider is get_meter_provider():
+            # Before a global one is set, its meters stand for those of the one to come.
+            if not _of_default:
+                _of_default.append(Instruments(get_meter(_SCOPE, __version__)))
+            return _of_default[0]
+        if meter_provider not in _made:
+            _made[meter_provider] = Instruments(meter_provider.get_meter(_SCOPE, __version__))
+        return _made[meter_provider]

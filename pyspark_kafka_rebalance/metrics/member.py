@@ -1,0 +1,295 @@
+"""MemberObservation: a consumer, or a producer group's member, as its metrics see it.
+
+What happens is told on the thread that polls, or on the I/O loop; a collection reads how things
+stand on a thread of its own. Each dictionary here has one thread that writes it, and is copied, or
+asked for one key, by others.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.structs import TopicPartition
+
+from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.fetch_metadata import FetchMetadata
+from ..consumer.found_records import count
+from .catalogue import (
+    ASSIGNED,
+    CATCH_UP,
+    COMMIT_AGE,
+    COMMITTED,
+    CONSUMED,
+    FETCH_LATENCY,
+    FETCH_LATENCY_MAX,
+    FETCHED,
+    LAG,
+    LAG_TIME,
+    OPERATION,
+    OPERATION_TYPE,
+    POLL_AGE,
+    POSITION,
+    REVOKE_AGE,
+    REVOKING,
+    Attributes,
+    Instrument,
+    Measured,
+    of_member,
+    of_partition,
+)
+from .harmless import harmless
+from .instruments import Instruments
+from .member_events import MemberEvents, commit_answered
+from .waiting import Waiting
+
+_POLL = {OPERATION: "poll", OPERATION_TYPE: "receive"}
+
+
+class MemberObservation:
+    """One member, of one client, of any number of partitions.
+
+    Parameters
+    ----------
+    instruments : Instruments
+        Where to.
+    member : callable
+        The consumer, once it is made.
+    ended : callable
+        Called when the consumer is closed.
+    reads_records : bool
+        False for a member that takes part in a group and polls no records.
+    """
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        member: Callable[[], DeferredRevokeConsumer | None],
+        ended: Callable[[], None],
+        *,
+        reads_records: bool = True,
+    ) -> None:
+        self._instruments = instruments
+        self._member = member
+        self._ended = ended
+        self._reads_records = reads_records
+        self._making = threading.Lock()
+        self._made: MemberEvents | None = None
+        self._attributes: Attributes = {}
+        self._records: dict[TopicPartition, int] = {}  # written by the thread that polls
+        self._last_at_ms: dict[TopicPartition, float] = {}  # likewise: of what was brought last
+        self._bytes: dict[TopicPartition, int] = {}  # by the I/O loop
+        self._committed_at: dict[TopicPartition, float] = {}  # likewise
+        self._waiting: dict[TopicPartition, Waiting] = {}  # by collections, one at a time
+        self._readers: dict[Instrument, Callable[[DeferredRevokeConsumer], Iterable[Measured]]] = {
+            ASSIGNED: self._assigned,
+            REVOKING: self._revoking,
+            REVOKE_AGE: self._revoke_ages,
+        }
+        if reads_records:
+            self._readers |= {
+                LAG: self._lags,
+                LAG_TIME: self._lag_times,
+                POSITION: self._positions,
+                COMMITTED: self._commits,
+                COMMIT_AGE: self._commit_ages,
+                CATCH_UP: self._catch_up,
+                POLL_AGE: self._poll_age,
+                FETCH_LATENCY: self._fetch_latency,
+                FETCH_LATENCY_MAX: self._fetch_latency_max,
+            }
+
+    # -- told by the consumer; see ConsumerObserver -----------------------------------------------
+
+    @harmless
+    def assigned(
+        self, added: Collection[TopicPartition], gated: Collection[TopicPartition]
+    ) -> None:
+        """On the thread that polls."""
+        self._instruments.push(*self._events().assigned(added, gated, time.monotonic()))
+
+    @harmless
+    def released(self, partitions: Collection[TopicPartition]) -> None:
+        """On the thread that polls."""
+        self._instruments.push(*self._events().released(partitions, time.monotonic()))
+
+    @harmless
+    def lost(self, partitions: Collection[TopicPartition], undrained: bool) -> None:
+        """On the thread that polls."""
+        self._instruments.push(*self._events().lost(partitions, undrained))
+
+    @harmless
+    def polled(
+        self,
+        records: Mapping[TopicPartition, list[Any]],
+        catch_up: Mapping[TopicPartition, list[Any]],
+        metadata: Mapping[TopicPartition, FetchMetadata],
+    ) -> None:
+        """On the thread that polls, with each poll: nothing here looks at a single record."""
+        totals, last = self._records, self._last_at_ms
+        for p, found in records.items():
+            totals[p] = totals.get(p, 0) + count(found)
+            last[p] = _timestamp_ms(found[-1])
+        for p, found in catch_up.items():
+            totals[p] = totals.get(p, 0) + count(found)
+        events = self._made
+        if events is not None and events.awaiting:
+            brought = [*records, *catch_up]
+            self._instruments.push(*events.brought(brought, metadata, time.monotonic()))
+
+    @harmless
+    def fetched(self, response: Any) -> None:
+        """On the I/O loop."""
+        totals = self._bytes
+        for topic in response.responses:
+            for answer in topic.partitions:
+                if answer.records:
+                    p = TopicPartition(topic.topic, answer.partition_index)
+                    totals[p] = totals.get(p, 0) + len(answer.records)
+
+    @harmless
+    def commit_answered(
+        self,
+        accepted: Collection[TopicPartition],
+        refused: Mapping[TopicPartition, type[Exception]],
+        took_s: float,
+    ) -> None:
+        """On the I/O loop."""
+        now = time.monotonic()
+        for p in accepted:
+            self._committed_at[p] = now
+        self._events()
+        self._instruments.push(commit_answered(self._attributes, refused, took_s))
+
+    def closed(self) -> None:
+        """On the thread that closes."""
+        self._ended()
+
+    # -- read at a collection ---------------------------------------------------------------------
+
+    def read(self, instrument: Instrument) -> Iterable[Measured]:
+        """What it shows now."""
+        if instrument is CONSUMED:
+            return self._counted(CONSUMED, self._records, _POLL)
+        if instrument is FETCHED:
+            return self._counted(FETCHED, self._bytes, {})
+        reader = self._readers.get(instrument)
+        member = None if reader is None else self._member()
+        if reader is None or member is None:
+            return ()
+        self._events()
+        return reader(member)
+
+    def _counted(
+        self, instrument: Instrument, totals: dict[TopicPartition, int], named: Attributes
+    ) -> Iterator[Measured]:
+        if not totals:
+            return
+        self._events()
+        for p, total in dict(totals).items():
+            yield Measured(instrument, total, {**self._of(p), **named})
+
+    def _assigned(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        yield Measured(ASSIGNED, len(member.assignment()), self._attributes)
+
+    def _revoking(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        yield Measured(REVOKING, len(member._ownership.gated), self._attributes)
+
+    def _revoke_ages(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        now, events = time.monotonic(), self._events()
+        for p in member._ownership.gated:
+            since = events.revoking_since(p)
+            if since is not None:
+                yield Measured(REVOKE_AGE, now - since, self._of(p))
+
+    def _lags(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        for p, standing in self._standings(member):
+            yield Measured(LAG, standing.lag, self._of(p))
+
+    def _lag_times(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        now = time.time()
+        standings = dict(self._standings(member))
+        self._waiting = {p: self._waiting.get(p) or Waiting() for p in standings}
+        for p, standing in standings.items():
+            waiting, last_ms = self._waiting[p], self._last_at_ms.get(p, -1)
+            waiting.ended_at(standing.end_offset, standing.fetched_at_ms / 1000)
+            since = waiting.since(standing.position, None if last_ms < 0 else last_ms / 1000)
+            waits_s = 0.0 if since is None else max(0.0, now - since)
+            yield Measured(LAG_TIME, waits_s, self._of(p))
+
+    def _positions(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        for p in member.assignment():
+            position = member._io.subscription.position(p)
+            if position is not None:
+                yield Measured(POSITION, position, self._of(p))
+
+    def _commits(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        for p in member.assignment():
+            committed = member.acknowledged(p)
+            if committed is not None:
+                yield Measured(COMMITTED, committed, self._of(p))
+
+    def _commit_ages(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        now = time.monotonic()
+        for p in member.assignment():
+            at = self._committed_at.get(p)
+            if at is not None:
+                yield Measured(COMMIT_AGE, now - at, self._of(p))
+
+    def _catch_up(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        if member._catching_up is not None:
+            for p in member.assignment():
+                yield Measured(CATCH_UP, member._hand_outs.gaps.lag(p), self._of(p))
+
+    def _poll_age(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        yield Measured(POLL_AGE, member._membership.parts.liveness.silent_s, self._attributes)
+
+    def _fetch_latency(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        return self._of_library(member, FETCH_LATENCY, "fetch-latency-avg")
+
+    def _fetch_latency_max(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
+        return self._of_library(member, FETCH_LATENCY_MAX, "fetch-latency-max")
+
+    def _of_library(
+        self, member: DeferredRevokeConsumer, instrument: Instrument, name: str
+    ) -> Iterator[Measured]:
+        """What kafka-python measures itself, in milliseconds; nothing if it does not."""
+        groups = member.metrics() or {}
+        value = groups.get("consumer-fetch-manager-metrics", {}).get(name)
+        if value is not None and math.isfinite(value) and value > 0:
+            yield Measured(instrument, value / 1000, self._attributes)
+
+    def _standings(
+        self, member: DeferredRevokeConsumer
+    ) -> Iterator[tuple[TopicPartition, FetchMetadata]]:
+        for p in member.assignment():
+            standing = member._standing_of(p)
+            if standing is not None:
+                yield p, standing
+
+    def _of(self, partition: TopicPartition) -> Attributes:
+        return of_partition(self._attributes, *partition)
+
+    def _events(self) -> MemberEvents:
+        """Made with the first event or collection that finds the consumer made."""
+        if self._made is None:
+            with self._making:
+                if self._made is None:
+                    member = self._member()
+                    if member is not None:
+                        group_id, client_id = member.config["group_id"], member.config["client_id"]
+                        self._attributes = of_member(str(group_id), str(client_id))
+                    self._made = MemberEvents(self._attributes)
+        return self._made
+
+
+def _timestamp_ms(newest: Any) -> float:
+    """Of a record, or of the last row of an Arrow batch; negative if it has none."""
+    if isinstance(newest, ConsumerRecord):
+        return -1 if newest.timestamp is None else newest.timestamp
+    at_us = newest.column("timestamp")[-1].value
+    return -1 if at_us is None else at_us / 1000

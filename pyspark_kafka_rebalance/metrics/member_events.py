@@ -1,0 +1,117 @@
+"""MemberEvents: what each event of a member of a group adds to which instrument; pure.
+
+Called on the thread that polls. ``revoking_since`` may be read on any thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from kafka.structs import TopicPartition
+
+from ..consumer.fetch_metadata import FetchMetadata
+from .catalogue import (
+    ERROR,
+    HAND_OVERS,
+    LOST,
+    OPERATION,
+    OPERATION_TYPE,
+    OPERATIONS,
+    REASON,
+    REBALANCES,
+    REVOKES,
+    TOPIC,
+    Attributes,
+    Measured,
+)
+
+WITH_MEMBERSHIP = "membership"
+UNDRAINED = "undrained"
+
+
+class MemberEvents:
+    """One member.
+
+    Parameters
+    ----------
+    attributes : mapping of str to str
+        Of all that it measures.
+
+    Attributes
+    ----------
+    awaiting : dict of TopicPartition to float
+        Since when partitions have been assigned that have brought no record yet.
+    """
+
+    def __init__(self, attributes: Attributes) -> None:
+        self._attributes = attributes
+        self._requested: dict[TopicPartition, float] = {}
+        self.awaiting: dict[TopicPartition, float] = {}
+
+    def assigned(
+        self, added: Collection[TopicPartition], gated: Collection[TopicPartition], now: float
+    ) -> list[Measured]:
+        """An assignment is applied: what is new, and all that is being revoked."""
+        taken_back = self._requested.keys() - set(gated)
+        for p in taken_back:
+            del self._requested[p]
+        for p in gated:
+            self._requested.setdefault(p, now)
+            self.awaiting.pop(p, None)
+        self.awaiting |= dict.fromkeys(added, now)
+        return [Measured(REBALANCES, 1, self._attributes)]
+
+    def lost(self, partitions: Collection[TopicPartition], undrained: bool) -> list[Measured]:
+        """Partitions are lost; those not drained go back to the group by a release all the same."""
+        for p in partitions:
+            self.awaiting.pop(p, None)
+            if not undrained:
+                self._requested.pop(p, None)
+        why = {REASON: UNDRAINED if undrained else WITH_MEMBERSHIP}
+        return [Measured(LOST, n, {**of, **why}) for n, of in self._by_topic(partitions)]
+
+    def released(self, partitions: Collection[TopicPartition], now: float) -> list[Measured]:
+        """Revokes have ended."""
+        took = [(p, self._requested.pop(p, None)) for p in partitions]
+        return [
+            Measured(REVOKES, now - at, {**self._attributes, TOPIC: p.topic})
+            for p, at in took
+            if at is not None
+        ]
+
+    def brought(
+        self,
+        partitions: Iterable[TopicPartition],
+        metadata: Mapping[TopicPartition, FetchMetadata],
+        now: float,
+    ) -> list[Measured]:
+        """Partitions brought records. Those that had none to bring when they came are forgotten."""
+        measured = []
+        for p in partitions:
+            at = self.awaiting.pop(p, None)
+            if at is not None:
+                measured.append(
+                    Measured(HAND_OVERS, now - at, {**self._attributes, TOPIC: p.topic})
+                )
+        for p in [p for p in self.awaiting if p in metadata and not metadata[p].lag]:
+            del self.awaiting[p]
+        return measured
+
+    def revoking_since(self, partition: TopicPartition) -> float | None:
+        """When its revoke was requested; None if that was not seen."""
+        return self._requested.get(partition)
+
+    def _by_topic(self, partitions: Iterable[TopicPartition]) -> list[tuple[int, Attributes]]:
+        found = Counter(p.topic for p in partitions)
+        return [(n, {**self._attributes, TOPIC: topic}) for topic, n in sorted(found.items())]
+
+
+def commit_answered(
+    attributes: Attributes, refused: Mapping[TopicPartition, type[Exception]], took_s: float
+) -> Measured:
+    """A commit was answered; it has failed if any partition of it has."""
+    named = {**attributes, OPERATION: "commit", OPERATION_TYPE: "settle"}
+    if refused:
+        named[ERROR] = next(iter(refused.values())).__name__
+    return Measured(OPERATIONS, took_s, named)

@@ -1,0 +1,178 @@
+"""observe(client): OpenTelemetry metrics of a consumer or a producer group, until it closes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from kafka import KafkaConsumer
+
+from ..consumer.asynchronous import AsyncDeferredRevokeConsumer
+from ..consumer.consumer_thread import ConsumerThread
+from ..consumer.deferred import DeferredRevokeConsumer
+from ..producer.asynchronous import AsyncProducerGroup
+from ..producer.group import ProducerGroup
+from .catalogue import of_member
+from .instruments import Instruments, Source, instruments_of
+from .member import MemberObservation
+from .producer import ProducerObservation
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from typing_extensions import Self
+
+
+class Observation:
+    """The metrics of one client; a context manager. Ends when the client closes, or before."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+        self._sources: list[Source] = []
+        self._withdraw: Callable[[], None] = lambda: None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return not self._sources
+
+    def close(self) -> None:
+        """Observe the client no more. What it has counted stays; idempotent, from any thread."""
+        self._withdraw()
+        sources, self._sources = self._sources, []
+        for source in sources:
+            self._instruments.exclude(source)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _begin(self, withdraw: Callable[[], None], *sources: Source) -> None:
+        self._withdraw = withdraw
+        self._sources = [*sources]
+        for source in sources:
+            self._instruments.include(source)
+
+
+def observe(
+    client: DeferredRevokeConsumer
+    | AsyncDeferredRevokeConsumer
+    | ProducerGroup
+    | AsyncProducerGroup,
+    meter_provider: MeterProvider | None = None,
+) -> Observation:
+    """Measure a consumer or a producer group with OpenTelemetry.
+
+    ``docs/observability.md`` lists the instruments. At any time, also before an asynchronous
+    consumer is started; what happened before is not counted.
+
+    Parameters
+    ----------
+    client : DeferredRevokeConsumer, ProducerGroup, or one of their asyncio faces
+        What to measure. It is not kept alive.
+    meter_provider : opentelemetry.metrics.MeterProvider, optional
+        Default: the global one, which may be set later.
+
+    Returns
+    -------
+    Observation
+        Ends with ``close()``, as a context manager, and when the client closes.
+
+    Raises
+    ------
+    ImportError
+        OpenTelemetry is not installed; names the extra.
+    TypeError
+        It is none of these clients.
+    ValueError
+        It is observed already.
+
+    Examples
+    --------
+    >>> with observe(consumer):  # doctest: +SKIP
+    ...     run(consumer)
+    """
+    instruments = instruments_of(meter_provider)
+    observation = Observation(instruments)
+    if isinstance(client, AsyncProducerGroup):
+        client = client._group
+    if isinstance(client, ProducerGroup):
+        _observe_group(client, instruments, observation)
+    elif isinstance(client, DeferredRevokeConsumer):
+        _refuse_two(client._observed.by)
+        member = MemberObservation(instruments, ref(client), observation.close)
+        client._observed.by = member
+        observation._begin(_of_the_living(client, _forget_consumer), member)
+    elif isinstance(client, AsyncDeferredRevokeConsumer):
+        thread = client._thread
+        _refuse_two(thread.observer)
+        found = ref(thread)
+
+        def made() -> DeferredRevokeConsumer | None:
+            living = found()
+            return None if living is None else living.consumer
+
+        member = MemberObservation(instruments, made, observation.close)
+        thread.observe(member)
+        observation._begin(_of_the_living(thread, _forget_thread), member)
+    else:
+        raise TypeError(f"neither a consumer nor a producer group of this package: {client!r:.200}")
+    return observation
+
+
+def _observe_group(
+    group: ProducerGroup, instruments: Instruments, observation: Observation
+) -> None:
+    _refuse_two(group._transactions.observer)
+    found, options = ref(group), group._options
+    client_id = options.member.get("client_id", KafkaConsumer.DEFAULT_CONFIG["client_id"])
+    attributes = of_member(options.group_id, client_id)
+
+    def member_of() -> DeferredRevokeConsumer | None:
+        living = found()
+        return None if living is None else living._membership.member
+
+    # The member closes before the last transaction has ended, if the membership has failed.
+    member = MemberObservation(instruments, member_of, lambda: None, reads_records=False)
+    transactions = ProducerObservation(instruments, found, attributes, observation.close)
+    group._membership.observe(member)
+    group._transactions.observer = transactions
+    observation._begin(_of_the_living(group, _forget_group), member, transactions)
+
+
+def _refuse_two(observer: Any) -> None:
+    if observer is not None:
+        raise ValueError("it is observed already; close that observation first")
+
+
+def _of_the_living(client: Any, forget: Callable[[Any], None]) -> Callable[[], None]:
+    """Have a client forget its observer, unless nobody has the client any more."""
+    found = ref(client)
+
+    def withdraw() -> None:
+        living = found()
+        if living is not None:
+            forget(living)
+
+    return withdraw
+
+
+def _forget_consumer(client: DeferredRevokeConsumer) -> None:
+    client._observed.by = None
+
+
+def _forget_thread(thread: ConsumerThread) -> None:
+    thread.observe(None)
+
+
+def _forget_group(group: ProducerGroup) -> None:
+    group._membership.observe(None)
+    group._transactions.observer = None

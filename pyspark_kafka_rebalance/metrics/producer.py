@@ -1,0 +1,107 @@
+"""ProducerObservation: a producer group's member, and its transactions, as its metrics see them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from ..producer.group import ProducerGroup
+from ..producer.observer import Outcome
+from .catalogue import (
+    COMMITTED_RECORDS,
+    ERROR,
+    OPERATION,
+    OPERATION_TYPE,
+    OPERATIONS,
+    OUTCOME,
+    RESTART_POINT_AGE,
+    SENT,
+    SOURCE_PARTITION,
+    TRANSACTIONS,
+    Attributes,
+    Instrument,
+    Measured,
+)
+from .harmless import harmless
+from .instruments import Instruments
+
+
+class ProducerObservation:
+    """The transactions of one member; what it owns, as a member, is a MemberObservation's.
+
+    Parameters
+    ----------
+    instruments : Instruments
+        Where to.
+    group : callable
+        The producer group, as long as there is one.
+    attributes : mapping of str to str
+        Of all that is measured.
+    ended : callable
+        Called when the group is closed.
+    """
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        group: Callable[[], ProducerGroup | None],
+        attributes: Attributes,
+        ended: Callable[[], None],
+    ) -> None:
+        self._instruments = instruments
+        self._group = group
+        self._attributes = attributes
+        self._ended = ended
+
+    # -- told by the transactions; see ProducerObserver -------------------------------------------
+
+    @harmless
+    def transaction_ended(
+        self, outcome: Outcome, records: int, took_s: float, commit_s: float | None
+    ) -> None:
+        """On the thread that ends it."""
+        self._instruments.push(
+            *transaction_ended(self._attributes, outcome, records, took_s, commit_s)
+        )
+
+    def closed(self) -> None:
+        """On the thread that closes."""
+        self._ended()
+
+    # -- read at a collection ---------------------------------------------------------------------
+
+    def read(self, instrument: Instrument) -> Iterator[Measured]:
+        """What it shows now."""
+        group = self._group()
+        if group is None:
+            return
+        rates = group._transactions.rates
+        if instrument is COMMITTED_RECORDS:
+            for p, total in rates.totals().items():
+                yield Measured(instrument, total, self._of(p))
+        elif instrument is RESTART_POINT_AGE:
+            now = time.monotonic()
+            for p in group.restart_points:
+                age_s = rates.age_s(p, now)
+                if age_s is not None:
+                    yield Measured(instrument, age_s, self._of(p))
+
+    def _of(self, source_partition: int) -> Attributes:
+        return {**self._attributes, SOURCE_PARTITION: str(source_partition)}
+
+
+def transaction_ended(
+    attributes: Attributes,
+    outcome: Outcome,
+    records: int,
+    took_s: float,
+    commit_s: float | None,
+) -> Iterable[Measured]:
+    """What a transaction adds when it ends; pure."""
+    failed = {} if outcome is Outcome.COMMITTED else {ERROR: outcome.value}
+    if records:
+        yield Measured(SENT, records, {**attributes, OPERATION: "send", **failed})
+    yield Measured(TRANSACTIONS, took_s, {**attributes, OUTCOME: outcome.value})
+    if commit_s is not None:
+        named = {OPERATION: "commit_transaction", OPERATION_TYPE: "send", **failed}
+        yield Measured(OPERATIONS, commit_s, {**attributes, **named})

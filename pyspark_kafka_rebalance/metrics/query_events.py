@@ -1,0 +1,131 @@
+"""QueryEvents: what the progresses of a query add to which instrument, and how it stands; pure.
+
+From the progress alone, as ``progress(query)`` has it. Several threads may call it, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from ..source.progress import QueryStory, is_ours, seconds_of
+from ..source.progress_table import LOST as LOST_STATE
+from ..source.progress_table import OWNED, PartitionProgress, QueryProgress
+from ..source.progress_table import REVOKING as REVOKING_STATE
+from .catalogue import (
+    ASSIGNED,
+    BATCHES,
+    CATCH_UP,
+    LAG,
+    LAG_TIME,
+    LOST,
+    POSITION,
+    PROGRESS_AGE,
+    QUERY,
+    REVOKE_AGE,
+    REVOKING,
+    ROWS,
+    SYSTEM,
+    TOPIC,
+    Attributes,
+    Instrument,
+    Measured,
+    of_partition,
+)
+from .waiting import Waiting
+
+
+class QueryEvents:
+    """One run of a query."""
+
+    def __init__(self) -> None:
+        self._story = QueryStory()
+        self._table = QueryProgress()
+        self._reported_at: float | None = None
+        self._waiting: dict[TopicPartition, Waiting] = {}
+        self._revoking_since: dict[TopicPartition, float] = {}
+        self._attributes: Attributes = {SYSTEM: "kafka"}
+
+    def add(self, progress: Mapping[str, Any], now: float) -> list[Measured]:
+        """The query has reported this; nothing follows where it has no source of ours.
+
+        Raises
+        ------
+        OffsetFormatError
+            A newer release of this package made the progress.
+        """
+        self._story.add(progress)
+        if self._story.is_foreign:
+            return []
+        before = {_partition_of(row): row.state for row in self._table}
+        self._table = self._story.table()
+        self._reported_at = now
+        self._attributes = {SYSTEM: "kafka", QUERY: str(self._table.query)}
+        seconds = seconds_of(progress)
+        planned_at = now if seconds is None else seconds[0]
+        rows = {_partition_of(row): row for row in self._table}
+        self._waiting = {p: self._waiting.get(p) or Waiting() for p in rows}
+        for p, row in rows.items():
+            if row.end_offset is not None:
+                self._waiting[p].ended_at(row.end_offset, planned_at)
+        self._revoking_since = {
+            p: self._revoking_since.get(p, planned_at)
+            for p, row in rows.items()
+            if row.state == REVOKING_STATE
+        }
+        measured = [
+            Measured(LOST, 1, {**self._attributes, TOPIC: p.topic})
+            for p, row in rows.items()
+            if row.state == LOST_STATE and before.get(p) != LOST_STATE
+        ]
+        read = sum(
+            source.get("numInputRows") or 0 for source in progress["sources"] if is_ours(source)
+        )
+        if read > 0:
+            measured.append(Measured(ROWS, read, self._attributes))
+            if seconds is not None:
+                measured.append(Measured(BATCHES, seconds[1], self._attributes))
+        return measured
+
+    def read(self, instrument: Instrument, now: float) -> Iterator[Measured]:
+        """What it shows now."""
+        if self._reported_at is None:
+            return
+        if instrument is PROGRESS_AGE:
+            yield Measured(instrument, now - self._reported_at, self._attributes)
+        elif instrument is ASSIGNED:
+            owned = sum(row.state in OWNED for row in self._table)
+            yield Measured(instrument, owned, self._attributes)
+        elif instrument is REVOKING:
+            revoking = sum(row.state == REVOKING_STATE for row in self._table)
+            yield Measured(instrument, revoking, self._attributes)
+        else:
+            for row in self._table:
+                if row.state in OWNED:
+                    value = self._of_partition(instrument, row, now)
+                    if value is not None:
+                        of = of_partition(self._attributes, row.topic, row.partition)
+                        yield Measured(instrument, value, of)
+
+    def _of_partition(
+        self, instrument: Instrument, row: PartitionProgress, now: float
+    ) -> float | None:
+        if instrument is LAG:
+            return row.lag
+        if instrument is POSITION:
+            return row.position
+        if instrument is CATCH_UP:
+            return row.catch_up_lag
+        if instrument is REVOKE_AGE:
+            since = self._revoking_since.get(_partition_of(row))
+            return None if since is None else max(0.0, now - since)
+        if instrument is LAG_TIME and row.lag is not None and row.position is not None:
+            since = self._waiting[_partition_of(row)].since(row.position, None)
+            return 0.0 if since is None else max(0.0, now - since)
+        return None
+
+
+def _partition_of(row: PartitionProgress) -> TopicPartition:
+    return TopicPartition(row.topic, row.partition)
