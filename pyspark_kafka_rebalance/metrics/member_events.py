@@ -46,6 +46,7 @@ class MemberEvents:
 
     def __init__(self, attributes: Attributes) -> None:
         self._attributes = attributes
+        self._topics: set[str] = set()
         self._requested: dict[TopicPartition, float] = {}
         self.awaiting: dict[TopicPartition, float] = {}
 
@@ -60,7 +61,9 @@ class MemberEvents:
             self._requested.setdefault(p, now)
             self.awaiting.pop(p, None)
         self.awaiting |= dict.fromkeys(added, now)
-        return [Measured(REBALANCES, 1, self._attributes)]
+        topics = {p.topic for p in added} - self._topics
+        self._topics |= topics
+        return [Measured(REBALANCES, 1, self._attributes), *self._begun(topics)]
 
     def lost(self, partitions: Collection[TopicPartition], undrained: bool) -> list[Measured]:
         """Partitions are lost; those not drained go back to the group by a release all the same."""
@@ -101,6 +104,14 @@ class MemberEvents:
     def revoking_since(self, partition: TopicPartition) -> float | None:
         """When its revoke was requested; None if that was not seen."""
         return self._requested.get(partition)
+
+    def _begun(self, topics: Iterable[str]) -> list[Measured]:
+        """None is lost yet: an increase is not seen of a counter that begins with it."""
+        return [
+            Measured(LOST, 0, {**self._attributes, TOPIC: topic, REASON: reason})
+            for topic in sorted(topics)
+            for reason in (WITH_MEMBERSHIP, UNDRAINED)
+        ]
 
     def _by_topic(self, partitions: Iterable[TopicPartition]) -> list[tuple[int, Attributes]]:
         found = Counter(p.topic for p in partitions)

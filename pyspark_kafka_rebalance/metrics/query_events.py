@@ -75,10 +75,14 @@ class QueryEvents:
             for p, row in rows.items()
             if row.state == REVOKING_STATE
         }
+        new = {p.topic for p in rows} - {p.topic for p in before}
+        lost = [
+            p for p, row in rows.items() if row.state == LOST_STATE and before.get(p) != LOST_STATE
+        ]
+        # 0 to begin with: an increase is not seen of a counter that begins with it.
         measured = [
-            Measured(LOST, 1, {**self._attributes, TOPIC: p.topic})
-            for p, row in rows.items()
-            if row.state == LOST_STATE and before.get(p) != LOST_STATE
+            Measured(LOST, sum(p.topic == topic for p in lost), {**self._attributes, TOPIC: topic})
+            for topic in sorted(new | {p.topic for p in lost})
         ]
         read = sum(
             source.get("numInputRows") or 0 for source in progress["sources"] if is_ours(source)

@@ -1,0 +1,405 @@
+"""OpenTelemetry metrics: what each event adds to which instrument, and how the instruments read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.structs import TopicPartition
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import generate_latest
+
+from pyspark_kafka_rebalance.consumer.fetch_metadata import FetchMetadata
+from pyspark_kafka_rebalance.metrics import catalogue, metrics_listener, observe
+from pyspark_kafka_rebalance.metrics.catalogue import (
+    ALL,
+    ASSIGNED,
+    BATCHES,
+    CONSUMED,
+    ERROR,
+    HAND_OVERS,
+    LAG,
+    LAG_TIME,
+    LOST,
+    OPERATIONS,
+    OUTCOME,
+    PARTITION,
+    PROGRESS_AGE,
+    QUERY,
+    REASON,
+    REBALANCES,
+    REVOKE_AGE,
+    REVOKES,
+    ROWS,
+    SENT,
+    TRANSACTIONS,
+    Attributes,
+    Instrument,
+    Measured,
+)
+from pyspark_kafka_rebalance.metrics.harmless import harmless
+from pyspark_kafka_rebalance.metrics.instruments import instruments_of
+from pyspark_kafka_rebalance.metrics.member_events import MemberEvents, commit_answered
+from pyspark_kafka_rebalance.metrics.producer import transaction_ended
+from pyspark_kafka_rebalance.metrics.query_events import QueryEvents
+from pyspark_kafka_rebalance.metrics.waiting import Waiting
+from pyspark_kafka_rebalance.producer.observer import Outcome
+
+ROOT = Path(__file__).parents[2]
+P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
+OF: Attributes = {"messaging.consumer.group.name": "g"}
+
+
+def values(measured: Iterable[Measured]) -> list[tuple[Instrument, float]]:
+    return [(each.instrument, each.value) for each in measured]
+
+
+# -- events of a member ---------------------------------------------------------------------------
+
+
+def test_a_revoke_takes_from_its_request_to_its_release() -> None:
+    events = MemberEvents(OF)
+    began = [(REBALANCES, 1), (LOST, 0), (LOST, 0)]
+    assert values(events.assigned([P], [], now=1)) == began, "nothing lost, for either reason"
+    assert values(events.assigned([Q], [], now=2)) == [(REBALANCES, 1)]
+    events.assigned([], [Q], now=10)
+    events.assigned([], [Q], now=12)  # the group decides again; the request stands
+    assert events.revoking_since(Q) == 10
+    assert values(events.released([Q], now=15)) == [(REVOKES, 5)]
+    assert events.revoking_since(Q) is None
+
+
+def test_a_revoke_that_is_taken_back_took_no_time() -> None:
+    events = MemberEvents(OF)
+    events.assigned([], [Q], now=10)
+    events.assigned([], [], now=11)
+    assert events.released([Q], now=12) == []
+
+
+def test_what_is_lost_is_counted_by_topic_and_reason() -> None:
+    events = MemberEvents(OF)
+    events.assigned([], [Q], now=10)
+    (undrained,) = events.lost([Q], undrained=True)
+    assert (undrained.value, undrained.attributes[REASON]) == (1, "undrained")
+    assert values(events.released([Q], now=40)) == [(REVOKES, 30)], "then the group has it"
+    events.assigned([], [P], now=50)
+    (with_membership,) = events.lost([P, Q], undrained=False)
+    assert (with_membership.value, with_membership.attributes[REASON]) == (2, "membership")
+    assert events.released([P], now=60) == []
+
+
+def test_a_hand_over_takes_from_the_assignment_to_the_first_record() -> None:
+    events = MemberEvents(OF)
+    events.assigned([P, Q], [], now=1)
+    assert events.brought([], {P: FetchMetadata(5, 3, 8, 0)}, now=2) == [], "3 are to come"
+    assert values(events.brought([P], {}, now=3)) == [(HAND_OVERS, 2)]
+    assert events.brought([P], {}, now=4) == []
+    events.brought([], {Q: FetchMetadata(8, 0, 8, 0)}, now=5)
+    assert events.brought([Q], {}, now=900) == [], "there was nothing to hand over"
+
+
+def test_a_commit_fails_with_any_partition_of_it() -> None:
+    assert ERROR not in commit_answered(OF, {}, 0.1).attributes
+    failed = commit_answered(OF, {P: TimeoutError}, 0.1)
+    assert (failed.instrument, failed.attributes[ERROR]) == (OPERATIONS, "TimeoutError")
+
+
+def test_a_transaction_counts_its_records_and_its_outcome_when_it_ends() -> None:
+    committed = list(transaction_ended(OF, Outcome.COMMITTED, 3, 2.0, 0.5))
+    assert values(committed) == [(SENT, 3), (TRANSACTIONS, 2.0), (OPERATIONS, 0.5)]
+    assert [ERROR in each.attributes for each in committed] == [False] * 3
+    aborted = list(transaction_ended(OF, Outcome.ABORTED, 3, 2.0, None))
+    assert values(aborted) == [(SENT, 3), (TRANSACTIONS, 2.0)]
+    assert aborted[0].attributes[ERROR] == aborted[1].attributes[OUTCOME] == "aborted"
+
+
+# -- the lag in seconds ---------------------------------------------------------------------------
+
+
+def test_nothing_waits_at_the_end_of_the_log() -> None:
+    waiting = Waiting()
+    waiting.ended_at(10, 100.0)
+    assert waiting.since(10, 5.0) is None
+
+
+def test_what_arrives_in_an_idle_partition_has_not_waited_since_the_record_before() -> None:
+    waiting = Waiting()
+    waiting.ended_at(10, 100.0)
+    waiting.ended_at(10, 160.0)
+    waiting.ended_at(11, 170.0)
+    assert waiting.since(10, record_before_at=5.0) == 160.0
+
+
+def test_the_record_before_says_more_while_the_end_runs_ahead() -> None:
+    waiting = Waiting()
+    waiting.ended_at(10, 100.0)
+    waiting.ended_at(50, 200.0)
+    assert waiting.since(30, record_before_at=150.0) == 150.0
+    assert Waiting().since(30, 150.0) is None, "no end is known"
+
+
+def test_with_no_hint_it_waits_since_it_was_seen() -> None:
+    waiting = Waiting()
+    waiting.ended_at(10, 100.0)
+    waiting.ended_at(20, 130.0)
+    assert waiting.since(0, None) == 100.0
+
+
+def test_a_log_that_became_shorter_is_begun_anew() -> None:
+    waiting = Waiting()
+    waiting.ended_at(10, 100.0)
+    waiting.ended_at(5, 200.0)
+    assert waiting.since(5, None) is None
+
+
+@given(
+    gaps=st.lists(st.integers(0, 9), min_size=1, max_size=200),
+    looks=st.lists(st.integers(0, 1000), min_size=2, max_size=200),
+    data=st.data(),
+)
+def test_no_record_waits_for_longer_than_is_said(
+    gaps: list[int], looks: list[int], data: st.DataObject
+) -> None:
+    arrived = [sum(gaps[: n + 1]) for n in range(len(gaps))]
+    waiting, position = Waiting(), 0
+    waiting.ended_at(0, -1)
+    for at in sorted(looks):
+        end = sum(time <= at for time in arrived)
+        waiting.ended_at(end, at)
+        position = data.draw(st.integers(position, end))
+        since = waiting.since(position, arrived[position - 1] if position else None)
+        assert (since is None) == (position == end)
+        assert since is None or since <= arrived[position]
+
+
+# -- instruments ----------------------------------------------------------------------------------
+
+
+class Shows:
+    """A source of fixed values."""
+
+    def __init__(self, *measured: Measured) -> None:
+        self.measured = measured
+
+    def read(self, instrument: Instrument) -> list[Measured]:
+        return [each for each in self.measured if each.instrument is instrument]
+
+
+class Breaks:
+    def read(self, instrument: Instrument) -> list[Measured]:
+        raise RuntimeError("no answer")
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def provider(reader: InMemoryMetricReader) -> Iterable[MeterProvider]:
+    made = MeterProvider([reader])
+    yield made
+    made.shutdown()
+
+
+def collected(reader: InMemoryMetricReader, instrument: Instrument) -> list[Any]:
+    """The data points of an instrument."""
+    data = reader.get_metrics_data()
+    return [
+        point
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == instrument.name
+        for point in metric.data.data_points
+    ]
+
+
+def test_all_clients_of_a_provider_share_its_instruments(
+    provider: MeterProvider, reader: InMemoryMetricReader
+) -> None:
+    instruments = instruments_of(provider)
+    assert instruments_of(provider) is instruments
+    one = Shows(Measured(CONSUMED, 3, OF), Measured(LAG, 7, OF), Measured(ASSIGNED, 2, OF))
+    other = Shows(Measured(CONSUMED, 4, OF), Measured(LAG, 5, OF), Measured(ASSIGNED, 1, OF))
+    for source in (one, Breaks(), other):
+        instruments.include(source)
+    assert [point.value for point in collected(reader, CONSUMED)] == [7]
+    assert [point.value for point in collected(reader, LAG)] == [7], "the larger one"
+    assert [point.value for point in collected(reader, ASSIGNED)] == [3]
+    instruments.exclude(one)
+    instruments.exclude(one)
+    assert [point.value for point in collected(reader, CONSUMED)] == [7], "counters never go back"
+    assert [point.value for point in collected(reader, ASSIGNED)] == [1]
+
+
+def test_what_is_pushed_arrives_with_its_buckets(
+    provider: MeterProvider, reader: InMemoryMetricReader
+) -> None:
+    instruments = instruments_of(provider)
+    instruments.push(Measured(LOST, 2, OF), Measured(LOST, 1, OF), Measured(REVOKES, 4.0, OF))
+    assert [point.value for point in collected(reader, LOST)] == [3]
+    (revokes,) = collected(reader, REVOKES)
+    assert (revokes.sum, revokes.count, revokes.explicit_bounds) == (4.0, 1, REVOKES.boundaries)
+
+
+def test_a_fault_of_the_metrics_ends_these_alone() -> None:
+    class Faulty:
+        ended = 0
+
+        @harmless
+        def polled(self) -> None:
+            raise RuntimeError("a fault")
+
+        def closed(self) -> None:
+            self.ended += 1
+
+    faulty = Faulty()
+    faulty.polled()
+    assert faulty.ended == 1
+
+
+# -- Spark ----------------------------------------------------------------------------------------
+
+RECORDED = json.loads((Path(__file__).parent / "recorded_progress.json").read_text())
+
+
+def test_the_listener_tells_what_a_recorded_query_has_reported(
+    provider: MeterProvider, reader: InMemoryMetricReader
+) -> None:
+    """Two queries shared a group; this one gave up two of four partitions to the other."""
+    listener = metrics_listener(provider)
+    for progress in RECORDED:
+        listener.onQueryProgress(
+            SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress)))
+        )
+    last = RECORDED[-1]
+    ends = last["sources"][0]["latestOffset"]["orders"]
+    lags = {point.attributes[PARTITION]: point.value for point in collected(reader, LAG)}
+    assert lags.keys() == ends.keys()
+    assert len(lags) == 2
+    read = sum(progress["numInputRows"] for progress in RECORDED)
+    assert [point.value for point in collected(reader, ROWS)] == [read]
+    (batches,) = collected(reader, BATCHES)
+    assert batches.count == sum(progress["numInputRows"] > 0 for progress in RECORDED)
+    assert [(p.value, p.attributes[QUERY]) for p in collected(reader, ASSIGNED)] == [(2, "first")]
+    listener.onQueryTerminated(SimpleNamespace(runId=last["runId"]))
+    assert collected(reader, ASSIGNED) == []
+    assert [point.value for point in collected(reader, ROWS)] == [read]
+
+
+def test_a_revoke_of_a_query_is_as_old_as_the_progress_that_first_told_of_it() -> None:
+    events, told = QueryEvents(), []
+    for progress in RECORDED:
+        events.add(progress, now=0.0)
+        planned_at = datetime.fromisoformat(
+            progress["timestamp"].replace("Z", "+00:00")
+        ).timestamp()
+        revoking = {each.value for each in events.read(REVOKE_AGE, now=planned_at + 60)}
+        told.append(revoking)
+    assert {60.0} in told, "recorded while partitions moved"
+    assert told[-1] == set(), "and they have moved"
+
+
+def test_a_query_that_reports_nothing_lags_more_and_more() -> None:
+    events = QueryEvents()
+    behind = next(
+        progress
+        for progress in RECORDED
+        if (events.add(progress, now=5.0), any(m.value for m in events.read(LAG, 5.0)))[1]
+    )
+    first, later = (
+        max(each.value for each in events.read(LAG_TIME, now)) for now in (2e9, 2e9 + 60)
+    )
+    assert later == pytest.approx(first + 60)
+    assert values(events.read(PROGRESS_AGE, now=65.0)) == [(PROGRESS_AGE, 60.0)]
+    assert behind["sources"]
+
+
+def test_foreign_queries_are_passed_over(
+    provider: MeterProvider, reader: InMemoryMetricReader
+) -> None:
+    listener = metrics_listener(provider)
+    foreign = {"runId": "r", "sources": [{"description": "RateStream", "endOffset": "5"}]}
+    listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=json.dumps(foreign))))
+    assert collected(reader, PROGRESS_AGE) == []
+
+
+# -- what the documentation promises --------------------------------------------------------------
+
+
+def test_every_instrument_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs" / "observability.md").read_text()
+    rows = re.findall(r"^\| `([a-z_.]+)` \| ([a-z -]+) \| `([^`]+)` \|", text, re.MULTILINE)
+    assert rows == [(each.name, each.kind.value, each.unit) for each in ALL]
+
+
+def test_no_name_is_the_beginning_of_another() -> None:
+    names = [each.name for each in ALL]
+    assert len(set(names)) == len(names)
+    assert [a for a in names for b in names if b.startswith(f"{a}.")] == []
+
+
+LABELS = {
+    value.replace(".", "_")
+    for name, value in vars(catalogue).items()
+    if name.isupper() and isinstance(value, str)
+}
+
+
+def test_the_dashboard_and_the_alerts_use_names_that_prometheus_gets() -> None:
+    provider = MeterProvider([PrometheusMetricReader()])
+    instruments = instruments_of(provider)
+    observed = [Measured(each, 1, OF) for each in ALL if each.kind.is_observed]
+    instruments.include(Shows(*observed))
+    instruments.push(*(Measured(each, 1, OF) for each in ALL if not each.kind.is_observed))
+    scraped = set(re.findall(r"^(\w+)\{", generate_latest().decode(), re.MULTILINE))
+    provider.shutdown()
+    for name in ("grafana-dashboard.json", "alerts.yml"):
+        used = set(
+            re.findall(
+                r"\b(?:kafka_rebalance|messaging_client)_\w+(?=[{\[)\s])",
+                (ROOT / "docs" / name).read_text(),
+            )
+        )
+        assert used & scraped
+        assert used - scraped - LABELS == set()
+
+
+WITHOUT_OPENTELEMETRY = """
+import sys
+sys.modules["opentelemetry"] = None
+from pyspark_kafka_rebalance.metrics import metrics_listener, observe
+for call in (metrics_listener, lambda: observe(object())):
+    try:
+        call()
+    except ImportError as error:
+        assert "pyspark-kafka-rebalance[otel]" in str(error), error
+    else:
+        raise AssertionError("measured without OpenTelemetry")
+print("refused")
+"""
+
+
+def test_without_the_extra_it_says_which_one_is_missing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_OPENTELEMETRY], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "refused\n", done.stderr
+
+
+def test_what_it_cannot_observe_is_refused(provider: MeterProvider) -> None:
+    with pytest.raises(TypeError, match="neither a consumer nor a producer group"):
+        observe("consumer", provider)  # type: ignore[arg-type]
