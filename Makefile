@@ -59,7 +59,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -227,6 +227,11 @@ bench-producers: $(VENV)/.bench ## Measure producer groups beside kafka-python's
 	@$(FETCH_JARS)
 	@echo "== producer groups, about four minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.producers $(ARGS)
+
+bench-metrics: $(VENV)/.bench ## Measure what OpenTelemetry's metrics cost a consumer
+	@$(FETCH_JARS)
+	@echo "== metrics, about two minutes"
+	@$(PY) -m benchmarks.metrics $(ARGS)
 
 bench-catch-up: $(VENV)/.bench ## Measure live records after a failure with a backlog, client and Spark (ARGS="--memory", "--quick"; about ten minutes)
 	@$(FETCH_JARS) --peer

@@ -9,7 +9,15 @@ from typing import Any
 
 from pyspark_kafka_rebalance.testing.kafka_jars import KAFKA_VERSION
 
-_PACKAGES = ("pyspark", "pyarrow", "kafka-python", "confluent-kafka", "aiokafka", "crc32c")
+_PACKAGES = (
+    "pyspark",
+    "pyarrow",
+    "kafka-python",
+    "confluent-kafka",
+    "aiokafka",
+    "crc32c",
+    "opentelemetry-sdk",
+)
 
 
 def about_this_machine() -> dict[str, Any]:
