@@ -13,12 +13,11 @@ log = logging.getLogger(__name__)
 class Ends(Protocol):
     """What can be ended."""
 
-    def closed(self) -> None:
-        """Nothing more is told."""
+    end: Callable[[], None]
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """A method that, if it raises, logs that and calls ``self.closed()``."""
+    """A method that, if it raises, logs that and calls ``self.end()``."""
 
     @functools.wraps(method)
     def told(self: Ends, *arguments: Any, **named: Any) -> None:
@@ -26,6 +25,6 @@ def harmless(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *arguments, **named)
         except Exception:
             log.exception("no more metrics of this client")
-            self.closed()
+            self.end()
 
     return told

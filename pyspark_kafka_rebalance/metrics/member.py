@@ -1,7 +1,7 @@
 """MemberObservation: a consumer, or a producer group's member, as its metrics see it.
 
 What happens is told on the thread that polls, or on the I/O loop; a collection reads how things
-stand on a thread of its own. Each dictionary here has one thread that writes it, and is copied, or
+stand on a thread of its own. Each dictionary here has one thread that adds to it, and is copied, or
 asked for one key, by others.
 """
 
@@ -59,8 +59,8 @@ class MemberObservation:
         Where to.
     member : callable
         The consumer, once it is made.
-    ended : callable
-        Called when the consumer is closed.
+    end : callable
+        Ends the observation: called when the consumer is closed, or the metrics fail.
     reads_records : bool
         False for a member that takes part in a group and polls no records.
     """
@@ -69,19 +69,20 @@ class MemberObservation:
         self,
         instruments: Instruments,
         member: Callable[[], DeferredRevokeConsumer | None],
-        ended: Callable[[], None],
+        end: Callable[[], None],
         *,
         reads_records: bool = True,
     ) -> None:
         self._instruments = instruments
         self._member = member
-        self._ended = ended
+        self.end = end
         self._reads_records = reads_records
         self._making = threading.Lock()
         self._made: MemberEvents | None = None
         self._attributes: Attributes = {}
         self._records: dict[TopicPartition, int] = {}  # written by the thread that polls
-        self._last_at_ms: dict[TopicPartition, float] = {}  # likewise: of what was brought last
+        # Likewise: of what was brought last, the offset behind it, and its timestamp if it has one.
+        self._last: dict[TopicPartition, tuple[int, float | None]] = {}
         self._bytes: dict[TopicPartition, int] = {}  # by the I/O loop
         self._committed_at: dict[TopicPartition, float] = {}  # likewise
         self._waiting: dict[TopicPartition, Waiting] = {}  # by collections, one at a time
@@ -110,6 +111,9 @@ class MemberObservation:
         self, added: Collection[TopicPartition], gated: Collection[TopicPartition]
     ) -> None:
         """On the thread that polls."""
+        for p in added:  # others have had it, and gone on
+            self._last.pop(p, None)
+            self._committed_at.pop(p, None)
         self._instruments.push(*self._events().assigned(added, gated, time.monotonic()))
 
     @harmless
@@ -130,10 +134,14 @@ class MemberObservation:
         metadata: Mapping[TopicPartition, FetchMetadata],
     ) -> None:
         """On the thread that polls, with each poll: nothing here looks at a single record."""
-        totals, last = self._records, self._last_at_ms
+        totals, last = self._records, self._last
         for p, found in records.items():
             totals[p] = totals.get(p, 0) + count(found)
-            last[p] = _timestamp_ms(found[-1])
+            newest = found[-1]
+            if isinstance(newest, ConsumerRecord):
+                last[p] = newest.offset + 1, newest.timestamp
+            elif p in metadata:
+                last[p] = metadata[p].position, _timestamp_ms(newest)
         for p, found in catch_up.items():
             totals[p] = totals.get(p, 0) + count(found)
         events = self._made
@@ -167,7 +175,10 @@ class MemberObservation:
 
     def closed(self) -> None:
         """On the thread that closes."""
-        self._ended()
+        if (
+            self._reads_records
+        ):  # else its membership may have failed before what it is for has ended
+            self.end()
 
     # -- read at a collection ---------------------------------------------------------------------
 
@@ -215,11 +226,18 @@ class MemberObservation:
         standings = dict(self._standings(member))
         self._waiting = {p: self._waiting.get(p) or Waiting() for p in standings}
         for p, standing in standings.items():
-            waiting, last_ms = self._waiting[p], self._last_at_ms.get(p, -1)
+            waiting = self._waiting[p]
             waiting.ended_at(standing.end_offset, standing.fetched_at_ms / 1000)
-            since = waiting.since(standing.position, None if last_ms < 0 else last_ms / 1000)
+            since = waiting.since(standing.position, self._before_at(p, standing.position))
             waits_s = 0.0 if since is None else max(0.0, now - since)
             yield Measured(LAG_TIME, waits_s, self._of(p))
+
+    def _before_at(self, partition: TopicPartition, position: int) -> float | None:
+        """The timestamp of a record before this position: not of one that a seek, an iteration or
+        a merge has still before it.
+        """
+        behind, at_ms = self._last.get(partition, (0, None))
+        return at_ms / 1000 if at_ms is not None and at_ms >= 0 and behind <= position else None
 
     def _positions(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         for p in member.assignment():
@@ -287,9 +305,7 @@ class MemberObservation:
         return self._made
 
 
-def _timestamp_ms(newest: Any) -> float:
-    """Of a record, or of the last row of an Arrow batch; negative if it has none."""
-    if isinstance(newest, ConsumerRecord):
-        return -1 if newest.timestamp is None else newest.timestamp
-    at_us = newest.column("timestamp")[-1].value
-    return -1 if at_us is None else at_us / 1000
+def _timestamp_ms(batch: Any) -> float | None:
+    """Of the last row of an Arrow batch."""
+    at_us = batch.column("timestamp")[-1].value
+    return None if at_us is None else at_us / 1000

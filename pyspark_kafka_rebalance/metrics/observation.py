@@ -140,9 +140,9 @@ def _observe_group(
         living = found()
         return None if living is None else living._membership.member
 
-    # The member closes before the last transaction has ended, if the membership has failed.
-    member = MemberObservation(instruments, member_of, lambda: None, reads_records=False)
-    transactions = ProducerObservation(instruments, found, attributes, observation.close)
+    end = observation.close
+    member = MemberObservation(instruments, member_of, end, reads_records=False)
+    transactions = ProducerObservation(instruments, found, attributes, end)
     group._membership.observe(member)
     group._transactions.observer = transactions
     observation._begin(_of_the_living(group, _forget_group), member, transactions)

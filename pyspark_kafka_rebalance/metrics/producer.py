@@ -37,8 +37,8 @@ class ProducerObservation:
         The producer group, as long as there is one.
     attributes : mapping of str to str
         Of all that is measured.
-    ended : callable
-        Called when the group is closed.
+    end : callable
+        Ends the observation: called when the group is closed, or the metrics fail.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class ProducerObservation:
         instruments: Instruments,
         group: Callable[[], ProducerGroup | None],
         attributes: Attributes,
-        ended: Callable[[], None],
+        end: Callable[[], None],
     ) -> None:
         self._instruments = instruments
         self._group = group
         self._attributes = attributes
-        self._ended = ended
+        self.end = end
 
     # -- told by the transactions; see ProducerObserver -------------------------------------------
 
@@ -66,7 +66,7 @@ class ProducerObservation:
 
     def closed(self) -> None:
         """On the thread that closes."""
-        self._ended()
+        self.end()
 
     # -- read at a collection ---------------------------------------------------------------------
 

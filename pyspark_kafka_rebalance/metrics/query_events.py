@@ -66,8 +66,9 @@ class QueryEvents:
         seconds = seconds_of(progress)
         planned_at = now if seconds is None else seconds[0]
         rows = {_partition_of(row): row for row in self._table}
-        self._waiting = {p: self._waiting.get(p) or Waiting() for p in rows}
-        for p, row in rows.items():
+        owned = {p: row for p, row in rows.items() if row.state in OWNED}
+        self._waiting = {p: self._waiting.get(p) or Waiting() for p in owned}
+        for p, row in owned.items():
             if row.end_offset is not None:
                 self._waiting[p].ended_at(row.end_offset, planned_at)
         self._revoking_since = {

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import TopicPartition
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
@@ -51,6 +53,7 @@ from pyspark_kafka_rebalance.metrics.catalogue import (
 )
 from pyspark_kafka_rebalance.metrics.harmless import harmless
 from pyspark_kafka_rebalance.metrics.instruments import instruments_of
+from pyspark_kafka_rebalance.metrics.member import MemberObservation
 from pyspark_kafka_rebalance.metrics.member_events import MemberEvents, commit_answered
 from pyspark_kafka_rebalance.metrics.producer import transaction_ended
 from pyspark_kafka_rebalance.metrics.query_events import QueryEvents
@@ -184,6 +187,42 @@ def test_no_record_waits_for_longer_than_is_said(
         assert since is None or since <= arrived[position]
 
 
+class Member:
+    """Of a consumer what the lag in seconds asks for."""
+
+    def __init__(self, standing: FetchMetadata) -> None:
+        self.config = {"group_id": "g", "client_id": "c"}
+        self.standing = standing
+
+    def assignment(self) -> set[TopicPartition]:
+        return {P}
+
+    def _standing_of(self, _: TopicPartition) -> FetchMetadata:
+        return self.standing
+
+
+def test_only_a_record_before_the_position_says_how_long_the_next_one_waits(
+    provider: MeterProvider,
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    member = Member(FetchMetadata(8, 92, 100, now_ms - 50_000))
+    observed: Any = MemberObservation(instruments_of(provider), lambda: member, lambda: None)
+
+    def waits_s() -> float:
+        (lag,) = observed.read(LAG_TIME)
+        return round(lag.value, -1)
+
+    record = ConsumerRecord(*[None] * len(ConsumerRecord._fields))
+    record = record._replace(offset=7, timestamp=now_ms - 20_000)
+    observed.polled({P: [record]}, {}, {})
+    assert waits_s() == 20
+    member.standing = FetchMetadata(2, 98, 100, now_ms - 50_000)
+    assert waits_s() == 50, "the application has sought back, and polls do not follow yet"
+    member.standing = FetchMetadata(8, 92, 100, now_ms - 50_000)
+    observed.assigned([P], [])
+    assert waits_s() == 50, "another member has read on meanwhile"
+
+
 # -- instruments ----------------------------------------------------------------------------------
 
 
@@ -263,7 +302,7 @@ def test_a_fault_of_the_metrics_ends_these_alone() -> None:
         def polled(self) -> None:
             raise RuntimeError("a fault")
 
-        def closed(self) -> None:
+        def end(self) -> None:
             self.ended += 1
 
     faulty = Faulty()
