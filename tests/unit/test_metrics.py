@@ -162,9 +162,10 @@ def test_with_no_hint_it_waits_since_it_was_seen() -> None:
 
 def test_a_log_that_became_shorter_is_begun_anew() -> None:
     waiting = Waiting()
-    waiting.ended_at(10, 100.0)
-    waiting.ended_at(5, 200.0)
-    assert waiting.since(5, None) is None
+    for end, at in ((10, 100.0), (20, 110.0), (30, 120.0), (5, 200.0), (6, 210.0)):
+        waiting.ended_at(end, at)
+    assert waiting.since(5, None) == 200.0
+    assert waiting.since(6, None) is None
 
 
 @given(
@@ -340,14 +341,18 @@ def test_the_listener_tells_what_a_recorded_query_has_reported(
 
 
 def test_a_revoke_of_a_query_is_as_old_as_the_progress_that_first_told_of_it() -> None:
+    def at(seconds: int) -> str:
+        return f"2026-11-24T12:00:{seconds:02}.000Z"
+
+    noon = datetime.fromisoformat(at(0).replace("Z", "+00:00")).timestamp()
     events, told = QueryEvents(), []
-    for progress in RECORDED:
-        events.add(progress, now=0.0)
-        planned_at = datetime.fromisoformat(
-            progress["timestamp"].replace("Z", "+00:00")
-        ).timestamp()
-        revoking = {each.value for each in events.read(REVOKE_AGE, now=planned_at + 60)}
-        told.append(revoking)
+    for number, progress in enumerate(RECORDED):
+        events.add({**progress, "timestamp": at(2 * number)}, now=0.0)
+        (source,) = progress["sources"]
+        idle = {**progress, "sources": [{**source, "startOffset": source["endOffset"]}]}
+        events.add({**idle, "timestamp": at(2 * number + 1)}, now=0.0)
+        now = noon + 2 * number + 60
+        told.append({each.value for each in events.read(REVOKE_AGE, now)})
     assert {60.0} in told, "recorded while partitions moved"
     assert told[-1] == set(), "and they have moved"
 
