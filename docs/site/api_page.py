@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pyspark_kafka_rebalance as package
-from pyspark_kafka_rebalance import testing
+from pyspark_kafka_rebalance import metrics, testing
 
 TITLES = {
     "source": "Spark",
@@ -30,6 +30,9 @@ def page() -> str:
         for name, module in package._PUBLIC.items():
             if module.partition(".")[0] == room:
                 parts.append(f"::: {package.__name__}.{module}.{name}")
+    parts += ["## Metrics", f"What `{metrics.__name__}` exports."]
+    exported = (getattr(metrics, name) for name in metrics.__all__)
+    parts += [f"::: {each.__module__}.{each.__name__}" for each in exported]
     parts += ["## For tests", f"What `{testing.__name__}` exports."]
     parts += [f"::: {testing.__name__}.{room}.{name}" for name, room in testing._PUBLIC.items()]
     return "\n\n".join(parts) + "\n"
