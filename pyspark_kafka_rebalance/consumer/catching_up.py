@@ -31,6 +31,7 @@ from .gaps import Gap, above
 from .kafka_python.backlogs import LogBacklogs
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.polling import StepsBeside, fetch_step, would_only_wait
+from .kafka_python.records import ReadableRecords
 from .kafka_python.second_reader import Bell, Read, SecondReader
 from .ownership import Ownership
 
@@ -42,6 +43,14 @@ _LIVE_STEP_S = 0.01
 #: The thread rests this long after gap records. Polls of gaps never wait, and the I/O loop, which
 #: fetches live records, has to wait 5 ms for the interpreter lock after each system call.
 _REST_S = 0.0003
+
+#: A poll of the default number of records, or fewer, hands out at most this many of gaps. Python's
+#: garbage collector counts two objects for each, the record and its list of headers, until the
+#: application drops them, and runs at 700 (``gc.get_threshold()``). Larger polls all reach that;
+#: every few hundred of them it then looks at every object of the process, which takes longer than
+#: a live record usually waits.
+_AT_ONCE = 300
+_DEFAULT_RECORDS = KafkaConsumer.DEFAULT_CONFIG["max_poll_records"]
 
 
 class CatchingUp:
@@ -88,6 +97,7 @@ class CatchingUp:
         self._resets = consumer.config["auto_offset_reset"] not in (None, "none")
         self._polls = 0
         self._live_share = 0  # how many live records this poll may take
+        self._at_once = 0  # and how many of gaps
         self._stood_back = False  # whether the last poll has left the gaps to this one
         # In an iteration: the live reader's positions in partitions whose gap records are returned.
         self._live_at: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -105,6 +115,8 @@ class CatchingUp:
 
         No record if it is the gaps' turn, or if the step would find nothing to do.
         """
+        few = max_records <= _DEFAULT_RECORDS and not self.in_order
+        self._at_once = _AT_ONCE if few else max_records
         self._live_share, wait_ms = self._begin(max_records, wait_ms)
         return self._live_share, wait_ms
 
@@ -195,6 +207,8 @@ class CatchingUp:
         for partition, bounds in reader.take_bounds().items():
             self.gaps.trim(partition, *bounds)
             self._wanted.pop(partition, None)  # and read on in the next step
+        if form is ReadableRecords:  # no other makes objects of them
+            max_records = min(max_records, self._at_once)
         try:
             found = reader.read(self._wanted, form, max_records)
         except UnreadableRecordError as error:

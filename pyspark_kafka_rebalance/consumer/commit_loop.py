@@ -35,6 +35,11 @@ _FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 #: The loop looks again this often even if there is nothing to send.
 _IDLE_S = 5.0
 
+#: While partitions catch up, the next background commit waits this long. Every poll of a gap brings
+#: one, and hundreds a second would keep this loop, which fetches the live records, and the broker
+#: busy.
+_REST_S = 0.02
+
 
 class CommitLoop:
     """The commits of one member.
@@ -83,8 +88,9 @@ class CommitLoop:
         self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
             lambda *_: ""
         )
-        #: Who is told of the answers, if anybody is.
-        self.observed = Observed()
+    # Every record may bring a commit, and waking the loop costs a system call and a switch of the
+    # interpreter lock, which fetches wait for. While a commit waits for its answer, or to be sent
+    # again, and while the loop rests, it looks again by itself.
         self._metadata_bytes = DEFAULT_METADATA_BYTES
         self._changed = ChangedGaps()
         self._alarm = io.loop.alarm()
@@ -93,12 +99,12 @@ class CommitLoop:
 
     # Every record may bring a commit, and waking the loop costs a system call and a switch of the
     # interpreter lock, which fetches wait for. While a commit waits for its answer, or to be sent
-    # again, the loop looks again by itself.
+    # again, and while it rests, the loop looks again by itself.
 
     def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Commit these next offsets when the lane is free, merged with what waits."""
         with self._lock:
-            looks_again = self._commits.any_outstanding()
+            looks_again = self._rests or self._commits.any_outstanding()
             self._commits.add(offsets)
         if not looks_again:
             self.wake()
@@ -106,7 +112,8 @@ class CommitLoop:
     def tell_gaps(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """The offsets to commit are unchanged, but not the progress beyond: commit that soon."""
         with self._lock:
-            looks_again = bool(self._changed) or self._ended or self._commits.any_outstanding()
+            outstanding = bool(self._changed) or self._commits.any_outstanding()
+            looks_again = self._rests or self._ended or outstanding
             if not self._ended:
                 self._changed.note(offsets)
         if not looks_again:
@@ -230,11 +237,23 @@ class CommitLoop:
                     await self._alarm(idle_s)
                 elif not await self._send(member, commits, offsets):
                     await self._alarm(self._backoff_s)
+                elif self.catches_up():
+                    await self._rest()
         finally:
             with self._lock:
                 self._ended = True
                 self._forget_all(not_owned)
             self._tell_withdrawn()
+
+    async def _rest(self) -> None:
+        """Leave the loop to the fetches; commits by hand, and whoever wakes it, end that."""
+        with self._lock:
+            self._rests = True
+        try:
+            await self._alarm(_REST_S)
+        finally:
+            with self._lock:
+                self._rests = False
 
     def _described(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by_hand: CommitByHand | None

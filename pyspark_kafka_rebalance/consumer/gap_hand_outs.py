@@ -43,6 +43,7 @@ class GapHandOuts:
         self._commits = hand_outs._membership.commits
         # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
         self._behind: set[TopicPartition] = set()
+        self._commits.catches_up = lambda: self.any_unread
         #: Whether anything was ever set aside.
         self.known = False
         # The records at which the gaps' reader stopped, and which the application may skip.

@@ -65,6 +65,25 @@ def test_live_records_do_not_wait_for_the_backlog(kafka, topic, committed_at, co
     )
 
 
+def test_a_poll_has_more_than_a_few_hundred_records_of_a_gap_only_if_asked(
+    kafka, topic, committed_at, consumers
+):
+    produced(kafka, topic, 1_600)
+    committed_at(0)
+    member = consumers(topic, **LIVE)
+
+    def of_polls_until(number: int, **arguments: Any) -> list[int]:
+        seen, of_polls = Seen(member), [0]
+        while sum(of_polls) < number:
+            before = len(seen.gaps)
+            seen.until_gaps(before + 1, **arguments)
+            of_polls.append(len(seen.gaps) - before)
+        return of_polls
+
+    assert max(of_polls_until(900)) == 300
+    assert max(of_polls_until(600, max_records=1_000)) > 300
+
+
 def test_a_short_backlog_is_none(kafka, topic, committed_at, consumers):
     produced(kafka, topic, 20)
     committed_at(10)
@@ -514,7 +533,7 @@ def test_a_late_worker_of_live_records_says_nothing_of_the_gap_that_they_are_in_
     produced(kafka, topic, 500)
     partition = committed_at(0)
     member = consumers(topic, **LIVE)
-    seen = Seen(member).until_gaps(1)
+    seen = Seen(member).until_gaps(500)
     produced(kafka, topic, 50)
     seen.until(lambda: 549 in seen.live)
     killed(member)
