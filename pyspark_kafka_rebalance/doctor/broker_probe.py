@@ -79,6 +79,8 @@ class BrokerProbe:
                 return GroupFacts(group_id, state=described.state, members=len(described.members))
         except kafka_errors.KafkaError as error:
             return GroupFacts(group_id, error=_said(error))
+        except ValueError:  # Kafka Connect's member data is not in the consumer format
+            return GroupFacts(group_id, of_consumers=False)
         state = group["group_state"]
         if group["error"]:
             return GroupFacts(group_id, error=group["error"])

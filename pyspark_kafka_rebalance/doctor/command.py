@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import OptionError
+from ..settings.arguments import utf8
 from .facts import BrokerFacts, PythonFacts
 from .findings import Finding, Level, fail, total
 from .judgement import (
@@ -81,8 +82,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="the Java client's settings for secured brokers, as Kafka's own tools take them",
     )
-    doctor.add_argument("--topic", action="append", default=[], help="may it be read?")
-    doctor.add_argument("--group", action="append", default=[], help="may it be joined?")
+    doctor.add_argument("--topic", action="append", type=utf8, default=[], help="may it be read?")
+    doctor.add_argument("--group", action="append", type=utf8, default=[], help="may it be joined?")
     given = parser.parse_args(arguments)
     of_brokers = given.command and (given.topic or given.group or given.command_config)
     if of_brokers and not given.bootstrap_servers:
@@ -130,7 +131,7 @@ def _of_spark_pythons(driver: PythonFacts, paths: Sequence[Path]) -> Iterator[Fi
 
 
 def _of_brokers(given: argparse.Namespace) -> Iterator[Finding]:
-    from ..settings.client_settings import map_client_settings
+    from ..settings.client_settings import ADMIN_SETTINGS, map_client_settings
     from ..settings.properties_file import decode_properties
     from .broker_probe import connected
 
@@ -138,7 +139,8 @@ def _of_brokers(given: argparse.Namespace) -> Iterator[Finding]:
     settings = {"request.timeout.ms": _BROKER_PATIENCE_MS}
     try:
         if given.command_config:
-            settings |= decode_properties(given.command_config.read_bytes(), "--command-config")
+            read = decode_properties(given.command_config.read_bytes(), "--command-config")
+            settings |= {name: text for name, text in read.items() if name not in ADMIN_SETTINGS}
         settings["bootstrap.servers"] = servers
         client_config = map_client_settings(settings).client
     except (OSError, OptionError) as error:

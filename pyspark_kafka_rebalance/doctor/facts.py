@@ -107,10 +107,14 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """A group; ``may_read`` is None if the broker does not say, as for a new group."""
+    """A group; ``may_read`` is None if the broker does not say, as for a new group.
+
+    ``of_consumers`` is False if its members are others, such as workers of Kafka Connect.
+    """
 
     group_id: str
     error: str = ""
     state: str = ""
     members: int = 0
     may_read: bool | None = None
+    of_consumers: bool = True

@@ -250,6 +250,8 @@ def judge_group(facts: GroupFacts) -> Finding:
     if facts.error:
         advice = "allow READ on the group"
         return fail(subject, facts.error, advice)
+    if not facts.of_consumers:
+        return fail(subject, "its members are no consumers", "choose another group")
     state = "it is new" if facts.state == "Dead" else f"{facts.state}, {facts.members} members"
     if facts.may_read is False:
         return fail(subject, f"{state}; this user may not join it", "allow READ on the group")

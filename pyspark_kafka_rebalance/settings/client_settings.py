@@ -257,6 +257,9 @@ KNOWN_SETTINGS = (
     _MAPPED.keys() | _BUFFERS.keys() | _ONLY.keys() | _REFUSED.keys() | SECURITY_SETTINGS
 ) | {"group.id"}
 
+#: Settings of Java's AdminClient that a consumer does not have.
+ADMIN_SETTINGS = frozenset({"bootstrap.controllers", "retries"})
+
 #: The known settings that every client has: for its connections, logins and certificates.
 CONNECTION_SETTINGS = frozenset(
     name

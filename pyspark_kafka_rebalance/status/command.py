@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import KafkaRebalanceError, OptionError
+from ..settings.arguments import utf8
 from ..settings.client_settings import (
+    ADMIN_SETTINGS,
     CONNECTION_SETTINGS,
     KNOWN_SETTINGS,
     ClientSettings,
@@ -41,9 +43,6 @@ _GIVEN_AS = {"bootstrap.servers": "--bootstrap-servers", "request.timeout.ms": "
 
 #: The settings of a file that a look at a group uses.
 _USED = CONNECTION_SETTINGS | {"isolation.level"}
-
-#: Settings of Java's AdminClient that a consumer does not have.
-_OF_ADMIN = frozenset({"bootstrap.controllers", "retries"})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -87,7 +86,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--bootstrap-servers", "--bootstrap-server", required=True, metavar="HOST:PORT,…")
-    add("--group", required=True, metavar="GROUP_ID")
+    add("--group", required=True, type=utf8, metavar="GROUP_ID")
     add(
         "--command-config",
         metavar="FILE",
@@ -151,7 +150,7 @@ def _from_file(name: str) -> dict[str, str]:
         allowed = f"a file that can be read ({error.strerror})"
         raise OptionError("--command-config", name, allowed) from error
     settings = decode_properties(content, "--command-config")
-    ignored = settings.keys() & (KNOWN_SETTINGS | _OF_ADMIN) - _USED - _NOT_FROM_FILE
+    ignored = settings.keys() & (KNOWN_SETTINGS | ADMIN_SETTINGS) - _USED - _NOT_FROM_FILE
     if ignored:
         print(f"{name}: no effect here: {', '.join(sorted(ignored))}", file=sys.stderr)
     return {n: text for n, text in settings.items() if n not in ignored | _NOT_FROM_FILE}

@@ -25,8 +25,10 @@ log = logging.getLogger(__name__)
 MOST_PARTITIONS = 1_000
 
 #: How many offsets to search for a record: if there is none, the search goes on with the next
-#: width. Compaction and the ends of transactions leave offsets without a record.
+#: width, and then partition by partition. Compaction and the ends of transactions leave offsets
+#: without a record.
 _WIDTHS = (1, 16, 10_000)
+_FURTHER = 1_000_000
 
 #: The approximate size of an answer; a larger record batch still arrives.
 _FETCH_BYTES = 1024 * 1024
@@ -95,7 +97,25 @@ def _found(
         empty = {p: left[p] for p in through - now.keys()}
         found |= {p: None for p, (start, end) in empty.items() if end <= start + width}
         left = {p: (start + width, end) for p, (start, end) in empty.items() if end > start + width}
+    for p, (start, end) in left.items():
+        found |= _found_further(fetcher, p, start, end, deadline)
     return found
+
+
+def _found_further(
+    fetcher: RangeFetcher, partition: TopicPartition, start: int, end: int, deadline: float
+) -> dict[TopicPartition, int | None]:
+    """As :func:`_found`, of one partition behind a long stretch without a record."""
+    while start < end:
+        if time.monotonic() > deadline:
+            return {}
+        further = min(end, start + _FURTHER)
+        one = OffsetRange(partition.topic, partition.partition, start, further)
+        found, through = _read(fetcher, [one], deadline)
+        if found or not through:
+            return dict(found)
+        start = further
+    return {partition: None}
 
 
 def _read(

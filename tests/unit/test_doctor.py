@@ -240,6 +240,7 @@ def test_brokers() -> None:
         (judge_group(GroupFacts("g", state="Stable", members=2, may_read=True)), Level.OK),
         (judge_group(GroupFacts("g", state="Dead")), Level.OK),
         (judge_group(GroupFacts("g", state="Empty", may_read=False)), Level.FAIL),
+        (judge_group(GroupFacts("g", of_consumers=False)), Level.FAIL),
         (judge_group(GroupFacts("g", error="GroupAuthorizationFailedError: g")), Level.FAIL),
     ],
 )
@@ -284,6 +285,15 @@ def test_the_coordinator_of_a_cluster_s_first_group_is_waited_for(
     admin = FakeAdmin()
     assert BrokerProbe("b:9092", admin).group("g") == GroupFacts("g", state="Dead")
     assert admin.asked == 2
+
+
+def test_a_group_of_kafka_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def describe_groups(group_ids: list[str]) -> Any:
+        raise ValueError("Buffer underrun decoding string")
+
+    admin = FakeAdmin()
+    monkeypatch.setattr(admin, "describe_groups", describe_groups)
+    assert BrokerProbe("b:9092", admin).group("g") == GroupFacts("g", of_consumers=False)
 
 
 def test_which_python_spark_starts() -> None:
@@ -376,22 +386,37 @@ def test_wrong_settings_of_the_brokers_are_a_finding(
 
 
 def test_what_is_asked_of_the_brokers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("retries=3\nbootstrap.controllers=h:1\nsecurity.protocol=SSL\n")
+
     @contextmanager
     def connected(servers: str, client_config: Any) -> Any:
         assert client_config["bootstrap_servers"] == ["127.0.0.1:9092"]
+        assert client_config["security_protocol"] == "SSL"
         yield BrokerFacts(servers, error="AuthenticationError: no")
 
     monkeypatch.setattr(command, "local_findings", lambda: [ok("Python", "3.11")])
     monkeypatch.setattr(broker_probe, "connected", connected)
-    assert command.main(["doctor", "--bootstrap-servers", "127.0.0.1:9092", "--topic", "t"]) == 1
+    where = ["--bootstrap-servers", "127.0.0.1:9092", "--command-config", str(config)]
+    assert command.main(["doctor", *where, "--topic", "t"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line[:5].strip() for line in lines] == ["ok", "fail", "1 fai"]
+    assert "AuthenticationError" in lines[1], "settings of administration clients are no mistake"
 
 
-@pytest.mark.parametrize("option", [["--topic", "t"], ["--group", "g"], ["--command-config", "f"]])
-def test_options_that_need_brokers(option: list[str]) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--topic", "t"],
+        ["--group", "g"],
+        ["--command-config", "f"],
+        ["--bootstrap-servers", "h:1", "--topic", "\udcff"],
+        ["--bootstrap-servers", "h:1", "--group", "\udcff"],
+    ],
+)
+def test_options_that_need_brokers_or_another_value(option: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(["doctor", *option])
     assert ended.value.code == 2

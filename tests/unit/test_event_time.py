@@ -690,6 +690,39 @@ def test_a_log_that_ends_with_a_marker_is_read_to_its_end(limit, ends_with):
     assert logs.positions == {p: len(log) for p, log in logs.logs.items()}
 
 
+@pytest.mark.parametrize("is_transaction", [True, False], ids=["transaction", "old broker"])
+def test_later_records_before_the_last_ones_wait_for_other_partitions(is_transaction):
+    """Only the last records are read: theirs is not the latest timestamp of the partition."""
+    last = [(MARKER, 40_000)] if is_transaction else []
+    logs = Logs(
+        {P: [30_000] + [5_000] * 10 + last, Q: list(range(0, 29_000, 1_000))},
+        max_idle_ms=1_000,
+        has_newest=is_transaction,
+    )
+    disorder = disorder_of(logs.logs)
+    for _ in range(10):
+        logs.batch(100)
+        logs.now += 0.4
+    assert logs.positions == {p: len(log) for p, log in logs.logs.items()}
+    assert late_by(logs.batches, disorder) == 0
+
+
+def test_records_that_come_after_the_answer_about_the_latest_wait_for_other_partitions():
+    logs = Logs({P: [5_000], Q: list(range(0, 29_000, 1_000))}, max_idle_ms=1_000)
+    ends_asked = logs._ends
+
+    def ends():
+        logs.logs[P][1:] = range(6_000, 30_000, 1_000)
+        return ends_asked()
+
+    logs._ends = ends
+    for _ in range(10):
+        logs.batch(100)
+        logs.now += 0.4
+    assert logs.positions == {p: len(log) for p, log in logs.logs.items()}
+    assert late_by(logs.batches, {P: 0, Q: 0}) == 0
+
+
 def test_records_without_a_timestamp_are_always_next():
     logs = Logs({P: [-1] * 300, Q: list(range(300)), R: [-1, -1, 7, -1, 300]})
     batches = logs.read_all(30)

@@ -189,10 +189,10 @@ def test_the_first_record_is_looked_for_further_where_offsets_have_none(timestam
             nothing: {},
             short: {},
             unstamped: {5: None},
-            beyond: {100_000: 6_000},
+            beyond: {2_100_000: 6_000},
         }
     )
-    wanted = dict.fromkeys(log.records, (5, 1000)) | {short: (5, 6), beyond: (5, 200_000)}
+    wanted = dict.fromkeys(log.records, (5, 1000)) | {short: (5, 6), beyond: (5, 5_000_000)}
     assert timestamps(log, wanted) == {
         at_once: 1_000,
         marker: 3_000,
@@ -200,9 +200,10 @@ def test_the_first_record_is_looked_for_further_where_offsets_have_none(timestam
         nothing: None,
         short: None,
         unstamped: -1,
+        beyond: 6_000,
     }
     widths = [{len(one) for one in ranges} for ranges in log.read_of]
-    assert widths == [{1}, {16}, {978, 10_000}]
+    assert widths == [{1}, {16}, {978, 10_000}, *[{1_000_000}] * 3]
 
 
 def test_what_cannot_be_read_hides_no_other_topic(timestamps: Any) -> None:
