@@ -88,9 +88,11 @@ class CommitLoop:
         self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
             lambda *_: ""
         )
-    # Every record may bring a commit, and waking the loop costs a system call and a switch of the
-    # interpreter lock, which fetches wait for. While a commit waits for its answer, or to be sent
-    # again, and while the loop rests, it looks again by itself.
+        #: Who is told of the answers, if anybody is.
+        self.observed = Observed()
+        #: Whether partitions catch up.
+        self.catches_up: Callable[[], bool] = lambda: False
+        self._rests = False
         self._metadata_bytes = DEFAULT_METADATA_BYTES
         self._changed = ChangedGaps()
         self._alarm = io.loop.alarm()
