@@ -1,7 +1,7 @@
-"""ConsumerObserver: who is told what happens to a consumer, such as its metrics. Nobody by default.
+"""ConsumerObserver: callbacks for what happens to a consumer, such as its metrics. None by default.
 
-Told once a poll, once an answer of a broker, and once an event of the rebalance; never of single
-records. What it is told in, it must not hold up, and nothing that it raises is caught.
+They are called once per poll, per broker response and per rebalance event, never per record. They
+must not block the caller, and exceptions that they raise are not caught.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from .fetch_metadata import FetchMetadata
 
 
 class ConsumerObserver(Protocol):
-    """What a consumer tells; each call on the thread that it names."""
+    """A consumer's callbacks; each names the thread that calls it."""
 
     def assigned(
         self, added: Collection[TopicPartition], gated: Collection[TopicPartition]
     ) -> None:
-        """An assignment is applied: what is new, and all that is being revoked; polling thread."""
+        """An assignment is applied: new partitions, and all being revoked; polling thread."""
 
     def released(self, partitions: Collection[TopicPartition]) -> None:
-        """Revokes have ended: the group has these back; polling thread."""
+        """Revokes have ended: these are released to the group; polling thread."""
 
     def lost(self, partitions: Collection[TopicPartition], undrained: bool) -> None:
-        """Lost, with the membership, or not drained by the deadline; polling thread."""
+        """Lost, with the membership or because undrained at the deadline; polling thread."""
 
     def polled(
         self,
@@ -34,7 +34,7 @@ class ConsumerObserver(Protocol):
         catch_up: Mapping[TopicPartition, list[Any]],
         metadata: Mapping[TopicPartition, FetchMetadata],
     ) -> None:
-        """A poll brings this; polling thread."""
+        """A poll returns this; polling thread."""
 
     def fetched(self, response: Any) -> None:
         """A broker has answered a fetch; I/O loop."""
@@ -45,14 +45,14 @@ class ConsumerObserver(Protocol):
         refused: Mapping[TopicPartition, type[Exception]],
         took_s: float,
     ) -> None:
-        """The coordinator has answered a commit, or not answered it; I/O loop."""
+        """The coordinator has answered a commit, or the commit failed unanswered; I/O loop."""
 
     def closed(self) -> None:
         """Nothing more will happen; the thread that closes."""
 
 
 class Observed:
-    """Who observes a consumer: one place for all parts that tell.
+    """Holds a consumer's observer, for all parts that call it.
 
     Attributes
     ----------

@@ -1,9 +1,9 @@
-"""OpenTelemetry metrics of consumers, producer groups and Spark queries, for those who ask.
+"""OpenTelemetry metrics of consumers, producer groups and Spark queries, on request.
 
-``observe(client)`` and ``metrics_listener()``; only these import OpenTelemetry, which the extra
-``otel`` installs. ``catalogue.py`` lists the instruments. Which event adds what to which of them is
-decided in ``member_events.py``, ``waiting.py`` and ``query_events.py``, which are pure, and only
-``instruments.py`` uses OpenTelemetry.
+``observe(client)`` and ``metrics_listener()`` turn them on. Only these import OpenTelemetry, which
+the extra ``otel`` installs. ``catalogue.py`` lists the instruments. ``member_events.py``,
+``waiting.py`` and ``query_events.py`` decide what each event adds to which instrument; they are
+pure. Only ``instruments.py`` uses OpenTelemetry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The instruments: their names, units and meanings; pure. docs/observability.md shows this list.
 
-Names and attributes are those of OpenTelemetry's semantic conventions for messaging where there is
-one (``messaging.…``), else ``kafka_rebalance.…``; units are UCUM's.
+Names and attributes follow OpenTelemetry's semantic conventions for messaging (``messaging.…``)
+where these have one; all others begin with ``kafka_rebalance.…``. Units are UCUM's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Attributes = Mapping[str, str]
 
 
 class Kind(enum.Enum):
-    """What is done with an instrument: the last three are read when metrics are collected."""
+    """How an instrument gets its values: the last three are read when metrics are collected."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -38,7 +38,7 @@ class Kind(enum.Enum):
 
     @property
     def is_observed(self) -> bool:
-        """Whether it is read at a collection, and costs nothing between two of them."""
+        """Whether it is read at each collection and costs nothing in between."""
         return self.value.startswith("observable")
 
 
@@ -49,11 +49,11 @@ class Instrument:
     Attributes
     ----------
     name, unit, description : str
-        As OpenTelemetry has them.
+        As in OpenTelemetry.
     kind : Kind
-        Which.
+        How it gets its values.
     boundaries : tuple of float
-        Of a histogram's buckets.
+        The bucket boundaries of a histogram.
     """
 
     name: str
@@ -64,17 +64,17 @@ class Instrument:
 
 
 class Measured(NamedTuple):
-    """What is added to an instrument, recorded by it, or read for it."""
+    """A value to add to an instrument, to record in it, or read for it."""
 
     instrument: Instrument
     value: float
     attributes: Attributes
 
 
-#: Those that the conventions give for messaging.client.operation.duration.
+#: The bucket boundaries that the conventions give for messaging.client.operation.duration.
 _REQUESTS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
-#: From a hand-over at once to a revoke that waits for max_poll_interval_ms.
+#: From an immediate hand-over to a revoke that waits for max_poll_interval_ms.
 _WAITS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 CONSUMED = Instrument(
@@ -239,7 +239,7 @@ PROGRESS_AGE = Instrument(
     "Since the query has reported progress",
 )
 
-#: All of them, in the order of the documentation.
+#: All instruments, in the order of the documentation.
 ALL = (
     CONSUMED,
     LAG,
@@ -271,10 +271,10 @@ ALL = (
 
 
 def of_member(group_id: str, client_id: str) -> Attributes:
-    """The attributes of all that a member of a group measures."""
+    """The attributes of every metric of a group member."""
     return {SYSTEM: "kafka", GROUP: group_id, CLIENT: client_id}
 
 
 def of_partition(whose: Attributes, topic: str, partition: int) -> Attributes:
-    """Those of what is measured of a partition."""
+    """The attributes of a partition's metrics: those of its client or query, and its name."""
     return {**whose, TOPIC: topic, PARTITION: str(partition)}

@@ -1,4 +1,4 @@
-"""harmless: a fault of the metrics ends these, and no poll, commit or query."""
+"""harmless: an error in the metrics ends the metrics, never a poll, commit or query."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ log = logging.getLogger(__name__)
 
 
 class Ends(Protocol):
-    """What can be ended."""
+    """Something that can be ended."""
 
     end: Callable[[], None]
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """A method that, if it raises, logs that and calls ``self.end()``."""
+    """Wrap a method: if it raises, log the exception and call ``self.end()``."""
 
     @functools.wraps(method)
     def told(self: Ends, *arguments: Any, **named: Any) -> None:

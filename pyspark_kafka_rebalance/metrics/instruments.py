@@ -1,8 +1,8 @@
-"""Instruments: the catalogue's, made once of a meter provider, and who is read for them.
+"""Instruments: the catalogue's, made once per meter provider, and the sources of their values.
 
-The SDK takes one callback of an instrument and ignores any other of the same name: so all that is
-observed in a process shares the instruments. A collection comes on a thread of the SDK; whoever is
-read then gives what any thread may read.
+The SDK keeps one callback per instrument and ignores others of the same name, so everything
+observed in a process shares the instruments. Collections run on a thread of the SDK: a source must
+be safe to read on any thread.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SCOPE = "pyspark_kafka_rebalance"
 
 
 class Source(Protocol):
-    """What is read at each collection."""
+    """A source of values, read at each collection."""
 
     def read(self, instrument: Instrument) -> Iterable[Measured]:
-        """What this instrument shows now; counters never less than before. Any thread."""
+        """Return this instrument's values now; a counter's never decrease. Any thread."""
 
 
 class Instruments:
@@ -36,13 +36,13 @@ class Instruments:
     Parameters
     ----------
     meter : Meter
-        Of that.
+        The provider's.
     """
 
     def __init__(self, meter: Meter) -> None:
         self._lock = threading.Lock()
         self._sources: list[Source] = []
-        self._ended = Totals()  # of counters of sources that are there no more
+        self._ended = Totals()  # the counters of sources that have ended
         self._pushed: dict[Instrument, Any] = {}
         for each in ALL:
             named = {"name": each.name, "unit": each.unit, "description": each.description}
@@ -61,17 +61,17 @@ class Instruments:
                 make(**named, callbacks=[self._callback_of(each)])
 
     def push(self, *measured: Measured) -> None:
-        """Add to counters, record in histograms; any thread."""
+        """Add to counters and record in histograms; safe on any thread."""
         for instrument, value, attributes in measured:
             self._pushed[instrument](value, attributes)
 
     def include(self, source: Source) -> None:
-        """Read this from now on."""
+        """Read this source from now on."""
         with self._lock:
             self._sources.append(source)
 
     def exclude(self, source: Source) -> None:
-        """Read this no more; what it has counted stays. Idempotent."""
+        """Stop reading this source; its counts stay. Idempotent."""
         with self._lock:
             if source in self._sources:
                 self._sources.remove(source)
@@ -80,7 +80,7 @@ class Instruments:
                         self._ended.add(source.read(each))
 
     def read(self, instrument: Instrument) -> Totals:
-        """What the sources show, together."""
+        """Return the values of all sources together."""
         with self._lock:
             totals = Totals()
             if instrument.kind is Kind.OBSERVED_COUNTER:
@@ -88,7 +88,7 @@ class Instruments:
             for source in self._sources:
                 try:
                     totals.add(source.read(instrument))
-                except Exception:  # or the SDK would leave out the others
+                except Exception:  # else the SDK would leave out the other sources
                     log.exception("%s is left out of this collection", instrument.name)
             return totals
 
@@ -105,15 +105,15 @@ class Instruments:
 class Totals:
     """Values by instrument and attributes; pure.
 
-    Several members of one client id look the same: counts add up, of other values the largest is
-    shown.
+    Members with the same client id cannot be told apart. Their counts and sums are added up; for
+    gauges the largest value is shown.
     """
 
     def __init__(self) -> None:
         self._values: dict[tuple[Instrument, frozenset[tuple[str, str]]], float] = {}
 
     def add(self, measured: Iterable[Measured]) -> None:
-        """Take these in."""
+        """Add these values."""
         for instrument, value, attributes in measured:
             key = (instrument, frozenset(attributes.items()))
             before = self._values.get(key)
@@ -125,7 +125,7 @@ class Totals:
                 self._values[key] = before + value
 
     def of(self, instrument: Instrument) -> list[Measured]:
-        """Those of an instrument."""
+        """Return the values of one instrument."""
         return [
             Measured(each, value, dict(attributes))
             for (each, attributes), value in self._values.items()
@@ -139,7 +139,7 @@ _making = threading.Lock()
 
 
 def instruments_of(meter_provider: MeterProvider | None) -> Instruments:
-    """The instruments of this provider, or of the global one; made when first asked for.
+    """Return the instruments of this provider, or of the global one; made on first use.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def instruments_of(meter_provider: MeterProvider | None) -> Instruments:
 
     with _making:
         if meter_provider is None or meter_provider is get_meter_provider():
-            # Before a global one is set, its meters stand for those of the one to come.
+            # Before a global provider is set, its meters are proxies for those of the one to come.
             if not _of_default:
                 _of_default.append(Instruments(get_meter(_SCOPE, __version__)))
             return _of_default[0]

@@ -1,7 +1,7 @@
 """metrics_listener(): OpenTelemetry metrics of Spark queries, from the progress they report.
 
-A query's planner, which owns the partitions, runs in a process of its own that Spark starts: the
-driver's OpenTelemetry is not configured there. What it knows reaches the driver with the progress.
+Spark runs a query's planner, which owns the partitions, in a separate process, where the driver's
+OpenTelemetry is not configured. What the planner knows reaches the driver with the progress.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 
 def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQueryListener:
-    """Measure all queries of a session with OpenTelemetry; of those that read ``kafka_deferred``.
+    """Measure a session's queries that read ``kafka_deferred`` with OpenTelemetry.
 
     ``docs/observability.md`` lists the instruments.
 
     Parameters
     ----------
     meter_provider : opentelemetry.metrics.MeterProvider, optional
-        Of the driver's process; default: the global one, which may be set later.
+        The driver's. Default: the global one, which may be set later.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
     Raises
     ------
     ImportError
-        OpenTelemetry, or PySpark, is not installed; names the extra.
+        OpenTelemetry or PySpark is not installed; the message names the extra.
 
     Examples
     --------
@@ -58,17 +58,17 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
         ) from error
 
     class MetricsListener(StreamingQueryListener):
-        """Tells ``runs``."""
+        """Passes events on to ``runs``."""
 
         def onQueryStarted(self, event: Any) -> None:
-            """Nothing is known before the first progress."""
+            """Do nothing: nothing is known before the first progress."""
 
         def onQueryProgress(self, event: Any) -> None:
             """A trigger has ended, or there was nothing to read for a while."""
             runs.progressed(json.loads(event.progress.json))
 
         def onQueryIdle(self, event: Any) -> None:
-            """Nothing was read: the progress before still holds."""
+            """Do nothing: nothing was read, so the last progress still holds."""
 
         def onQueryTerminated(self, event: Any) -> None:
             """The run has ended."""
@@ -78,23 +78,23 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
 
 
 class MeasuredRuns:
-    """The running queries, by the ids of their runs.
+    """The running queries, by run id.
 
     Parameters
     ----------
     instruments : Instruments
-        Where to.
+        Where the metrics go.
     """
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._lock = threading.Lock()  # a listener's thread adds what a collection reads
+        self._lock = threading.Lock()  # the listener's thread writes what a collection reads
         self._runs: dict[str, QueryEvents] = {}
         self._newer: set[str] = set()
         instruments.include(self)
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """A run has reported this."""
+        """Take in a progress that a run has reported."""
         run_id = str(progress.get("runId"))
         with self._lock:
             run = self._runs.setdefault(run_id, QueryEvents())
@@ -108,13 +108,13 @@ class MeasuredRuns:
         self._instruments.push(*measured)
 
     def ended(self, run_id: str) -> None:
-        """It will report no more."""
+        """Forget a run, which will report nothing more."""
         with self._lock:
             self._runs.pop(run_id, None)
             self._newer.discard(run_id)
 
     def read(self, instrument: Instrument) -> Iterable[Measured]:
-        """What all of them show now."""
+        """Return the values of all runs now."""
         now = time.time()
         with self._lock:
             return [found for run in self._runs.values() for found in run.read(instrument, now)]

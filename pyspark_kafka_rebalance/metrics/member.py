@@ -1,8 +1,7 @@
-"""MemberObservation: a consumer, or a producer group's member, as its metrics see it.
+"""MemberObservation: the metrics of a consumer or of a producer group's member.
 
-What happens is told on the thread that polls, or on the I/O loop; a collection reads how things
-stand on a thread of its own. Each dictionary here has one thread that adds to it, and is copied, or
-asked for one key, by others.
+Events arrive on the polling thread or on the I/O loop; a collection reads the current state on a
+thread of its own. Only one thread adds to each dictionary here; others copy it or look up one key.
 """
 
 from __future__ import annotations
@@ -51,18 +50,18 @@ _POLL = {OPERATION: "poll", OPERATION_TYPE: "receive"}
 
 
 class MemberObservation:
-    """One member, of one client, of any number of partitions.
+    """One member: one client, any number of partitions.
 
     Parameters
     ----------
     instruments : Instruments
-        Where to.
+        Where the metrics go.
     member : callable
-        The consumer, once it is made.
+        Returns the consumer; None before it is made, and once it is gone.
     end : callable
         Ends the observation: called when the consumer is closed, or the metrics fail.
     reads_records : bool
-        False for a member that takes part in a group and polls no records.
+        False for a member that joins a group but polls no records.
     """
 
     def __init__(
@@ -80,12 +79,12 @@ class MemberObservation:
         self._making = threading.Lock()
         self._made: MemberEvents | None = None
         self._attributes: Attributes = {}
-        self._records: dict[TopicPartition, int] = {}  # written by the thread that polls
-        # Likewise: of what was brought last, the offset behind it, and its timestamp if it has one.
+        self._records: dict[TopicPartition, int] = {}  # the polling thread adds
+        # Likewise: the offset after the last record polled, and its timestamp if it has one.
         self._last: dict[TopicPartition, tuple[int, float | None]] = {}
-        self._bytes: dict[TopicPartition, int] = {}  # by the I/O loop
+        self._bytes: dict[TopicPartition, int] = {}  # the I/O loop adds
         self._committed_at: dict[TopicPartition, float] = {}  # likewise
-        self._waiting: dict[TopicPartition, Waiting] = {}  # by collections, one at a time
+        self._waiting: dict[TopicPartition, Waiting] = {}  # collections add, one at a time
         self._readers: dict[Instrument, Callable[[DeferredRevokeConsumer], Iterable[Measured]]] = {
             ASSIGNED: self._assigned,
             REVOKING: self._revoking,
@@ -104,26 +103,26 @@ class MemberObservation:
                 FETCH_LATENCY_MAX: self._fetch_latency_max,
             }
 
-    # -- told by the consumer; see ConsumerObserver -----------------------------------------------
+    # -- called by the consumer; see ConsumerObserver ---------------------------------------------
 
     @harmless
     def assigned(
         self, added: Collection[TopicPartition], gated: Collection[TopicPartition]
     ) -> None:
-        """On the thread that polls."""
-        for p in added:  # others have had it, and gone on
+        """Called on the polling thread."""
+        for p in added:  # others have owned it meanwhile and moved on
             self._last.pop(p, None)
             self._committed_at.pop(p, None)
         self._instruments.push(*self._events().assigned(added, gated, time.monotonic()))
 
     @harmless
     def released(self, partitions: Collection[TopicPartition]) -> None:
-        """On the thread that polls."""
+        """Called on the polling thread."""
         self._instruments.push(*self._events().released(partitions, time.monotonic()))
 
     @harmless
     def lost(self, partitions: Collection[TopicPartition], undrained: bool) -> None:
-        """On the thread that polls."""
+        """Called on the polling thread."""
         self._instruments.push(*self._events().lost(partitions, undrained))
 
     @harmless
@@ -133,7 +132,7 @@ class MemberObservation:
         catch_up: Mapping[TopicPartition, list[Any]],
         metadata: Mapping[TopicPartition, FetchMetadata],
     ) -> None:
-        """On the thread that polls, with each poll: nothing here looks at a single record."""
+        """Called on the polling thread, once per poll; nothing here runs per record."""
         totals, last = self._records, self._last
         for p, found in records.items():
             totals[p] = totals.get(p, 0) + count(found)
@@ -151,7 +150,7 @@ class MemberObservation:
 
     @harmless
     def fetched(self, response: Any) -> None:
-        """On the I/O loop."""
+        """Called on the I/O loop."""
         totals = self._bytes
         for topic in response.responses:
             for answer in topic.partitions:
@@ -166,7 +165,7 @@ class MemberObservation:
         refused: Mapping[TopicPartition, type[Exception]],
         took_s: float,
     ) -> None:
-        """On the I/O loop."""
+        """Called on the I/O loop."""
         now = time.monotonic()
         for p in accepted:
             self._committed_at[p] = now
@@ -174,16 +173,15 @@ class MemberObservation:
         self._instruments.push(commit_answered(self._attributes, refused, took_s))
 
     def closed(self) -> None:
-        """On the thread that closes."""
-        if (
-            self._reads_records
-        ):  # else its membership may have failed before what it is for has ended
+        """Called on the thread that closes."""
+        # A producer group's membership may fail before the group closes.
+        if self._reads_records:
             self.end()
 
     # -- read at a collection ---------------------------------------------------------------------
 
     def read(self, instrument: Instrument) -> Iterable[Measured]:
-        """What it shows now."""
+        """Return this instrument's values now."""
         if instrument is CONSUMED:
             return self._counted(CONSUMED, self._records, _POLL)
         if instrument is FETCHED:
@@ -233,8 +231,9 @@ class MemberObservation:
             yield Measured(LAG_TIME, waits_s, self._of(p))
 
     def _before_at(self, partition: TopicPartition, position: int) -> float | None:
-        """The timestamp of a record before this position: not of one that a seek, an iteration or
-        a merge has still before it.
+        """Return the timestamp of the last record polled, if that lies before this position.
+
+        It does not after a seek back, or while an iteration or a merge still has it ahead.
         """
         behind, at_ms = self._last.get(partition, (0, None))
         return at_ms / 1000 if at_ms is not None and at_ms >= 0 and behind <= position else None
@@ -275,7 +274,7 @@ class MemberObservation:
     def _of_library(
         self, member: DeferredRevokeConsumer, instrument: Instrument, name: str
     ) -> Iterator[Measured]:
-        """What kafka-python measures itself, in milliseconds; nothing if it does not."""
+        """Convert a metric of kafka-python's own from milliseconds; nothing if it has no value."""
         groups = member.metrics() or {}
         value = groups.get("consumer-fetch-manager-metrics", {}).get(name)
         if value is not None and math.isfinite(value) and value > 0:
@@ -293,7 +292,7 @@ class MemberObservation:
         return of_partition(self._attributes, *partition)
 
     def _events(self) -> MemberEvents:
-        """Made with the first event or collection that finds the consumer made."""
+        """Return the events, made at the first event or collection after the consumer is made."""
         if self._made is None:
             with self._making:
                 if self._made is None:
@@ -306,6 +305,6 @@ class MemberObservation:
 
 
 def _timestamp_ms(batch: Any) -> float | None:
-    """Of the last row of an Arrow batch."""
+    """Return the timestamp of an Arrow batch's last row."""
     at_us = batch.column("timestamp")[-1].value
     return None if at_us is None else at_us / 1000

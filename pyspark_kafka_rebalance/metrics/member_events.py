@@ -1,6 +1,6 @@
-"""MemberEvents: what each event of a member of a group adds to which instrument; pure.
+"""MemberEvents: what each event of a group member adds to which instrument; pure.
 
-Called on the thread that polls. ``revoking_since`` may be read on any thread.
+Called on the polling thread. Any thread may call ``revoking_since``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class MemberEvents:
     Parameters
     ----------
     attributes : mapping of str to str
-        Of all that it measures.
+        The attributes of all its metrics.
 
     Attributes
     ----------
     awaiting : dict of TopicPartition to float
-        Since when partitions have been assigned that have brought no record yet.
+        When each partition that has brought no record yet was assigned.
     """
 
     def __init__(self, attributes: Attributes) -> None:
@@ -53,7 +53,7 @@ class MemberEvents:
     def assigned(
         self, added: Collection[TopicPartition], gated: Collection[TopicPartition], now: float
     ) -> list[Measured]:
-        """An assignment is applied: what is new, and all that is being revoked."""
+        """An assignment is applied: the added partitions, and all that are being revoked."""
         taken_back = self._requested.keys() - set(gated)
         for p in taken_back:
             del self._requested[p]
@@ -66,7 +66,7 @@ class MemberEvents:
         return [Measured(REBALANCES, 1, self._attributes), *self._begun(topics)]
 
     def lost(self, partitions: Collection[TopicPartition], undrained: bool) -> list[Measured]:
-        """Partitions are lost; those not drained go back to the group by a release all the same."""
+        """Partitions are lost; undrained ones are still released to the group afterwards."""
         for p in partitions:
             self.awaiting.pop(p, None)
             if not undrained:
@@ -75,7 +75,7 @@ class MemberEvents:
         return [Measured(LOST, n, {**of, **why}) for n, of in self._by_topic(partitions)]
 
     def released(self, partitions: Collection[TopicPartition], now: float) -> list[Measured]:
-        """Revokes have ended."""
+        """Partitions were released: their revokes have ended."""
         took = [(p, self._requested.pop(p, None)) for p in partitions]
         return [
             Measured(REVOKES, now - at, {**self._attributes, TOPIC: p.topic})
@@ -89,7 +89,7 @@ class MemberEvents:
         metadata: Mapping[TopicPartition, FetchMetadata],
         now: float,
     ) -> list[Measured]:
-        """Partitions brought records. Those that had none to bring when they came are forgotten."""
+        """A poll brought records of these; stop awaiting partitions that have none to read."""
         measured = []
         for p in partitions:
             at = self.awaiting.pop(p, None)
@@ -102,11 +102,11 @@ class MemberEvents:
         return measured
 
     def revoking_since(self, partition: TopicPartition) -> float | None:
-        """When its revoke was requested; None if that was not seen."""
+        """Return when the partition's revoke was requested; None if that was not seen."""
         return self._requested.get(partition)
 
     def _begun(self, topics: Iterable[str]) -> list[Measured]:
-        """None is lost yet: an increase is not seen of a counter that begins with it."""
+        """Start the counters at 0: an increase that is a counter's first value is not seen."""
         return [
             Measured(LOST, 0, {**self._attributes, TOPIC: topic, REASON: reason})
             for topic in sorted(topics)
@@ -121,7 +121,7 @@ class MemberEvents:
 def commit_answered(
     attributes: Attributes, refused: Mapping[TopicPartition, type[Exception]], took_s: float
 ) -> Measured:
-    """A commit was answered; it has failed if any partition of it has."""
+    """A commit was answered; it has failed if any of its partitions has."""
     named = {**attributes, OPERATION: "commit", OPERATION_TYPE: "settle"}
     if refused:
         named[ERROR] = next(iter(refused.values())).__name__

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Observation:
-    """The metrics of one client; a context manager. Ends when the client closes, or before."""
+    """The metrics of one client, until ``close`` or until the client closes; a context manager."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
@@ -38,7 +38,7 @@ class Observation:
         return not self._sources
 
     def close(self) -> None:
-        """Observe the client no more. What it has counted stays; idempotent, from any thread."""
+        """Stop observing the client; its counts stay. Idempotent, and safe on any thread."""
         self._withdraw()
         sources, self._sources = self._sources, []
         for source in sources:
@@ -71,8 +71,8 @@ def observe(
 ) -> Observation:
     """Measure a consumer or a producer group with OpenTelemetry.
 
-    ``docs/observability.md`` lists the instruments. At any time, also before an asynchronous
-    consumer is started; what happened before is not counted.
+    ``docs/observability.md`` lists the instruments. Call it at any time, even before an
+    asynchronous consumer is started. Events before the call are not counted.
 
     Parameters
     ----------
@@ -84,16 +84,16 @@ def observe(
     Returns
     -------
     Observation
-        Ends with ``close()``, as a context manager, and when the client closes.
+        Ends with ``close()``, at the end of its ``with`` block, or when the client closes.
 
     Raises
     ------
     ImportError
-        OpenTelemetry is not installed; names the extra.
+        OpenTelemetry is not installed; the message names the extra.
     TypeError
-        It is none of these clients.
+        The client is none of these.
     ValueError
-        It is observed already.
+        The client is observed already.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def _refuse_two(observer: Any) -> None:
 
 
 def _of_the_living(client: Any, forget: Callable[[Any], None]) -> Callable[[], None]:
-    """Have a client forget its observer, unless nobody has the client any more."""
+    """Return a function that removes a client's observer if the client still exists."""
     found = ref(client)
 
     def withdraw() -> None:

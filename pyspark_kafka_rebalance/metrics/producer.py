@@ -1,4 +1,4 @@
-"""ProducerObservation: a producer group's member, and its transactions, as its metrics see them."""
+"""ProducerObservation: the metrics of a producer group's transactions."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from .instruments import Instruments
 
 
 class ProducerObservation:
-    """The transactions of one member; what it owns, as a member, is a MemberObservation's.
+    """The transactions of one member; a MemberObservation measures what the member owns.
 
     Parameters
     ----------
     instruments : Instruments
-        Where to.
+        Where the metrics go.
     group : callable
-        The producer group, as long as there is one.
+        Returns the producer group; None once it is gone.
     attributes : mapping of str to str
-        Of all that is measured.
+        The attributes of all its metrics.
     end : callable
         Ends the observation: called when the group is closed, or the metrics fail.
     """
@@ -53,25 +53,25 @@ class ProducerObservation:
         self._attributes = attributes
         self.end = end
 
-    # -- told by the transactions; see ProducerObserver -------------------------------------------
+    # -- called by the transactions; see ProducerObserver -----------------------------------------
 
     @harmless
     def transaction_ended(
         self, outcome: Outcome, records: int, took_s: float, commit_s: float | None
     ) -> None:
-        """On the thread that ends it."""
+        """Called on the thread that ends the transaction."""
         self._instruments.push(
             *transaction_ended(self._attributes, outcome, records, took_s, commit_s)
         )
 
     def closed(self) -> None:
-        """On the thread that closes."""
+        """Called on the thread that closes."""
         self.end()
 
     # -- read at a collection ---------------------------------------------------------------------
 
     def read(self, instrument: Instrument) -> Iterator[Measured]:
-        """What it shows now."""
+        """Return this instrument's values now."""
         group = self._group()
         if group is None:
             return
@@ -97,7 +97,7 @@ def transaction_ended(
     took_s: float,
     commit_s: float | None,
 ) -> Iterable[Measured]:
-    """What a transaction adds when it ends; pure."""
+    """Return what a transaction adds when it ends; pure."""
     failed = {} if outcome is Outcome.COMMITTED else {ERROR: outcome.value}
     if records:
         yield Measured(SENT, records, {**attributes, OPERATION: "send", **failed})

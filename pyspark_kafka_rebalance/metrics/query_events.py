@@ -1,6 +1,7 @@
-"""QueryEvents: what the progresses of a query add to which instrument, and how it stands; pure.
+"""QueryEvents: what each progress of a query adds to which instrument, and its state; pure.
 
-From the progress alone, as ``progress(query)`` has it. Several threads may call it, one at a time.
+Like ``progress(query)``, it uses nothing but the progress. Several threads may call it, one at a
+time.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class QueryEvents:
         self._attributes: Attributes = {SYSTEM: "kafka"}
 
     def add(self, progress: Mapping[str, Any], now: float) -> list[Measured]:
-        """The query has reported this; nothing follows where it has no source of ours.
+        """Take in a progress; return nothing if the query has no source of ours.
 
         Raises
         ------
@@ -80,7 +81,7 @@ class QueryEvents:
         lost = [
             p for p, row in rows.items() if row.state == LOST_STATE and before.get(p) != LOST_STATE
         ]
-        # 0 to begin with: an increase is not seen of a counter that begins with it.
+        # Start at 0: an increase that is a counter's first value is not seen.
         measured = [
             Measured(LOST, sum(p.topic == topic for p in lost), {**self._attributes, TOPIC: topic})
             for topic in sorted(new | {p.topic for p in lost})
@@ -95,7 +96,7 @@ class QueryEvents:
         return measured
 
     def read(self, instrument: Instrument, now: float) -> Iterator[Measured]:
-        """What it shows now."""
+        """Return this instrument's values now."""
         if self._reported_at is None:
             return
         if instrument is PROGRESS_AGE:

@@ -1,27 +1,27 @@
 """Waiting: how long the next record of a partition has been waiting, at most; pure.
 
-Nobody knows the timestamp of a record that was not read. But it arrived after any time at which the
-log had ended where it is, and after the record before it. The later of the two says how long it has
-been waiting at most.
+The timestamp of an unread record is not known. But the record arrived after any time at which the
+log ended at or below its offset, and after the record before it. The later of the two bounds how
+long it has been waiting.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-#: Of so many ends of a log the times are kept; between them it is less exact.
+#: How many log ends are kept with their times; between them the answer is less exact.
 _KEPT = 64
 
 
 class Waiting:
-    """One partition. Times are seconds on one clock, the same as that of timestamps."""
+    """One partition. Times are in seconds, on the clock of the records' timestamps."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
         self._at: list[float] = []  # when the log was last seen to end there
 
     def ended_at(self, end: int, at: float) -> None:
-        """At this time the log ended there."""
+        """Note that the log ended at this offset at this time."""
         if self._ends and end < self._ends[-1]:  # truncated, or created anew
             self._ends, self._at = [], []
         if self._ends and end == self._ends[-1]:
@@ -33,21 +33,21 @@ class Waiting:
             del self._ends[1:-1:2], self._at[1:-1:2]
 
     def since(self, position: int, record_before_at: float | None) -> float | None:
-        """Since when the record at ``position`` has been waiting, at the earliest.
+        """Return the earliest time since which the record at ``position`` may have been waiting.
 
-        Without any hint: since when it is known to wait.
+        If nothing bounds that, return when it was first known to wait.
 
         Parameters
         ----------
         position : int
-            The next offset to be read. Ends far below it are forgotten.
+            The next offset to be read. Of the ends at or below it, only the last is kept.
         record_before_at : float or None
-            The timestamp of the record before, if that is known.
+            The timestamp of the record before, if known.
 
         Returns
         -------
         float or None
-            None: nothing waits, as far as is known.
+            None if no record is known to wait.
         """
         found = bisect_right(self._ends, position) - 1
         if not self._ends or found == len(self._ends) - 1:

@@ -1,7 +1,7 @@
-"""ProducerObserver: who is told of a producer's transactions, such as its metrics.
+"""ProducerObserver: callbacks for a producer's transactions, such as its metrics.
 
-Told once a transaction, never of single records, by the thread that ends it, with the lock of the
-transactions held: it must not hold that up, and nothing that it raises is caught.
+They are called once per transaction, never per record, by the thread that ends it, with the lock of
+the transactions held. They must not block, and exceptions that they raise are not caught.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Outcome(enum.Enum):
 
 
 class ProducerObserver(Protocol):
-    """What a producer tells."""
+    """A producer's callbacks."""
 
     def transaction_ended(
         self, outcome: Outcome, records: int, took_s: float, commit_s: float | None
@@ -32,11 +32,11 @@ class ProducerObserver(Protocol):
         outcome : Outcome
             How.
         records : int
-            So many were sent in it.
+            How many were sent in it.
         took_s : float
             Since it began.
         commit_s : float or None
-            How long its commit took; None: it was not begun.
+            How long its commit took; None if no commit was started.
         """
 
     def closed(self) -> None:
