@@ -1,11 +1,11 @@
-"""What OpenTelemetry's metrics cost a consumer: processor time a record, observed beside not.
+"""What OpenTelemetry's metrics cost a consumer: processor time per record, with and without them.
 
-One consumer of twelve partitions of one broker reads the same records over and over; every other
-round it is observed. The cost is that of what the observer is called for, of each kind of call its
-number times its median, beside the processor time of the rounds without it. With it go collections,
-on the SDK's thread, one every ten seconds. What a round takes more than the one beside it is shown,
-too: on a busy machine that says more of the machine. Prints a table and one line of JSON; exits
-with 1 where the goal is missed.
+One consumer reads the same records of twelve partitions on one broker over and over; it is observed
+in every other round. The cost is that of the calls to the observer, for each kind of call their
+number times their median, relative to the processor time of the rounds without an observer. To that
+it adds the collections on the SDK's thread, one every ten seconds. It also shows how much longer an
+observed round takes than the round next to it, but on a busy machine that says more about the
+machine. Prints a table and one line of JSON; exits with 1 if the goal is missed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .machine import about_this_machine
 
-#: Of the processor time of a consumer that is not observed.
+#: The highest cost, as a share of the processor time of a consumer without an observer.
 GOAL = 0.01
 PARTITIONS = 12
 COLLECTED_EVERY_S = 10.0
@@ -41,7 +41,7 @@ _TOPIC = "measured"
 
 Poll = Callable[[DeferredRevokeConsumer], PollResult]
 
-#: What is read how, and how many records a round has.
+#: The ways to read: a name, the records in a round, and the poll.
 FORMS: tuple[tuple[str, int, Poll], ...] = (
     ("poll, 500 records", 40_000, lambda consumer: consumer.poll_with_rebalance(1_000, 500)),
     ("poll, 50 records", 20_000, lambda consumer: consumer.poll_with_rebalance(1_000, 50)),
@@ -84,7 +84,7 @@ def measured(
     reader: InMemoryMetricReader,
     rounds: int,
 ) -> dict[str, Any]:
-    """Of one way to poll: processor time a record, and what being observed adds to it."""
+    """Measure one way to poll: processor time per record, and what an observer adds to it."""
     for _ in range(2):
         round_of(consumer, poll, records)
     absent, present, collections = [], [], []
@@ -120,7 +120,7 @@ def measured(
 
 
 class TimedObserver:
-    """Passes on what an observer is told, and keeps how long that takes."""
+    """Passes calls on to an observer, and records how long they take."""
 
     def __init__(self) -> None:
         self.observer: Any = None
@@ -138,7 +138,7 @@ class TimedObserver:
 
 
 def round_of(consumer: DeferredRevokeConsumer, poll: Poll, records: int) -> float:
-    """Read so many records from the beginning; processor time of the process, a record."""
+    """Read this many records from the beginning; return the processor time per record."""
     consumer.seek_to_beginning()
     began, read = time.process_time(), 0
     while read < records:
@@ -147,12 +147,12 @@ def round_of(consumer: DeferredRevokeConsumer, poll: Poll, records: int) -> floa
 
 
 def fill(kafka: LocalKafka, records: int) -> None:
-    """A topic of records of a hundred bytes, the same in each partition."""
+    """Make a topic of records of 100 bytes, the same in each partition."""
     kafka.create_topic(_TOPIC, partitions=PARTITIONS)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50})
     for number in range(records + PARTITIONS):
         if number % 10_000 == 0:
-            producer.flush()  # or its queue would be full
+            producer.flush()  # else its queue would be full
         producer.produce(_TOPIC, b"x" * 100, partition=number % PARTITIONS)
     producer.flush()
 

@@ -1,1 +1,1 @@
-"""Lines of a file into a topic, exactly once: by a producer group, and by Kafka Connect."""
+"""Write a file's lines to a topic, exactly once: a producer group against Kafka Connect."""

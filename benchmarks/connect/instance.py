@@ -1,7 +1,7 @@
-"""An instance of examples/folder_of_files.py, in a process of its own.
+"""One instance of examples/folder_of_files.py, in a process of its own.
 
-The example itself, which commits after each read of up to 1,000 lines; or the same with automatic
-commits in an interval, as Connect's ``transaction.boundary=interval`` has them.
+Runs the example itself, which commits after each read of up to 1,000 lines, or the same reads with
+automatic commits at an interval, like Connect's ``transaction.boundary=interval``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark_kafka_rebalance import PartitionsLostError, ProducerGroup, TransactionAbortedError
 
-#: Said with the first line of a source partition, and when that was.
+#: Printed, with the time, when it begins to read a source partition.
 READS = "reads the file"
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "folder_of_files.py"
@@ -41,7 +41,7 @@ def run(settings: dict[str, Any]) -> None:
             bootstrap_servers=settings["servers"],
             commit_interval_ms=settings["commit_interval_ms"],
             session_timeout_ms=settings["session_timeout_ms"],
-            linger_ms=5,  # as Connect's
+            linger_ms=5,  # as in Connect
         ) as group,
         contextlib.suppress(KeyboardInterrupt),
     ):
@@ -58,7 +58,7 @@ def run(settings: dict[str, Any]) -> None:
 
 
 class _Reads:
-    """What produce_lines of the example does, with how far it has read instead of a commit."""
+    """Like the example's produce_lines, but notes how far it has read instead of committing."""
 
     def __init__(
         self, example: dict[str, Any], group: ProducerGroup, settings: dict[str, Any]
@@ -71,7 +71,7 @@ class _Reads:
         self._topic = settings["topic"]
 
     def next(self) -> int:
-        """Send the next lines of each source partition; how many."""
+        """Send the next lines of each source partition; return how many."""
         sent = 0
         for partition, point in self._group.restart_points.items():
             since = self.behind.get(partition, point)

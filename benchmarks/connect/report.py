@@ -1,4 +1,4 @@
-"""The comparison with Kafka Connect: all runs in turn, and tables of them."""
+"""The comparison with Kafka Connect: makes all runs in turn and prints their tables."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .runs import (
     write_file,
 )
 
-#: So that the reader that goes is not through with the file before.
+#: So many that the reader is not through with the file before it is stopped or killed.
 _LINES_OF_HAND_OVERS = 6_000_000
 
 
 def compare_paces(console: Console, kafka: LocalKafka, lines: int, runs: int) -> dict[str, Any]:
-    """One process of either side reads a file of so many lines; the sides take turns."""
+    """Have one process of each side read a file of this many lines; the sides take turns."""
     found: dict[str, dict[str, list[Pace]]] = {}
     with _Jobs(kafka, lines) as job:
         for run in range(runs):
@@ -83,7 +83,7 @@ def compare_paces(console: Console, kafka: LocalKafka, lines: int, runs: int) ->
 
 
 def compare_silences(console: Console, kafka: LocalKafka) -> dict[str, Any]:
-    """Of two processes of either side, that goes which reads the file."""
+    """Run two processes of each side, and stop or kill the one that reads the file."""
     found: dict[str, dict[str, Silence]] = {}
     with _Jobs(kafka, _LINES_OF_HAND_OVERS) as job:
         for how in (STOPPED, KILLED):

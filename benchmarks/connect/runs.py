@@ -1,7 +1,7 @@
-"""How fast a file becomes visible, and for how long nothing does when its reader goes.
+"""How fast a file's lines become visible, and how long none do after its reader stops or dies.
 
-A ``read_committed`` reader beside them, which decodes into Arrow and so disturbs little, notes when
-it has which line, and whether each comes once and in order.
+A separate ``read_committed`` consumer notes when it gets which line, and checks that each comes
+once and in order. It decodes into Arrow, so it disturbs the measurement little.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pyspark_kafka_rebalance.testing.watched_process import WatchedProcess
 from . import instance
 from .worker import ConnectWorker
 
-LINE_BYTES = 100  # with its end
-LINES_AT_ONCE = 1_000  # of the example, and what Connect's task returns at once
+LINE_BYTES = 100  # with the newline
+LINES_AT_ONCE = 1_000  # per read, of the example and of Connect's task
 SESSION_TIMEOUT_MS = 10_000
-#: Commits of the runs in which a reader goes.
+#: The commit interval of the runs in which a reader is stopped or killed.
 HAND_OVER_INTERVAL_MS = 100
 
 _ROOT = Path(__file__).parents[2]
@@ -41,15 +41,15 @@ _CONNECTOR = "file"
 _DIGITS = 12  # a line begins with its number
 _SETTLED_S = 8.0
 _CALM_S = 4.0
-#: What a process that has ended left in a socket is with the broker by then.
+#: After this the broker has received what an ended process left in its socket.
 _ON_ITS_WAY_S = 2.0
 _PATIENCE_S = 120.0
 
 
 class Side(Protocol):
-    """A process that reads the file; of a producer group, or of a Connect cluster.
+    """A process of a producer group, or of a Connect cluster, that can read the file.
 
-    Which of several reads it, is the one whose ``reads_since`` is the latest.
+    If there are several, the one whose ``reads_since`` is the latest reads it.
     """
 
     @property
@@ -69,7 +69,7 @@ class Job:
     Attributes
     ----------
     interval_ms : int, optional
-        A transaction lasts for so long; None: it is one read of up to 1,000 lines.
+        How long a transaction lasts; None: it has one read of up to 1,000 lines.
     """
 
     servers: str
@@ -108,7 +108,7 @@ class Ours:
         )
 
     def begin(self) -> None:
-        """It does by itself."""
+        """Do nothing: it begins by itself."""
 
     def reads_since(self) -> float:
         said = [line for line in self._log.read_text().splitlines() if instance.READS in line]
@@ -133,7 +133,7 @@ class Connect:
     def __init__(self, name: str, job: Job, cluster: str) -> None:
         self._job = job
         settings = {
-            # As long as ours; the default is five minutes without the tasks of a lost worker.
+            # The same as ours; by default a lost worker's tasks stay unassigned for five minutes.
             "scheduled.rebalance.max.delay.ms": 0,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
         }
@@ -183,7 +183,7 @@ BOUNDARIES = {"1,000 lines": None, "1 s": 1_000}
 
 
 class Seen(NamedTuple):
-    """Lines of one transaction became visible: when the first, and how many lines are in all."""
+    """A transaction became visible: when its first line did, and how many lines are in all."""
 
     at: float
     lines: int
@@ -199,11 +199,11 @@ class Pace:
     start_s : float
         From the start of the process until its first record is visible.
     records_per_s : float
-        From there to the last transaction but one; the last one may wait for its time.
+        From then to the last transaction but one; the last one may wait for its interval.
     cpu_us : float
-        Of the process for each record, over the same time.
+        CPU time of the process per record, over the same period.
     peak_mib : float
-        Of its memory.
+        Peak resident memory of the process.
     """
 
     start_s: float
@@ -213,14 +213,14 @@ class Pace:
 
 
 class Silence(NamedTuple):
-    """The longest times without a new record, before its reader went and afterwards."""
+    """The longest times without a new record, before the reader was stopped or killed and after."""
 
     before_s: float
     during_s: float
 
 
 def write_file(file: Path, lines: int) -> None:
-    """Lines that begin with their number."""
+    """Write lines that begin with their number."""
     rest = "x" * (LINE_BYTES - _DIGITS - 2)
     file.parent.mkdir()
     with file.open("w") as out:
@@ -239,7 +239,7 @@ def pace(side: str, job: Job, lines: int) -> Pace:
             while not seen or seen[-1].lines < lines:
                 now = time.monotonic()
                 for at, count in visible.new():
-                    # A transaction of a second comes in many fetches.
+                    # A transaction of one second arrives in many fetches.
                     if seen and at < latest + 0.3 * (job.interval_ms or 0) / 1000:
                         seen[-1] = seen[-1]._replace(lines=count)
                     else:
@@ -261,7 +261,7 @@ def pace(side: str, job: Job, lines: int) -> Pace:
 
 
 def silence(side: str, job: Job, how: str) -> Silence:
-    """Let two processes run; the one that reads the file is killed, or stopped."""
+    """Run two processes, and kill or stop the one that reads the file."""
     readers = _sides(side, job, "a", "b")
     times: list[float] = []
     with ExitStack() as stack:
@@ -286,7 +286,7 @@ def silence(side: str, job: Job, how: str) -> Silence:
         (reads.kill if how == KILLED else reads.stop)()
         ended = time.monotonic()
         follow(lambda: time.monotonic() > ended + _ON_ITS_WAY_S)
-        end = visible.end()  # what comes after that is its successor's
+        end = visible.end()  # whatever comes after that is from its successor
         follow(lambda: visible.last_offset >= end)
         again = times[-1]
         follow(lambda: time.monotonic() > again + _CALM_S)
@@ -303,7 +303,7 @@ def _longest(times: list[float], since: float) -> float:
 
 
 def _cpu_s(pid: int) -> float:
-    """Of all its threads until now."""
+    """Return the CPU seconds of all threads of the process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -314,7 +314,7 @@ def _peak_mib(pid: int) -> float:
 
 
 class _Visible:
-    """A reader of what is committed."""
+    """Reads the committed records."""
 
     def __init__(self, job: Job) -> None:
         self._partition = TopicPartition(job.topic, 0)
@@ -336,7 +336,7 @@ class _Visible:
         self._consumer.close(timeout_ms=2_000)
 
     def new(self) -> list[tuple[float, int]]:
-        """What has come since it was last asked: when, and how many lines there are in all."""
+        """Poll once; if new lines have come, return when, and how many lines there are in all."""
         polled = self._consumer.poll_arrow(timeout_ms=20).records
         at, before = time.monotonic(), self._count
         for batches in polled.values():
@@ -350,7 +350,7 @@ class _Visible:
         return [(at, self._count)] if self._count > before else []
 
     def end(self) -> int:
-        """Of the log, with what is not committed."""
+        """Return the end of the log, uncommitted records included."""
         consumer = KafkaConsumer(bootstrap_servers=self._servers)
         try:
             return int(consumer.end_offsets([self._partition])[self._partition])

@@ -1,4 +1,4 @@
-"""A worker of Kafka Connect in distributed mode, whose sources are exactly once."""
+"""A Kafka Connect worker in distributed mode, with exactly-once source support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark_kafka_rebalance.testing.watched_process import WatchedProcess
 _START_TIMEOUT_S = 120.0
 _LOOK_EVERY_S = 0.05
 
-#: What connect-distributed.sh gives the JVM.
+#: The JVM options that connect-distributed.sh sets.
 _JAVA_OPTIONS = (
     "-Xms256M",
     "-Xmx2G",
@@ -33,27 +33,28 @@ _JAVA_OPTIONS = (
 
 
 class ConnectWorker:
-    """One worker of a cluster; its REST is at a port of its own.
+    """One worker of a cluster, with its REST API on a port of its own.
 
     Parameters
     ----------
     name : str
-        Of its log.
+        Names its log and properties files.
     servers : str
         The brokers.
     cluster : str
-        Those of one name share connectors, and the topics in which these and their offsets are.
+        Workers of one cluster share the connectors, and the topics of their configurations,
+        offsets and status.
     settings : mapping
-        Of the worker, beside those that it cannot do without.
+        Worker settings in addition to the required ones.
     work : Path
-        Folder of its log and properties.
+        The folder for its log and properties.
     """
 
     def __init__(
         self, name: str, servers: str, cluster: str, settings: Mapping[str, object], work: Path
     ) -> None:
         self._port = ReservedPort()
-        self.address = f"127.0.0.1:{self._port.number}"  # how the cluster calls it
+        self.address = f"127.0.0.1:{self._port.number}"  # its worker id in the cluster
         self._properties = work / f"{name}.properties"
         self._process = WatchedProcess(work, work / f"{name}.log", None)
         properties = {
@@ -74,7 +75,7 @@ class ConnectWorker:
 
     @property
     def pid(self) -> int:
-        """Of its JVM."""
+        """The process id of its JVM."""
         assert self._process.pid is not None, self._process.log_end()
         return self._process.pid
 
@@ -85,23 +86,23 @@ class ConnectWorker:
         assert self._process.start(command), self._process.log_end()
 
     def kill(self) -> None:
-        """With SIGKILL."""
+        """End it with SIGKILL."""
         self._process.send(signal.SIGKILL)
         self._process.wait_until_ended(30)
 
     def stop(self) -> None:
-        """With SIGTERM, and wait until it has ended."""
+        """End it with SIGTERM and wait; kill it if it has not ended after 60 s."""
         self._process.send(signal.SIGTERM)
         if not self._process.wait_until_ended(60):
             self.kill()
 
     def close(self) -> None:
-        """End it, whatever it does, and give back its port."""
+        """Kill it and release its port."""
         self.kill()
         self._port.release()
 
     def read_file(self, connector: str, file: Path, topic: str, **settings: object) -> None:
-        """Have the cluster read a file; as soon as the worker answers."""
+        """Create a connector that reads a file, as soon as the worker answers."""
         config = {
             "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
             "tasks.max": 1,
@@ -114,11 +115,11 @@ class ConnectWorker:
         self._ask("POST", "/connectors", body)
 
     def forget(self, connector: str) -> None:
-        """Have the cluster read it no longer."""
+        """Delete a connector."""
         self._ask("DELETE", f"/connectors/{connector}")
 
     def owner_of(self, connector: str) -> str | None:
-        """The address of the worker that runs the connector's task; None: no one yet."""
+        """Return the address of the worker that runs the connector's task; None if none does."""
         status = self._ask("GET", f"/connectors/{connector}/status")
         for task in status["tasks"]:
             if task["state"] == "RUNNING":
@@ -126,7 +127,7 @@ class ConnectWorker:
         return None
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What REST answers; asked again while the worker starts or its cluster rebalances."""
+        """Return the REST API's answer; retry while the worker starts or the cluster rebalances."""
         request = urllib.request.Request(
             f"http://{self.address}{path}",
             None if body is None else json.dumps(body).encode(),

@@ -1,8 +1,8 @@
-"""Write the page of the API reference: everything that the package exports, by room.
+"""Write the API reference page: everything that the package exports, by room.
 
     python docs/site/api_page.py FILE
 
-What it says is in the docstrings; mkdocstrings puts them in the place of each ``:::``.
+Its content is the docstrings: mkdocstrings puts them in the place of each ``:::``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TITLES = {
 
 
 def page() -> str:
-    """Markdown, with headings that links may name."""
+    """Return Markdown, with headings that links can point to."""
     parts = ["# API reference", "What `pyspark_kafka_rebalance` exports, from its docstrings."]
     for room, title in TITLES.items():
         parts.append(f"## {title}")

@@ -1,4 +1,4 @@
-"""A griffe extension: docstrings are numpydoc with roles of Sphinx, and the site is Markdown."""
+"""A griffe extension: turns the Sphinx markup in numpydoc docstrings into the site's Markdown."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ROLE = re.compile(r":(?:class|func|meth|attr|mod|exc|data):`~?\.?([^`]+)`")
 
 
 class PlainDocstrings(Extension):
-    """Write ``:class:`X``` as code, and the blocks after ``::`` as indented ones."""
+    """Turns ``:class:`X``` into code, and ``::`` at the end of a line into ``:``."""
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
-        """Called for whatever has a docstring."""
+        """Convert the object's docstring, if it has one."""
         if obj.docstring is not None:
             text = _ROLE.sub(r"`\1`", obj.docstring.value)
             obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)
