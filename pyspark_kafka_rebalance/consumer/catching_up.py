@@ -44,11 +44,11 @@ _LIVE_STEP_S = 0.01
 #: fetches live records, has to wait 5 ms for the interpreter lock after each system call.
 _REST_S = 0.0003
 
-#: A poll of the default number of records, or fewer, hands out at most this many of gaps. Python's
-#: garbage collector counts two objects for each, the record and its list of headers, until the
-#: application drops them, and runs at 700 (``gc.get_threshold()``). Larger polls all reach that;
-#: every few hundred of them it then looks at every object of the process, which takes longer than
-#: a live record usually waits.
+#: A poll of at most the default number of records hands out at most this many gap records. Python's
+#: garbage collector counts two objects per record, the record and its list of headers, until the
+#: application drops them, and runs at 700 (``gc.get_threshold()``). Larger polls always reach that;
+#: once in a few hundred of them the collector then scans every object of the process, which takes
+#: longer than a live record usually waits.
 _AT_ONCE = 300
 _DEFAULT_RECORDS = KafkaConsumer.DEFAULT_CONFIG["max_poll_records"]
 
@@ -97,7 +97,7 @@ class CatchingUp:
         self._resets = consumer.config["auto_offset_reset"] not in (None, "none")
         self._polls = 0
         self._live_share = 0  # how many live records this poll may take
-        self._at_once = 0  # and how many of gaps
+        self._at_once = 0  # and how many gap records
         self._stood_back = False  # whether the last poll has left the gaps to this one
         # In an iteration: the live reader's positions in partitions whose gap records are returned.
         self._live_at: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -207,7 +207,7 @@ class CatchingUp:
         for partition, bounds in reader.take_bounds().items():
             self.gaps.trim(partition, *bounds)
             self._wanted.pop(partition, None)  # and read on in the next step
-        if form is ReadableRecords:  # no other makes objects of them
+        if form is ReadableRecords:  # other forms do not make an object per record
             max_records = min(max_records, self._at_once)
         try:
             found = reader.read(self._wanted, form, max_records)

@@ -36,8 +36,8 @@ _FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 _IDLE_S = 5.0
 
 #: While partitions catch up, the next background commit waits this long. Every poll of a gap brings
-#: one, and hundreds a second would keep this loop, which fetches the live records, and the broker
-#: busy.
+#: one, and hundreds a second would keep the broker busy, and this loop, which also fetches the live
+#: records.
 _REST_S = 0.02
 
 
@@ -88,9 +88,9 @@ class CommitLoop:
         self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
             lambda *_: ""
         )
-        #: Who is told of the answers, if anybody is.
+        #: Holds the observer, if any, that is called with the answers.
         self.observed = Observed()
-        #: Whether partitions catch up.
+        #: Returns whether partitions are catching up.
         self.catches_up: Callable[[], bool] = lambda: False
         self._rests = False
         self._metadata_bytes = DEFAULT_METADATA_BYTES
@@ -248,7 +248,7 @@ class CommitLoop:
             self._tell_withdrawn()
 
     async def _rest(self) -> None:
-        """Leave the loop to the fetches; commits by hand, and whoever wakes it, end that."""
+        """Leave the loop to the fetches for a while; a commit by hand or ``wake`` ends the rest."""
         with self._lock:
             self._rests = True
         try:

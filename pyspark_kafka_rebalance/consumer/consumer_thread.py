@@ -37,7 +37,7 @@ class ConsumerThread:
     polling : asyncio.Future or None
         The running poll, or the last one if nobody has taken its result yet.
     observer : ConsumerObserver or None
-        Whom the consumer tells, or is to tell once it is made.
+        The consumer's observer; set on the consumer as soon as that is made.
     """
 
     def __init__(self, make: Callable[[], DeferredRevokeConsumer]) -> None:
@@ -58,7 +58,8 @@ class ConsumerThread:
 
         def make() -> None:
             self.consumer = consumer = self._make()
-            if self.observer is not None:  # looked at after the consumer is there: see observe
+            # The consumer is set first. observe() sets the observer first: one of them sees both.
+            if self.observer is not None:
                 consumer._observed.by = self.observer
 
         try:
@@ -68,7 +69,7 @@ class ConsumerThread:
             raise
 
     def observe(self, observer: ConsumerObserver | None) -> None:
-        """Have the consumer tell this one, as soon as it is made."""
+        """Set the consumer's observer, now or as soon as the consumer is made."""
         self.observer = observer
         if self.consumer is not None:
             self.consumer._observed.by = observer

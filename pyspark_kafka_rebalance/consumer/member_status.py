@@ -88,7 +88,7 @@ class MemberStatus(ClusterQueries):
         return self._membership.commits.acknowledged(partition)
 
     def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        """As ``current_lag``, all of it; None also for what is not assigned."""
+        """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""
         position = self._io.subscription.position(partition)
         end = self._ends.latest(partition)
         return None if end is None or position is None else end.seen_from(position)

@@ -64,7 +64,7 @@ class Polls:
     metadata_of : callable
         Returns what a poll reports of a partition's end; None until that is known.
     observed : Observed
-        Who is told what polls bring, if anybody is.
+        Holds the observer, if any, that is called with what polls return.
     catching_up : CatchingUp, optional
         Also hands out what was set aside.
 

@@ -52,7 +52,7 @@ class Rebalancing:
     revoke_timeout_ms : int
         That of ``ownership``, for the log.
     observed : Observed
-        Who is told, if anybody is.
+        Holds the observer, if any, that is called at each event.
     """
 
     def __init__(

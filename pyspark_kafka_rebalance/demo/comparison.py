@@ -1,7 +1,7 @@
-"""Two groups under the same load, one after the other: who waits while a slow reader drains.
+"""Run two groups one after the other under the same load: who waits while a slow reader drains?
 
-One reader works on each batch for seconds, and the group takes partitions from it just as it has
-begun one. Looked at are the partitions that stay with another, quick reader.
+One reader works on each batch for seconds, and the group takes partitions from it just after it has
+begun one. The comparison is about the partitions that stay with another, quick reader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..testing.rebalances.figures import (
 )
 from .time_axis import INK, bin_edges, save_png
 
-#: What each peer is called, and its colour.
+#: Each peer's label and colour.
 KINDS = {
     "deferred": ("queries with kafka_deferred", "#3b78b8"),
     "blocking": ("consumers that drain inside their rebalance listener", "#e08a1e"),
@@ -33,7 +33,7 @@ _BEFORE_S = 5.0
 
 @dataclass(frozen=True)
 class Run:
-    """One group's course.
+    """The run of one group.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Run:
     deliveries : sequence of Delivery
         From the ledger.
     figures : RebalanceFigures
-        Of the rebalance that the slow reader has to drain for.
+        Those of the rebalance for which the slow reader has to drain.
     """
 
     tally: Tally
@@ -51,7 +51,7 @@ class Run:
 
 
 def verdict(runs: Mapping[str, Run], slow_s: float) -> str:
-    """Say in one sentence what the partitions that stay with a quick reader waited."""
+    """Say in one sentence how long partitions that stay with a quick reader went unread."""
     during = {peer: run.figures.pause_during for peer, run in runs.items()}
     deferred, blocking = during["deferred"], during["blocking"]
     what = f"While one reader ends a batch of {slow_s:g} s that the group waits for, "

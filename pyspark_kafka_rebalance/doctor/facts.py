@@ -109,7 +109,7 @@ class TopicFacts:
 class GroupFacts:
     """A group; ``may_read`` is None if the broker does not say, as for a new group.
 
-    ``of_consumers`` is False if its members are others, such as workers of Kafka Connect.
+    ``of_consumers`` is False if its members are not consumers, such as Kafka Connect's workers.
     """
 
     group_id: str

@@ -132,18 +132,19 @@ class ProducerMembership:
         except BaseException:
             self._member.close(timeout_ms=0)
             raise
-        if self._observer is not None:  # looked at after the member is there: see observe
+        # The member is set first. observe() sets the observer first: one of the two sees both.
+        if self._observer is not None:
             self._member._observed.by = self._observer
         self._taker.start()
         self._pump.start()
 
     @property
     def member(self) -> ProducerMember | None:
-        """The member of the group, once it is made."""
+        """The group's member; None until it is made."""
         return self._member
 
     def observe(self, observer: ConsumerObserver | None) -> None:
-        """Have the member tell this one, as soon as it is made."""
+        """Set the member's observer, now or as soon as the member is made."""
         self._observer = observer
         if self._member is not None:
             self._member._observed.by = observer

@@ -1,6 +1,6 @@
 """Rates: how many records of each source partition were committed recently; pure.
 
-One thread at a time adds commits; any thread may ask, also meanwhile.
+One thread at a time adds commits; any thread may read meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rates:
 
     def per_second(self, source_partition: int, now: float) -> float:
         """Return records per second in the window, or since the first commit if that is later."""
-        found = tuple(self._commits.get(source_partition, ()))  # at once: it may grow meanwhile
+        found = tuple(self._commits.get(source_partition, ()))  # copied: it may grow meanwhile
         commits = [c for c in found if c[0] >= now - WINDOW_S]
         if not commits:
             return 0.0
@@ -46,7 +46,7 @@ class Rates:
         return self._totals.get(source_partition, 0)
 
     def totals(self) -> dict[int, int]:
-        """All records that this member has committed, by source partition."""
+        """Return how many records this member has committed in all, by source partition."""
         return dict(self._totals)
 
     def age_s(self, source_partition: int, now: float) -> float | None:

@@ -4,9 +4,9 @@ They are set in a transaction like a member's: the records, and an offset of the
 group without members accepts. So the brokers themselves refuse it while the group is active, and a
 member that joins meanwhile waits for the transaction to end before it reads (``take_overs.py``).
 
-A member that is out of the group may have left a transaction open. If the group had accepted its
-offsets by then, it could still be committed, and what it has sent would become visible behind the
-restart points that are set: it is aborted first.
+A former member may have left a transaction open. If the group has already accepted its offsets, it
+could still be committed, and its records would become visible behind the new restart points. So it
+is aborted first.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class StoredPoints:
         GroupIsActiveError
             The group has members.
         KafkaRebalanceError
-            The brokers refuse it, or a transaction that a member has left open cannot be aborted.
+            The brokers refuse it, or a former member's open transaction cannot be aborted.
         OptionError
             The group does not have a source partition; or a restart point is too large.
         UnknownGroupError
@@ -156,7 +156,7 @@ class StoredPoints:
         values = {p: None if point is None else encoded(point) for p, point in points.items()}
         others = OtherTransactions(self._client_config)
         try:
-            # Before the group is looked at: who then is not in it had it open as a member before.
+            # List before describing the group: if it then has no members, all are former ones'.
             left_open = others.open_of(self._group_id)
             before = self._before(points)
             for transactional_id in sorted(left_open):
@@ -200,7 +200,7 @@ class StoredPoints:
         return {p: before[p] for p in points}
 
     def _before(self, points: Collection[int]) -> dict[int, StoredPoint | None]:
-        """What is there now, if these are source partitions, and the group has no members."""
+        """Return the present points; raise for unknown source partitions or an active group."""
         before = self.read()
         if strangers := sorted(set(points) - before.keys()):
             raise OptionError(

@@ -72,7 +72,7 @@ class Transactions:
     call : Call
         The call under way. Its author is always the same, unless several share the group.
     observer : ProducerObserver or None
-        Who is told how transactions end; set by any thread.
+        Called when a transaction ends; any thread may set it.
     """
 
     membership: ProducerMembership

@@ -1,4 +1,4 @@
-"""Types of command-line arguments, for ``argparse``. It imports nothing that can be missing."""
+"""Types of command-line arguments, for ``argparse``; imports nothing that can be missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def utf8(text: str) -> str:
-    """A name as brokers know it; bytes of the command line that are no UTF-8 are refused."""
+    """Accept a name that brokers can know; refuse command-line bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -78,14 +78,14 @@ def progress(query: Any) -> QueryProgress:
 
 
 class QueryStory:
-    """What the progresses of one run of a query tell, from the oldest to the newest."""
+    """Follows one run of a query through its progresses, from the oldest to the newest."""
 
     def __init__(self) -> None:
         self._stories: list[_Story] = []
         self._last: Mapping[str, Any] = {}
 
     def add(self, progress: Mapping[str, Any]) -> None:
-        """Go on with the next progress, as plain values."""
+        """Take in the next progress, as plain values."""
         self._last = progress
         sources = progress.get("sources") or []
         self._stories += [_Story() for _ in sources[len(self._stories) :]]
@@ -98,7 +98,7 @@ class QueryStory:
         return all(story.is_foreign for story in self._stories)
 
     def table(self) -> QueryProgress:
-        """How its partitions stand now."""
+        """Return the state of the query's partitions now."""
         return QueryProgress(
             query=self._last.get("name") or str(self._last.get("id")),
             batch=self._last.get("batchId"),

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 MOST_PARTITIONS = 1_000
 
 #: How many offsets to search for a record: if there is none, the search goes on with the next
-#: width, and then partition by partition. Compaction and the ends of transactions leave offsets
-#: without a record.
+#: width, and then partition by partition with ``_FURTHER`` offsets at a time. Compaction and the
+#: ends of transactions leave offsets without a record.
 _WIDTHS = (1, 16, 10_000)
 _FURTHER = 1_000_000
 
@@ -105,7 +105,7 @@ def _found(
 def _found_further(
     fetcher: RangeFetcher, partition: TopicPartition, start: int, end: int, deadline: float
 ) -> dict[TopicPartition, int | None]:
-    """As :func:`_found`, of one partition behind a long stretch without a record."""
+    """Like :func:`_found`, for one partition after a long stretch without a record."""
     while start < end:
         if time.monotonic() > deadline:
             return {}

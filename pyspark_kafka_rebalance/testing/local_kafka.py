@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC = 3
 _LOOK_EVERY_S = 0.02
-#: A broker that stops cleanly first hands over its leaderships; it cannot without a quorum.
+#: A broker that stops cleanly first hands over its leaderships; without a quorum it cannot.
 _STOP_S = 20.0
 
 
 class LocalKafka(KafkaCluster):
     """Real brokers on free ports of 127.0.0.1, with their data in a temporary folder.
 
-    A context manager. The brokers end with it, and also with this process, however it ends.
+    A context manager. The brokers end with it, and with this process, however that ends.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class LocalKafka(KafkaCluster):
         Settings of ``server.properties`` that replace the ones chosen here or are added to them,
         for example ``{"message.max.bytes": 10_000_000}``. Broker n is in the rack ``rack-n``.
     listeners : mapping of str to str, optional
-        Names of more listeners, each with its security protocol, such as ``{"TLS": "SSL"}``. Put
+        Additional listeners, each with its security protocol, such as ``{"TLS": "SSL"}``. Put
         their ``listener.name.tls.…`` settings into ``broker_config``. ``SecuredKafka`` has some
         ready for use.
     port : int, optional
-        Of the first broker; further ones have the next two. By default any that is free.
+        Port of the first broker; the others take the next two. Default: any free ports.
     features : mapping of str to int, optional
         Feature levels other than the release's: ``{"group.version": 0}`` is a cluster without
         the consumer group protocol.
@@ -370,13 +370,13 @@ def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> d
 
 
 def _topic(text: str) -> tuple[str, int]:
-    """``NAME`` or ``NAME:PARTITIONS``."""
+    """Parse ``NAME`` or ``NAME:PARTITIONS``."""
     name, _, partitions = text.partition(":")
     return name, int(partitions or 1)
 
 
 def _how_to_use(kafka: LocalKafka, topics: Sequence[tuple[str, int]]) -> str:
-    """Say how to reach it, and how to run Kafka's own tools."""
+    """Say how to reach the brokers, and how to run Kafka's own tools."""
     servers = kafka.bootstrap_servers
     name = topics[0][0] if topics else "TOPIC"
     made = ", ".join(f"{topic} ({partitions})" for topic, partitions in topics)

@@ -60,7 +60,7 @@ class OtherTransactions:
         return frozenset(found.topic_partitions)
 
     def open_of(self, group_id: str) -> frozenset[str]:
-        """Which producers of this group have an open transaction; nobody if that is not to be told.
+        """Return the group's transactional ids with an open transaction; empty if that fails.
 
         Asks each broker.
         """

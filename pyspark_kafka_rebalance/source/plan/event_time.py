@@ -270,7 +270,7 @@ class EventTime:
     ) -> Mapping[TopicPartition, int]:
         """Read a partition to its end if only markers or aborted records lie above the bound.
 
-        If they were left unread, the partition would be waited for as if it had more of that time.
+        Left unread, they would make the plan wait for the partition as if it had more of that time.
         """
         passed: dict[TopicPartition, int] = {}
         misleading = []
@@ -280,7 +280,7 @@ class EventTime:
                 continue
             first = self._latest.read_from(p)
             if first is None:
-                continue  # what came after brokers told the latest record
+                continue  # records that came after the brokers' answer
             if first <= self._positions[p]:
                 passed[p] = end
             elif self._look_ups.is_sure_at(p, bound + 1):

@@ -44,7 +44,7 @@ class LatestTimestamps:
         # An end, and the latest timestamp before it; None if the last records do not tell theirs.
         self._read: dict[TopicPartition, tuple[int, int | None]] = {}
         self._newest: Mapping[TopicPartition, RecordTime | None] = {}  # as of those reads
-        self._by_brokers: set[TopicPartition] = set()  # whose last answer took no read
+        self._by_brokers: set[TopicPartition] = set()  # whose last answer is the brokers'
 
     def before(
         self, ends: Mapping[TopicPartition, int], horizon: int, *, may_be_old: bool = False
@@ -104,9 +104,9 @@ class LatestTimestamps:
         return latest
 
     def read_from(self, partition: TopicPartition) -> int | None:
-        """Return the offset from which on the last answer is exact: the records were read.
+        """Return the offset from which on the last answer is exact, since records were read.
 
-        None if brokers told the timestamp: it is that of the latest record when they told it.
+        None if brokers gave the timestamp: that of the latest record at the time of their answer.
         """
         if partition in self._by_brokers:
             return None
