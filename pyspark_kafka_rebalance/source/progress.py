@@ -74,7 +74,8 @@ def progress(query: Any) -> QueryProgress:
     if told.is_foreign:
         described = ", ".join(str(s.get("description")) for s in progresses[-1].get("sources", []))
         raise ValueError(f"the query has no source of the format kafka_deferred: {described}")
-    return told.table()
+    table = told.table()
+    return table if getattr(query, "isActive", True) else table.ended()
 
 
 class QueryStory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,15 +14,19 @@ ASSIGNED = "assigned"
 REVOKING = "revoking"
 REVOKED = "revoked"
 LOST = "lost"
+STOPPED = "stopped"
 
 #: The states of partitions that the query owns.
 OWNED = (ASSIGNED, REVOKING)
+
+#: The states whose lag is the query's.
+_COUNTED = (*OWNED, STOPPED)
 
 _HEADINGS = ("topic", "partition", "member", "position", "end offset", "lag", "state")
 _CATCH_UP = "catch-up lag"  # shown if there is any
 _NUMBERS = ("partition", "position", "end offset", "lag", _CATCH_UP)
 _UNKNOWN = "-"
-_COLOURS = {REVOKING: "#b36b00", LOST: "#c62828", REVOKED: "#757575"}
+_COLOURS = {REVOKING: "#b36b00", LOST: "#c62828", REVOKED: "#757575", STOPPED: "#757575"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,10 @@ class PartitionProgress:
         on Spark before 4.2.
     lag : int or None
         ``end_offset - position``, in offsets.
-    state : {"assigned", "revoking", "revoked", "lost"}
+    state : {"assigned", "revoking", "revoked", "lost", "stopped"}
         ``revoking``: its revoke had been requested when the last batch was planned, and it gets no
         new records. ``revoked``: handed over since. ``lost``: gone without a hand-over.
+        ``stopped``: owned at the end of the query, which has ended.
     catch_up_lag : int
         How many offsets below the position are still to be caught up
         (``parallelRebalance=live``); only for owned partitions.
@@ -95,14 +100,25 @@ class QueryProgress:
 
     @property
     def lag(self) -> int | None:
-        """The total lag of all owned partitions, in offsets; None if that of any is unknown."""
-        lags = [p.lag for p in self.partitions if p.state in OWNED]
+        """The total lag of all owned partitions, in offsets; None if that of any is unknown.
+
+        Of a query that has ended, the lag of its last trigger.
+        """
+        lags = [p.lag for p in self.partitions if p.state in _COUNTED]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
     def catch_up_lag(self) -> int:
         """How much is still to be caught up in all owned partitions together, in offsets."""
         return sum(p.catch_up_lag for p in self.partitions)
+
+    def ended(self) -> QueryProgress:
+        """Return the same of a query that has ended: it owns nothing and catches up no more."""
+        partitions = tuple(
+            replace(p, state=STOPPED) if p.state in OWNED else p for p in self.partitions
+        )
+        ends_in_s = None if self.catch_up_lag else 0.0
+        return replace(self, partitions=partitions, catch_up_ends_in_s=ends_in_s)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a data frame; unknown values are ``pandas.NA``."""
@@ -149,7 +165,7 @@ class QueryProgress:
         what = f"{name}, batch {self.batch}, {self.timestamp}"
         if not self.partitions:
             return f"{what}: no partition yet"
-        owned = sum(p.state in OWNED for p in self.partitions)
+        owned = sum(p.state in _COUNTED for p in self.partitions)
         lag = "not known" if self.lag is None else f"{self.lag:,}"
         return (
             f"{what}: {owned} partition{'' if owned == 1 else 's'}, lag {lag}{self._catching_up()}"

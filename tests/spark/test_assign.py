@@ -97,6 +97,7 @@ def test_only_these_partitions_are_read_and_a_restart_goes_on(
         told = [(p.partition, p.member.rpartition("-")[2], p.state) for p in progress(running)]
         assert told == [(0, "0", "assigned"), (2, "0", "assigned")]
         assert stop_gracefully(running)
+        assert [p.state for p in progress(running)] == ["stopped", "stopped"]
     rows = query.rows().to_pylist()
     said = {(row["revoking"], row["lost"], row["generation"]) for row in rows}
     assert said == {(False, False, -1)}

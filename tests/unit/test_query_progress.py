@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -67,6 +67,26 @@ def rows(*progresses: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 FIRST = batch((P, 100, 150), (Q, 0, 20), owned_by=((P,), (Q,)))
+
+
+@dataclass
+class Query:
+    """As PySpark's."""
+
+    recentProgress: list[dict[str, Any]]
+    isActive: bool
+    name: str = "orders-etl"
+
+
+def test_a_query_that_has_ended_owns_nothing_and_shows_where_it_stood() -> None:
+    moved = batch((P, 150, 160), owned_by=((P,), ()), lost=[Q])
+    story = [reported(NEVER, FIRST, {P: 155, Q: 25}), reported(FIRST, moved, {P: 170}, 8)]
+    running, ended = (progress(Query(story, isActive=active)) for active in (True, False))
+    assert [p.state for p in running] == ["assigned", "lost"]
+    assert [p.state for p in ended] == ["stopped", "lost"]
+    assert (running.lag, ended.lag) == (10, 10)
+    assert [p.position for p in running] == [p.position for p in ended]
+    assert str(ended).splitlines()[0] == str(running).splitlines()[0]
 
 
 def test_position_is_the_next_offset_and_lag_what_is_left() -> None:
