@@ -23,7 +23,8 @@ from kafka import KafkaConsumer
 from kafka.serializer import Deserializer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
 import pyspark_kafka_rebalance
 from pyspark_kafka_rebalance import stop_gracefully, testing
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.newest_spark
 #: Python blocks that nothing here runs, by page and number, and why.
 NOT_RUN = {
     ("README.md", 1): "examples/quickstart.py, run by test_examples.py",
+    ("docs/observability.md", 2): "the process's only meter provider, and a port: test_metrics.py",
     ("docs/security.md", 3): "tests/kafka/test_secured_brokers.py starts the same broker",
     ("docs/spark-versions.md", 1): "Connect's client needs a process: test_connect.py",
     ("docs/stateful-queries.md", 1): "a part of examples/totals_by_customer.py: test_examples.py",
@@ -397,6 +399,31 @@ def test_producers_of_the_readme(page: Page, printed: list[Snippet]) -> None:
 @of("docs/producer-groups.md", 1)
 def test_producers(page: Page, printed: list[Snippet]) -> None:
     produce_tables(page, printed)
+
+
+@of("docs/observability.md", 1)
+def test_metrics(
+    page: Page, printed: list[Snippet], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added: list[StreamingQueryListener] = []
+    add = StreamingQueryManager.addListener
+
+    def noted(manager: StreamingQueryManager, listener: StreamingQueryListener) -> None:
+        added.append(listener)
+        add(manager, listener)
+
+    monkeypatch.setattr(StreamingQueryManager, "addListener", noted)
+    servers = page.kafka.bootstrap_servers
+    consumer = DeferredRevokeConsumer(group_id="observed", bootstrap_servers=servers)
+    group = ProducerGroup("observed-source", 1, bootstrap_servers=servers)
+    try:
+        page.run(printed, consumer=consumer, group=group, spark=spark)
+        assert len(added) == 1
+        assert consumer._observed.by is not None
+    finally:
+        for listener in added:
+            spark.streams.removeListener(listener)
+        group.close()
 
 
 # -- for tests ----------------------------------------------------------------------------------

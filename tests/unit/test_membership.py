@@ -1355,6 +1355,32 @@ def test_what_is_assigned_when_it_was_deleted_is_not_this_querys_to_miss(
     assert query.membership.plannable() == {P: 0}
 
 
+def test_what_is_deleted_while_it_moves_within_the_query_is_this_querys_to_miss(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one of its members to another, which finds no start in a topic that is gone."""
+    monkeypatch.setattr(deleted_partitions_module, "_LOOK_EVERY_S", 0.0)
+    query = make(startingOffsets="earliest")
+    query.start()
+    group.members[0].assign(P)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 0}
+    group.members[0].revoke(P)
+    query.rounds(1)
+    assert P in group.members[0].released
+    group.members[0].may_poll.clear()
+    assert group.members[0].hangs.wait(PATIENCE_S)
+    with group.changed:
+        group.committed.clear()
+        group.topics = set()
+    group.members[0].assign(P)
+    group.members[0].may_poll.set()
+    query.rounds(8)
+    assert query.membership.plannable() == {}
+    assert query.membership.deletions.take() == {P: 0}
+    assert query.membership.deletions.take_gone_elsewhere() == set()
+
+
 @pytest.mark.parametrize("group_has", [None, 20])
 @pytest.mark.parametrize("resumes", [False, True])
 def test_what_was_deleted_before_the_run_begins_and_is_created_anew_in_it_is_not_gone_on_in(

@@ -81,9 +81,9 @@ class DeletedPartitions:
         """These left in a rebalance."""
         self._left.update(partitions)
 
-    def left_lately(self) -> Collection[TopicPartition]:
+    def left_lately(self) -> Mapping[TopicPartition, Left]:
         """Partitions that left in a rebalance and are still checked."""
-        return self._left.keys()
+        return dict(self._left)
 
     def replaced(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
         """Partitions that left and whose topic has another id now; each is returned once.

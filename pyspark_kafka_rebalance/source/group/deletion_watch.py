@@ -145,6 +145,7 @@ class DeletionWatch:
         replaced = self._decision.in_another_topic(replaced)
         replaced |= self._replaced(self._decision.in_doubt - missing)
         left = self._decision.replaced(client.topic_ids({p.topic for p in replaced}))
+        lately = self._decision.left_lately()
         deleted = self._decision.answered(missing)
         back = self._deleted & known
         self._deleted = (self._deleted | deleted) - back
@@ -152,9 +153,12 @@ class DeletionWatch:
         with self._state as state:
             state.starts.created_anew(deleted)
             # One without a start was assigned when it was already gone: its loss is its previous
-            # owner's to report.
+            # owner's to report. That may be this query, which gives it from one of its members to
+            # another.
             owned = state.assignment.partitions.all()
             unread = {p for p in deleted - left.keys() if p in owned and owned[p].position is None}
+            left |= {p: lately[p] for p in unread & lately.keys()}
+            unread -= left.keys()
             read = state.assignment.positioning.delete(deleted)
             state.deleted |= {p: at for p, at in read.items() if p not in unread}
             state.deleted |= {p: one.position for p, one in left.items()}
