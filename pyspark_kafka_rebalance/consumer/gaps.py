@@ -69,7 +69,8 @@ def without(pieces: Iterable[Gap], start: int, end: int | None = None) -> list[G
 
 def less(pieces: Sequence[Gap], others: Iterable[Gap]) -> list[Gap]:
     """The pieces without what lies in the others; each in order and disjoint."""
-    return list(common(pieces, list(outside(others, 0, sys.maxsize))))
+    taken = [other for other in others if other.start < other.end]  # an empty one cuts nothing
+    return list(common(pieces, list(outside(taken, 0, sys.maxsize))))
 
 
 def above(pieces: Sequence[Gap], start: int) -> list[Gap]:
