@@ -12,6 +12,7 @@ it plans.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -47,6 +48,7 @@ class DriverSources:
         self._prefix = f"pyspark-kafka-rebalance-{os.getppid()}-{group}-"
         name = hashlib.sha256(run.encode()).hexdigest()[:16]
         self._path = Path(tempfile.gettempdir(), f"{self._prefix}{name}.source")
+        self._file = -1
 
     def enter(self) -> None:
         """Register this source, and warn of others in the group that may be of the same query."""
@@ -54,22 +56,25 @@ class DriverSources:
             if warning := self._warning(other):
                 log.warning("%s", warning)
         entry = {
-            "pid": os.getpid(),
             "run": self._run,
             "topics": self._options.topics,
             "checkpoint": self._options.checkpoint_location,
         }
+        unfinished = self._path.with_suffix(".unfinished")
         try:
-            file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            self._file = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            os.write(self._file, json.dumps(entry).encode())
+            unfinished.rename(self._path)  # whoever finds it finds it locked and whole
         except OSError as error:
             log.info("other sources of this driver will not know of this one: %s", error)
-            return
-        with os.fdopen(file, "w", encoding="utf-8") as opened:
-            json.dump(entry, opened)
 
     def leave(self) -> None:
         """Unregister this source before it leaves the group; idempotent."""
-        self._path.unlink(missing_ok=True)
+        if self._file >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = -1
 
     def may_have_siblings(self) -> bool:
         """Whether another source in the group belongs to this query, or may belong to it."""
@@ -81,12 +86,11 @@ class DriverSources:
             if path == self._path:
                 continue
             try:
-                entry = json.loads(path.read_text("utf-8"))
-                os.kill(entry["pid"], 0)
-            except ProcessLookupError:
-                path.unlink(missing_ok=True)  # it was killed
-            except (OSError, ValueError, TypeError, KeyError):
-                continue  # another user's file, or one that is being written
+                entry = _entry_in(path)
+            except (OSError, ValueError):
+                continue  # another user's file, or its source has just left
+            if entry is None:
+                path.unlink(missing_ok=True)
             else:
                 found.append(entry)
         return found
@@ -110,3 +114,19 @@ class DriverSources:
             f"{beside} another load() of this query is in the group ({other['run']}), and each has "
             f"only some of the partitions: {_ADVICE}"
         )
+
+
+def _entry_in(path: Path) -> dict[str, Any] | None:
+    """Return the entry of a source, or None if the source was killed.
+
+    A killed process leaves its file behind but not its lock. Its pid would not tell: the system may
+    have given it to another process.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(file, encoding="utf-8") as opened:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            entry: dict[str, Any] = json.load(opened)
+            return entry
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -102,11 +103,21 @@ def test_one_that_has_left_or_was_killed(
     left.enter()
     left.leave()
     left.leave()
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    with monkeypatch.context() as killed:
-        killed.setattr(driver_sources.os, "getpid", lambda: ended.pid)
-        source("B").enter()
+    monkeypatch.setattr(driver_sources.os, "getppid", os.getpid)
+    enters = "from test_driver_sources import source; source('B').enter(); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", enters],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as planner:
+        assert planner.stdout is not None
+        planner.stdout.readline()
+        assert source("C").may_have_siblings()
+        planner.kill()
+    assert len(list(folder.iterdir())) == 1
+    assert not source("C").may_have_siblings()
     source("C").enter()
     assert caplog.text == ""
     assert len(list(folder.iterdir())) == 1
