@@ -16,8 +16,8 @@ from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-#: Of what the package warned of during a test that failed, the last lines.
-_QUOTED = 20
+#: Last lines of an internal error, and of what the package warned of during a test that failed.
+_QUOTED = 16
 
 pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
 
@@ -34,6 +34,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     lock = item.config.cache.mkdir("machine") / "shares"
     with shares_of_the_machine(lock, _shares_of(item)):
         return (yield)
+
+
+#: What went wrong in pytest itself or in a hook, of this process and of those that run the tests.
+_internal_errors: list[str] = []
+
+
+def pytest_internalerror(excrepr: object) -> None:
+    _internal_errors.append(str(excrepr))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """After an internal error pytest does not say which tests failed; CI keeps the end alone."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if _internal_errors and reporter is not None:
+        reporter.short_test_summary()
+        for error in reversed(_internal_errors):  # the first has the cause of the others
+            reporter.write_line("\n".join(["internal error:", *error.splitlines()[-_QUOTED:]]))
 
 
 @pytest.hookimpl(wrapper=True)

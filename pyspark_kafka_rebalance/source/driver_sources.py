@@ -71,10 +71,11 @@ class DriverSources:
 
     def leave(self) -> None:
         """Unregister this source before it leaves the group; idempotent."""
-        if self._file >= 0:
+        # Set first: a SIGTERM between the two would close it again, which may be another's by then.
+        file, self._file = self._file, -1
+        if file >= 0:
             self._path.unlink(missing_ok=True)
-            os.close(self._file)
-            self._file = -1
+            os.close(file)
 
     def may_have_siblings(self) -> bool:
         """Whether another source in the group belongs to this query, or may belong to it."""

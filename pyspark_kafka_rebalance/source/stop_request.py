@@ -120,9 +120,10 @@ class StopRequest:
         return asked and not committed
 
     def _release(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        # Set first: a SIGTERM between the two would close it again, which may be another's by then.
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _create(self) -> None:
         try:

@@ -45,9 +45,9 @@ class ReservedPort:
 
     def release(self) -> None:
         """Release the port; idempotent."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
 
 def _bind(number: int) -> None:
