@@ -21,6 +21,7 @@ from group_members import (
     owns,
     parts_of,
     poll_until,
+    wait_until,
 )
 from kafka import KafkaAdminClient
 from kafka.errors import UnknownTopicIdError
@@ -140,9 +141,14 @@ def test_a_fenced_member_loses_everything_and_comes_back_under_its_id(
     # A heartbeat with an epoch of the future is what a broker fences.
     record = parts_of(member).record
     record.become(record.member._replace(generation=99))
+    # It joins again without a poll, and yet may not hand out before one has told of the loss.
+    membership = membership_of(member)
+    wait_until(
+        lambda: membership.loss_waits() and membership.lease.holds(), "it is fenced, and back"
+    )
+    assert not member.may_hand_out()
     results = poll_until(lambda: bool(member.get_lost_partitions()), member)
     assert results[member][-1].lost == partitions(topic_name, 0, 1)
-    assert not member.may_hand_out()
     poll_until(owns(member, 2), member)
     assert member.member_id == member_id
 
