@@ -38,7 +38,9 @@ from .deferred import DeferredRevokeConsumer, PollResult
 from .found_records import below
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from ..settings.typed_settings import ConsumerSettings
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +93,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         Deserializers and rebalance listeners run on the consumer's thread, not on the event loop.
     """
 
-    def __init__(self, *topics: str, **config: Any) -> None:
+    def __init__(self, *topics: str, **config: Unpack[ConsumerSettings]) -> None:
         self._thread = ConsumerThread(partial(DeferredRevokeConsumer, *topics, **config))
         self._one_poll = asyncio.Lock()
         self._iterated = _Polled(PollResult(), 0)

@@ -35,7 +35,9 @@ from .status import GroupStatus
 from .transactions import Transactions
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +92,12 @@ class ProducerGroup(GroupStatus):
         An option is missing or not allowed; raised before any network access.
     """
 
-    def __init__(self, group_id: str, source_partition_count: int, **config: Any) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        source_partition_count: int,
+        **config: Unpack[ProducerGroupSettings],
+    ) -> None:
         self._options = ProducerOptions.checked(group_id, source_partition_count, **config)
         self._transactions = transactions = Transactions(self._options)
         self._membership = ProducerMembership(
