@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kafka.structs import TopicPartition
+
 from pyspark_kafka_rebalance import (
     AsyncDeferredRevokeConsumer,
     AsyncProducerGroup,
@@ -14,6 +16,7 @@ from pyspark_kafka_rebalance import (
     DeferredRevokeConsumer,
     ProducerGroup,
     ProducerGroupSettings,
+    TimestampOrderedRecords,
 )
 
 
@@ -51,6 +54,15 @@ def a_wrong_type() -> None:
     ProducerGroup("g", 3, commit_interval_ms="1s")  # type: ignore[arg-type]
     AsyncProducerGroup("g", "three")  # type: ignore[arg-type]
     ProducerGroupSettings(compression_type="zip")  # type: ignore[typeddict-item]
+
+
+def what_polls_return(partition: TopicPartition) -> None:
+    with DeferredRevokeConsumer("t", group_id="g") as consumer:
+        result = consumer.poll_with_rebalance(timeout="1s")  # type: ignore[call-arg]
+        print(result.records[partition].offset)  # type: ignore[attr-defined]
+        result.to_be_revoked.add(partition)  # type: ignore[attr-defined]
+        ordered = TimestampOrderedRecords(consumer).poll()
+        print(ordered.records.num_rows)  # type: ignore[attr-defined]
 
 
 def what_the_clients_refuse() -> None:

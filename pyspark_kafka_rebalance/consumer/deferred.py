@@ -45,7 +45,11 @@ from .rebalance_listener import ListenerCalls
 from .rebalancing import Rebalancing
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from types import TracebackType
+
+    import pyarrow as pa
+    from kafka.consumer.fetcher import ConsumerRecord
+    from typing_extensions import Self, Unpack
 
     from ..settings.typed_settings import (
         GroupProtocolName,
@@ -192,6 +196,19 @@ class DeferredRevokeConsumer(CommittingConsumer):
         resume_what_was_begun(self)
         name_what_is_unreadable(self)
 
+    if TYPE_CHECKING:  # KafkaConsumer has these, but type checkers do not know it, or not exactly
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            traceback: TracebackType | None,
+        ) -> None: ...
+
+        def __iter__(self) -> Self: ...
+
     # -- KIP-983 ----------------------------------------------------------------------------------
 
     def poll(
@@ -199,7 +216,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         timeout_ms: float = 0,
         max_records: int | None = None,
         update_offsets: bool = True,
-    ) -> dict[TopicPartition, list[Any]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Fetch records, as ``KafkaConsumer.poll`` does, and take part in the rebalance.
 
         Returns early, maybe with no records, when a revoke is requested or a partition is lost;
@@ -227,7 +244,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         timeout_ms: float = 0,
         max_records: int = _ARROW_POLL_RECORDS,
         include_headers: bool = False,
-    ) -> PollResult:
+    ) -> PollResult[pa.RecordBatch]:
         """Poll as ``poll_with_rebalance`` does, and get Arrow record batches.
 
         It makes no object per record, and is therefore many times as fast. It may take turns with

@@ -35,6 +35,7 @@ from .status import GroupStatus
 from .transactions import Transactions
 
 if TYPE_CHECKING:
+    from kafka.producer.future import FutureRecordMetadata
     from typing_extensions import Self, Unpack
 
     from ..settings.typed_settings import ProducerGroupSettings
@@ -207,7 +208,7 @@ class ProducerGroup(GroupStatus):
         headers: list[tuple[str, bytes]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> Any:
+    ) -> FutureRecordMetadata:
         """Send a record in the open transaction; the first record begins it.
 
         Parameters
