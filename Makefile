@@ -22,7 +22,7 @@ ON_SPARK := $(if $(SPARK), on PySpark $(SPARK))
 OLD_CLIENT := $(VENV)/kafka-python-$(OLDEST_KAFKA_PYTHON)
 OTHER_SPARK := $(if $(SPARK),$(VENV)/pyspark-$(SPARK))
 # Those that go through what the consumer uses of kafka-python's private parts.
-CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane.py) \
+CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane.py test_typed_settings.py) \
   $(addprefix tests/kafka/,test_deferred.py test_fetcher.py test_traps.py test_rebalance_races.py)
 # What goes through Spark: of the unit tests those of the modules that import it. Random histories
 # (model_spark) are those of the newest Spark, whichever is installed.

@@ -41,6 +41,8 @@ _PUBLIC = {
     "SourcePartitionProgress": "producer.progress",
     "RangeFetcher": "fetch.fetcher",
     "OffsetRange": "fetch.offset_range",
+    "ConsumerSettings": "settings.typed_settings",
+    "ProducerGroupSettings": "settings.typed_settings",
     "KafkaDeferredDataSource": "source.data_source",
     "QueryProgress": "source.progress_table",
     "PartitionProgress": "source.progress_table",
@@ -83,6 +85,8 @@ if TYPE_CHECKING:
     from .producer.ownership import ProducerEvents as ProducerEvents
     from .producer.progress import ProducerProgress as ProducerProgress
     from .producer.progress import SourcePartitionProgress as SourcePartitionProgress
+    from .settings.typed_settings import ConsumerSettings as ConsumerSettings
+    from .settings.typed_settings import ProducerGroupSettings as ProducerGroupSettings
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
     from .source.graceful_stop import stop_gracefully as stop_gracefully
     from .source.progress import progress as progress

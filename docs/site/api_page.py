@@ -17,6 +17,7 @@ TITLES = {
     "source": "Spark",
     "consumer": "Consumers",
     "producer": "Producer groups",
+    "settings": "Settings",
     "fetch": "Ranges of offsets",
     "errors": "Errors",
 }

@@ -23,6 +23,8 @@ from .ordered_poll import OrderedPoll
 from .ordered_records import ARROW_ROWS, TimestampOrderedRecords
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from kafka.consumer.fetcher import ConsumerRecord
     from typing_extensions import Self
 
 
@@ -95,7 +97,7 @@ class AsyncTimestampOrderedRecords:
         timeout_ms: float = 0,
         max_records: int = ARROW_ROWS,
         include_headers: bool = False,
-    ) -> OrderedPoll:
+    ) -> OrderedPoll[pa.Table, pa.RecordBatch]:
         """The next records as one Arrow table.
 
         Parameters
@@ -110,7 +112,7 @@ class AsyncTimestampOrderedRecords:
         """
         poll = partial(self._ordered.poll_arrow, timeout_ms, max_records, include_headers)
         polled = await self._consumer.polled_by(poll, _has_a_table)
-        result: OrderedPoll = polled.result
+        result: OrderedPoll[pa.Table, pa.RecordBatch] = polled.result
         return replace(
             result,
             records=self._consumer.rows_without_sought(result.records, polled.seeks),
@@ -120,7 +122,7 @@ class AsyncTimestampOrderedRecords:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> ConsumerRecord:
         poll = partial(self._ordered.poll_next, ITERATION_MS)
         return await self._consumer.next_record(poll, _has_records, self._ordered.next_buffered)
 

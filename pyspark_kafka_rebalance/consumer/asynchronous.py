@@ -38,7 +38,10 @@ from .deferred import DeferredRevokeConsumer, PollResult
 from .found_records import below
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from kafka.consumer.fetcher import ConsumerRecord
+    from typing_extensions import Self, Unpack
+
+    from ..settings.typed_settings import ConsumerSettings
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         Deserializers and rebalance listeners run on the consumer's thread, not on the event loop.
     """
 
-    def __init__(self, *topics: str, **config: Any) -> None:
+    def __init__(self, *topics: str, **config: Unpack[ConsumerSettings]) -> None:
         self._thread = ConsumerThread(partial(DeferredRevokeConsumer, *topics, **config))
         self._one_poll = asyncio.Lock()
         self._iterated = _Polled(PollResult(), 0)
@@ -165,14 +168,14 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[Any]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return only the records, of both kinds in one; aiokafka's ``getmany``."""
         return (await self.poll_with_rebalance(timeout_ms, max_records)).in_one()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> ConsumerRecord:
         if self._thread.closing:
             raise StopAsyncIteration
         poll = partial(self._thread.opened().poll_with_rebalance, ITERATION_MS)

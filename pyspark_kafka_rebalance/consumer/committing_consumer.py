@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kafka.errors import IllegalStateError, KafkaTimeoutError
@@ -21,6 +21,9 @@ from .hand_outs import HandOuts
 from .member_status import MemberStatus
 from .remaining import Remaining
 from .sought import LOG_END
+
+if TYPE_CHECKING:
+    from kafka.consumer.fetcher import ConsumerRecord
 
 
 class CommittingConsumer(MemberStatus):
@@ -129,7 +132,7 @@ class CommittingConsumer(MemberStatus):
             self._membership.commits.give_up(by_hand)
             raise
 
-    def commit_async(self, offsets: Any = None, callback: Any = None) -> Any:
+    def commit_async(self, offsets: Any = None, callback: Any = None) -> Future:
         """``KafkaConsumer.commit_async``: what the broker accepts counts as processed.
 
         It shares one order with all other commits, as ``commit`` does. It is sent once: a failure
@@ -269,7 +272,7 @@ class CommittingConsumer(MemberStatus):
             time.sleep(0.002)
         return True
 
-    def __next__(self) -> Any:
+    def __next__(self) -> ConsumerRecord:
         """The next record of the library's iterator, which may drop records that a poll brought."""
         catching_up = self._catching_up
         self.refuse_iteration_of_two()

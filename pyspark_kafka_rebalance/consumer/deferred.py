@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
@@ -43,6 +43,19 @@ from .polls import Polls
 from .protocol_choice import chosen_protocol, membership_in
 from .rebalance_listener import ListenerCalls
 from .rebalancing import Rebalancing
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+    from kafka.consumer.fetcher import ConsumerRecord
+    from typing_extensions import Self, Unpack
+
+    from ..settings.typed_settings import (
+        GroupProtocolName,
+        KafkaConsumerSettings,
+        ParallelRebalance,
+    )
 
 log = logging.getLogger(__name__)
 
@@ -105,22 +118,24 @@ class DeferredRevokeConsumer(CommittingConsumer):
     def __init__(
         self,
         *topics: str,
-        group_protocol: str = "classic",
+        group_protocol: GroupProtocolName = "classic",
         group_remote_assignor: str | None = None,
         defer_revoke: bool = True,
         revoke_timeout_ms: int | None = None,
-        parallel_rebalance: str | None = None,
+        parallel_rebalance: ParallelRebalance | None = None,
         enable_parallel_rebalance: bool = False,
         catch_up_threshold: int | None = None,
         catch_up_threshold_ms: int | None = None,
-        **config: Any,
+        **config: Unpack[KafkaConsumerSettings],
     ) -> None:
         catch_up = CatchUpOptions.checked(
             parallel_rebalance, enable_parallel_rebalance, catch_up_threshold, catch_up_threshold_ms
         )
-        config = checked_config(config, group_protocol, group_remote_assignor, revoke_timeout_ms)
-        config.setdefault("kafka_client", net_client)
-        super().__init__(*topics, **config)
+        settings = checked_config(
+            dict(config), group_protocol, group_remote_assignor, revoke_timeout_ms
+        )
+        settings.setdefault("kafka_client", net_client)
+        super().__init__(*topics, **settings)
         try:
             protocol = chosen_protocol(self, group_protocol)
         except Exception:
@@ -149,7 +164,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self._observed = self._membership.commits.observed = Observed()
         if catch_up is not None:
             self._catching_up = CatchingUp(
-                catch_up, self, io, self._ownership, self._hand_outs.gaps, config
+                catch_up, self, io, self._ownership, self._hand_outs.gaps, settings
             )
         self._listener = ListenerCalls(io.loop, io.subscription, self._group_id)
         rebalancing = Rebalancing(
@@ -181,6 +196,19 @@ class DeferredRevokeConsumer(CommittingConsumer):
         resume_what_was_begun(self)
         name_what_is_unreadable(self)
 
+    if TYPE_CHECKING:  # KafkaConsumer has these, but type checkers do not know it, or not exactly
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            traceback: TracebackType | None,
+        ) -> None: ...
+
+        def __iter__(self) -> Self: ...
+
     # -- KIP-983 ----------------------------------------------------------------------------------
 
     def poll(
@@ -188,7 +216,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         timeout_ms: float = 0,
         max_records: int | None = None,
         update_offsets: bool = True,
-    ) -> dict[TopicPartition, list[Any]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Fetch records, as ``KafkaConsumer.poll`` does, and take part in the rebalance.
 
         Returns early, maybe with no records, when a revoke is requested or a partition is lost;
@@ -216,7 +244,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         timeout_ms: float = 0,
         max_records: int = _ARROW_POLL_RECORDS,
         include_headers: bool = False,
-    ) -> PollResult:
+    ) -> PollResult[pa.RecordBatch]:
         """Poll as ``poll_with_rebalance`` does, and get Arrow record batches.
 
         It makes no object per record, and is therefore many times as fast. It may take turns with

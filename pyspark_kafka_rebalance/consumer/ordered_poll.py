@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Generic
 
 from kafka.structs import TopicPartition
 
+from .poll_result import Record
+
+if TYPE_CHECKING:
+    from kafka.consumer.fetcher import ConsumerRecord
+    from typing_extensions import TypeVar
+
+    Records = TypeVar("Records", default=list[ConsumerRecord])
+else:
+    from typing import TypeVar
+
+    Records = TypeVar("Records")
+
 
 @dataclass(frozen=True)
-class OrderedPoll:
+class OrderedPoll(Generic[Records, Record]):
     """The result of one poll of a :class:`TimestampOrderedRecords`.
 
     Attributes
@@ -23,9 +35,9 @@ class OrderedPoll:
         As in ``PollResult``.
     """
 
-    records: Any
+    records: Records
     to_be_revoked: frozenset[TopicPartition] = field(default=frozenset())
     lost: frozenset[TopicPartition] = field(default=frozenset())
     assigned: frozenset[TopicPartition] = field(default=frozenset())
     revoked: frozenset[TopicPartition] = field(default=frozenset())
-    catch_up: dict[TopicPartition, list[Any]] = field(default_factory=dict)
+    catch_up: dict[TopicPartition, list[Record]] = field(default_factory=dict)

@@ -35,6 +35,7 @@ from .timestamp_merge import Group, RecordGroup, TimestampMerge
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from kafka.consumer.fetcher import ConsumerRecord
     from typing_extensions import Self
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class TimestampOrderedRecords:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> ConsumerRecord:
         """The next record; ends as the consumer's own iteration does.
 
         A requested revoke is completed once the loop's body is done with the record before.
@@ -159,7 +160,7 @@ class TimestampOrderedRecords:
             polls.told_in_passing(True)
         raise StopIteration
 
-    def next_buffered(self) -> Any:
+    def next_buffered(self) -> ConsumerRecord | None:
         """The next record, if it is buffered and its turn; asks no broker and never waits.
 
         None if there is none, or if a poll must look at the rebalance or fetch more first.
@@ -218,7 +219,7 @@ class TimestampOrderedRecords:
         timeout_ms: float = 0,
         max_records: int = ARROW_ROWS,
         include_headers: bool = False,
-    ) -> OrderedPoll:
+    ) -> OrderedPoll[pa.Table, pa.RecordBatch]:
         """The next records as one Arrow table.
 
         No Python object is created per record, so this is many times as fast. It can alternate with
@@ -294,7 +295,7 @@ class TimestampOrderedRecords:
         count: Callable[[Any], int],
         timeout_ms: float,
         number: int,
-    ) -> OrderedPoll:
+    ) -> OrderedPoll[Any, Any]:
         # Waits until the timeout. Ended early by a record whose turn it is, by news of the
         # rebalance, or by a wakeup.
         ends_at = time.monotonic() + timeout_ms / 1000
@@ -315,7 +316,7 @@ class TimestampOrderedRecords:
                     result.catch_up,
                 )
 
-    def _read(self, ends_at: float, number: int) -> PollResult:
+    def _read(self, ends_at: float, number: int) -> PollResult[Any]:
         """Poll the consumer once, into the buffers; wait only if no record can be returned."""
         assert self._form is not None
         now = time.monotonic()

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Generic
 
 from kafka.structs import TopicPartition
 
 from .fetch_metadata import FetchMetadata
 
+if TYPE_CHECKING:
+    from kafka.consumer.fetcher import ConsumerRecord
+    from typing_extensions import TypeVar
+
+    #: ``PollResult`` alone has records; that of `poll_arrow` has ``pyarrow.RecordBatch``.
+    Record = TypeVar("Record", default=ConsumerRecord)
+else:
+    from typing import TypeVar
+
+    Record = TypeVar("Record")
+
 
 @dataclass(frozen=True)
-class PollResult:
+class PollResult(Generic[Record]):
     """The result of one poll (KIP-983, variant 1).
 
     Attributes
@@ -35,15 +46,15 @@ class PollResult:
         was assigned, lowest first; ``records`` has the live ones (KIP-333).
     """
 
-    records: dict[TopicPartition, list[Any]] = field(default_factory=dict)
+    records: dict[TopicPartition, list[Record]] = field(default_factory=dict)
     to_be_revoked: frozenset[TopicPartition] = frozenset()
     lost: frozenset[TopicPartition] = frozenset()
     assigned: frozenset[TopicPartition] = frozenset()
     revoked: frozenset[TopicPartition] = frozenset()
     metadata: dict[TopicPartition, FetchMetadata] = field(default_factory=dict)
-    catch_up: dict[TopicPartition, list[Any]] = field(default_factory=dict)
+    catch_up: dict[TopicPartition, list[Record]] = field(default_factory=dict)
 
-    def in_one(self) -> dict[TopicPartition, list[Any]]:
+    def in_one(self) -> dict[TopicPartition, list[Record]]:
         """Both kinds of records together; in a partition, those that are caught up come first."""
         if not self.catch_up:
             return self.records

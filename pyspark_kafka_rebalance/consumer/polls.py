@@ -108,7 +108,7 @@ class Polls:
 
     def poll(
         self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
-    ) -> PollResult:
+    ) -> PollResult[Any]:
         """Poll, and hand out the records in this form; see `hand_out_as`."""
         hand_out_as(self._consumer, form)
         if self._is_by_hand(timeout_ms):
@@ -185,7 +185,7 @@ class Polls:
         timeout_ms: float,
         max_records: int | None,
         update_offsets: bool,
-    ) -> PollResult:
+    ) -> PollResult[Any]:
         # Waits until the timeout. Ended early by records, a requested revoke, a loss, or a wakeup.
         # In between, kafka-python's fetcher waits for data a slice at a time.
         if max_records is None:
@@ -247,7 +247,7 @@ class Polls:
         if update_offsets:
             end_iteration(self._consumer)
 
-    def _take_untold(self) -> PollResult | None:
+    def _take_untold(self) -> PollResult[Any] | None:
         """What the last poll learned and no poll has reported yet; None if nothing.
 
         No other turn begins before that is reported: it would complete revokes that nobody could
@@ -265,7 +265,7 @@ class Polls:
         records: dict[TopicPartition, list[Any]],
         metadata: dict[TopicPartition, FetchMetadata],
         gaps: dict[TopicPartition, list[Any]] | None = None,
-    ) -> PollResult:
+    ) -> PollResult[Any]:
         ownership = self._ownership
         return PollResult(
             records,

@@ -32,7 +32,9 @@ from .progress import ProducerProgress
 from .shared_group import SharedProducerGroup
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +98,18 @@ class AsyncProducerGroup:
 
     Parameters
     ----------
-    *arguments, **config
+    group_id, source_partition_count, **config
         As for :class:`ProducerGroup`. The listener is called on the group's thread, not on the
         event loop.
     """
 
-    def __init__(self, *arguments: Any, **config: Any) -> None:
-        self._group = SharedProducerGroup(*arguments, **config)
+    def __init__(
+        self,
+        group_id: str,
+        source_partition_count: int,
+        **config: Unpack[ProducerGroupSettings],
+    ) -> None:
+        self._group = SharedProducerGroup(group_id, source_partition_count, **config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-producer-group")
         self._authors: WeakKeyDictionary[asyncio.Task[Any], Author] = WeakKeyDictionary()
         self._polling: asyncio.Future[ProducerEvents] | None = None

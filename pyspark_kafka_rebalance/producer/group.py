@@ -35,7 +35,10 @@ from .status import GroupStatus
 from .transactions import Transactions
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from kafka.producer.future import FutureRecordMetadata
+    from typing_extensions import Self, Unpack
+
+    from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +93,12 @@ class ProducerGroup(GroupStatus):
         An option is missing or not allowed; raised before any network access.
     """
 
-    def __init__(self, group_id: str, source_partition_count: int, **config: Any) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        source_partition_count: int,
+        **config: Unpack[ProducerGroupSettings],
+    ) -> None:
         self._options = ProducerOptions.checked(group_id, source_partition_count, **config)
         self._transactions = transactions = Transactions(self._options)
         self._membership = ProducerMembership(
@@ -200,7 +208,7 @@ class ProducerGroup(GroupStatus):
         headers: list[tuple[str, bytes]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> Any:
+    ) -> FutureRecordMetadata:
         """Send a record in the open transaction; the first record begins it.
 
         Parameters

@@ -25,6 +25,7 @@ _OURS = {
     "acks": "nothing: transactions need 'all'",
     "isolation_level": "nothing: restart points are always read committed",
     "enable_auto_commit": "nothing: commit_transaction commits",
+    "partition_assignment_strategy": "nothing: cooperative-sticky is the strategy of every member",
     "max_poll_interval_ms": "nothing: session_timeout_ms says how long a producer may be silent",
 }
 

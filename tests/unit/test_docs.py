@@ -16,9 +16,9 @@ import sys
 import textwrap
 import warnings
 from functools import cache
+from typing import is_typeddict
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
 
 from pyspark_kafka_rebalance import errors
 from pyspark_kafka_rebalance.settings.client_settings import KNOWN_SETTINGS
@@ -103,13 +103,11 @@ def parsed(snippet: Snippet) -> ast.Module:
 def keywords_of(name: str) -> frozenset[str]:
     """What may be given to something that the package exports by name."""
     exported = getattr(importlib.import_module(PACKAGE), name)
+    if is_typeddict(exported):
+        return frozenset(exported.__annotations__)
     named = set(inspect.signature(exported).parameters)
     if "config" in named:
-        named |= set(KafkaConsumer.DEFAULT_CONFIG)
-        named |= set(KafkaProducer.DEFAULT_CONFIG) if "Producer" in name else set()
-        # Asyncio's face hands everything on.
-        if name.startswith("Async"):
-            named |= keywords_of(name.removeprefix("Async"))
+        named |= keywords_of("ProducerGroupSettings" if "Producer" in name else "ConsumerSettings")
     return frozenset(named)
 
 

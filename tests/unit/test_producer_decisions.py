@@ -176,6 +176,7 @@ def test_a_static_member_keeps_the_name_of_its_transactions() -> None:
         ("transactional_id", "mine"),
         ("acks", 1),
         ("enable_idempotence", True),
+        ("partition_assignment_strategy", ()),
         ("max_poll_interval_ms", 5),
         ("no_such_setting", 5),
     ],
