@@ -104,9 +104,9 @@ def test_one_that_has_left_or_was_killed(
     left.leave()
     left.leave()
     monkeypatch.setattr(driver_sources.os, "getppid", os.getpid)
-    enters = "from test_driver_sources import source; source('B').enter(); print(flush=True); input()"
+    enters = "from test_driver_sources import source; source('B').enter(); print('', flush=True)"
     with subprocess.Popen(
-        [sys.executable, "-c", enters],
+        [sys.executable, "-c", f"{enters}; input()"],
         cwd=Path(__file__).parent,
         env={**os.environ, "TMPDIR": str(folder)},
         stdin=subprocess.PIPE,
