@@ -35,24 +35,28 @@ def shares_of_the_machine(lock: Path, count: int) -> Iterator[None]:
     with open(lock, "a+b") as file:
         if count:
             fcntl.lockf(file, fcntl.LOCK_EX, 1, _TURNSTILE)
-            while not _hold(file, count):
-                time.sleep(0.05)
+            held: set[int] = set()
+            while len(held) < count:
+                wanted = count - len(held)
+                if not (new := _lock_free_ones(file, set(range(SHARES)) - held, wanted)):
+                    time.sleep(0.05)
+                held |= new
             fcntl.lockf(file, fcntl.LOCK_UN, 1, _TURNSTILE)
         yield
 
 
-def _hold(file: IO[bytes], count: int) -> bool:
-    """Lock free shares until there are so many; those of an earlier call count."""
-    held = 0
-    for share in range(SHARES):
+def _lock_free_ones(file: IO[bytes], shares: set[int], at_most: int) -> set[int]:
+    """Lock those of the shares that no other process holds, at most so many."""
+    locked: set[int] = set()
+    for share in shares:
+        if len(locked) == at_most:
+            break
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, share)
         except BlockingIOError:
             continue
-        held += 1
-        if held == count:
-            return True
-    return False
+        locked.add(share)
+    return locked
 
 
 class SparkOnHalfOfThem(LoadFileScheduling):
