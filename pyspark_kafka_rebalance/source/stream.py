@@ -35,7 +35,7 @@ from .plan.tasks import ReadTask, group_into_tasks
 from .query_run import QueryRun
 from .reading import TaskPartition, read_task
 from .shown_errors import shows_our_errors
-from .sigterm import ignore_sigterm
+from .sigterm import end_silently, ignore_sigterm
 from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -217,6 +217,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         Takes at most 3 s, or as long as a caller of ``stop_gracefully`` waits for the commits.
         """
         ignore_sigterm()
+        end_silently()
         if self._run is not None:
             self._run.end()
 
