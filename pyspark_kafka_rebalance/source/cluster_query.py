@@ -40,7 +40,8 @@ def servers_of(config: Mapping[str, Any]) -> str:
 
 def no_broker(config: Mapping[str, Any], error: Exception) -> KafkaRebalanceError:
     """Return the error for brokers that cannot be used."""
-    why = str(error) if isinstance(error, NoBrokerError) else repr(error)
+    says_all = isinstance(error, kafka_errors.KafkaTimeoutError) and error.args
+    why = error.args[0] if says_all else repr(error)
     return KafkaRebalanceError(f"no broker of {servers_of(config)} can be used: {why}")
 
 
