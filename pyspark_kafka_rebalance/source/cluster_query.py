@@ -46,7 +46,11 @@ def no_broker(config: Mapping[str, Any], error: Exception) -> KafkaRebalanceErro
 
 
 def ask_cluster(
-    options: SourceOptions, what: str, ask: Callable[[KafkaAdminClient], _Answer]
+    options: SourceOptions,
+    what: str,
+    ask: Callable[[KafkaAdminClient], _Answer],
+    *,
+    is_start: bool = True,
 ) -> _Answer:
     """Ask the cluster through a new admin client.
 
@@ -61,6 +65,8 @@ def ask_cluster(
         What is asked for, as the errors name it.
     ask : callable
         The query; each retry repeats all of it.
+    is_start : bool
+        Whether to look no longer for a first broker than a start may.
 
     Raises
     ------
@@ -69,14 +75,15 @@ def ask_cluster(
     KafkaRebalanceError
         The brokers do not answer, or refuse.
     """
+    config = dict(options.client_config)
+    if is_start:
+        config["bootstrap_timeout_ms"] = first_broker_ms(options)
     admin = None
     left = options.offset_lookup_retries
     try:
         while True:
             try:
-                admin = admin or admin_client(
-                    {**options.client_config, "bootstrap_timeout_ms": first_broker_ms(options)}
-                )
+                admin = admin or admin_client(config)
                 return ask(admin)
             except NoBrokerError as error:  # not tried again: that has been done
                 raise no_broker(options.client_config, error) from error

@@ -607,7 +607,8 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[GroupMember]:
     """What the coordinator says of the other members, and of the group's epoch: 5."""
     others: list[GroupMember] = []
 
-    def ask(options: SourceOptions, what: str, ask: object) -> GroupDescription:
+    def ask(options: SourceOptions, what: str, ask: object, *, is_start: bool) -> GroupDescription:
+        assert not is_start, "a running query has more patience"
         return GroupDescription("Stable", tuple(others), epoch=5)
 
     monkeypatch.setattr(live_owner_watch_module, "ask_cluster", ask)
