@@ -581,8 +581,27 @@ def test_an_unreachable_broker_is_named(stream):
     with pytest.raises(StreamingQueryException) as caught:
         query.run()
     assert shown_first(caught.value).startswith(
-        "KafkaRebalanceError: no broker of kafka.bootstrap.servers=127.0.0.1:1 can be used: "
+        "KafkaRebalanceError: no broker of kafka.bootstrap.servers=127.0.0.1:1 can be used: none "
+        "let this client in within 3 s with security_protocol=PLAINTEXT (127.0.0.1:1: 111 "
+        "ECONNREFUSED)\n"
     )
+
+
+def test_another_checkpoint_than_the_querys_is_refused_at_the_start(
+    kafka, topic_name, stream, tmp_path
+):
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"x"])
+    assert stream().run().num_rows == 1
+    for name, problem in (
+        ("nowhere", "where no query has its checkpoint"),
+        ("query", "the checkpoint of another query"),
+    ):
+        with pytest.raises(StreamingQueryException) as caught:
+            stream("new", checkpointLocation=str(tmp_path / name)).run()
+        assert shown_first(caught.value).startswith(
+            f"OptionError: option 'checkpointLocation' names {tmp_path / name}, {problem}: "
+        )
 
 
 @pytest.mark.parametrize(
@@ -598,6 +617,7 @@ def test_an_unreachable_broker_is_named(stream):
         ({"kafka__enable__auto__commit": "true"}, ["'kafka.enable.auto.commit'"]),
         ({"kafka__no__such__setting": "1"}, ["'kafka.no.such.setting'"]),
         ({"readers": "none"}, ["'readers'", "'none'"]),
+        ({"checkpointLocation": __file__}, ["'checkpointLocation'", "names no folder"]),
     ],
 )
 def test_bad_options_are_named_at_load(spark, stream, change, named):
