@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 _OPTION = "checkpointLocation"
 _SAME = "name the folder that the query's writer has as its checkpointLocation"
 
-#: How long the start of a query waits for a store. One that is only slow fails nothing.
-_ANSWERS_WITHIN_S = 10.0
+#: How long the start of a query waits for a store: longer than pyarrow tries an endpoint where
+#: nothing listens. A store that is only slow fails nothing.
+_ANSWERS_WITHIN_S = 30.0
 
 
 def refuse_no_folder(location: str) -> None:
