@@ -25,7 +25,8 @@ class OptionError(KafkaRebalanceError, ValueError):
     """An option is missing, unknown, or has a value that is not allowed.
 
     Raised before any network access: by ``load()`` for the Spark source, by the constructor for
-    the clients.
+    the clients. Only what no text shows comes later: a ``checkpointLocation`` that is not the
+    query's, partitions that a batch must name or that do not exist.
 
     Parameters
     ----------

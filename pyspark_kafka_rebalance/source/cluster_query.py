@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
 from ..errors import KafkaRebalanceError
 from ..fetch.connections import explain_final
+from ..transport.bootstrap import NoBrokerError
 from ..transport.secured_clients import admin_client
 
 if TYPE_CHECKING:
@@ -21,9 +22,35 @@ log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
 
+#: How long a query or a batch looks for a first broker when it starts, unless
+#: ``kafka.request.timeout.ms`` is given, which then counts. A running query goes on looking.
+_FIRST_BROKER_MS = 15_000
+
+
+def first_broker_ms(options: SourceOptions) -> int:
+    """How long the start may look for a first broker."""
+    given: int = options.client_config.get("request_timeout_ms", _FIRST_BROKER_MS)
+    return given
+
+
+def servers_of(config: Mapping[str, Any]) -> str:
+    """Return the bootstrap servers, as an error names them."""
+    return f"kafka.bootstrap.servers={','.join(config['bootstrap_servers'])}"
+
+
+def no_broker(config: Mapping[str, Any], error: Exception) -> KafkaRebalanceError:
+    """Return the error for brokers that cannot be used."""
+    says_all = isinstance(error, kafka_errors.KafkaTimeoutError) and error.args
+    why = error.args[0] if says_all else repr(error)
+    return KafkaRebalanceError(f"no broker of {servers_of(config)} can be used: {why}")
+
 
 def ask_cluster(
-    options: SourceOptions, what: str, ask: Callable[[KafkaAdminClient], _Answer]
+    options: SourceOptions,
+    what: str,
+    ask: Callable[[KafkaAdminClient], _Answer],
+    *,
+    is_start: bool = True,
 ) -> _Answer:
     """Ask the cluster through a new admin client.
 
@@ -38,6 +65,8 @@ def ask_cluster(
         What is asked for, as the errors name it.
     ask : callable
         The query; each retry repeats all of it.
+    is_start : bool
+        Whether to look no longer for a first broker than a start may.
 
     Raises
     ------
@@ -46,14 +75,18 @@ def ask_cluster(
     KafkaRebalanceError
         The brokers do not answer, or refuse.
     """
+    config = dict(options.client_config)
+    if is_start:
+        config["bootstrap_timeout_ms"] = first_broker_ms(options)
     admin = None
     left = options.offset_lookup_retries
     try:
         while True:
             try:
-                # Created once: finding that no broker is reachable takes the request timeout.
-                admin = admin or admin_client(options.client_config)
+                admin = admin or admin_client(config)
                 return ask(admin)
+            except NoBrokerError as error:  # not tried again: that has been done
+                raise no_broker(options.client_config, error) from error
             except kafka_errors.KafkaError as error:
                 final = explain_final(error, f"finding out {what}")
                 if final is not None:

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ..errors import OptionError
+from .checkpoint.location_check import refuse_no_folder
 from .options import SourceOptions
 from .refused_stream import RefusedStreamReader
 from .schema import spark_ddl
@@ -48,6 +49,8 @@ class KafkaDeferredDataSource(DataSource):
         self._parsed = SourceOptions.parse(options, default_readers=readers)
         if (tls := self._parsed.client_config.get("ssl_context")) is not None:
             tls.context()  # the planner will need the stores on this machine
+        if (location := self._parsed.checkpoint_location) is not None:
+            refuse_no_folder(location)
         self._schema_asked = False
         try:
             self._parsed.for_stream()

@@ -80,15 +80,13 @@ _OWN_OPTIONS = (
     *EVENT_TIME_OPTIONS,
 )
 
-_NOT_YET = "leave it out: it is not supported yet"
-
 #: Known options that are refused, with what to use instead or why.
 _REFUSED_OPTIONS = {
-    "groupIdPrefix": "kafka.group.id instead: the group is shared on purpose, not generated",
-    "path": "load() without a path; topics are named by subscribe or subscribePattern",
-    "paths": "load() without paths; topics are named by subscribe or subscribePattern",
-    "topic": "subscribe: topic is an option of the sink",
-    "includeFetchMetadata": _NOT_YET,
+    "groupIdPrefix": "use kafka.group.id instead, since the group is shared on purpose",
+    "path": "call load() without a path, since topics are named by subscribe or subscribePattern",
+    "paths": "call load() without paths, since topics are named by subscribe or subscribePattern",
+    "topic": "use subscribe, since topic is an option of the sink",
+    "includeFetchMetadata": "leave it out, since it is not supported yet",
 }
 
 _KAFKA = "kafka."
@@ -330,7 +328,8 @@ def _refuse(given: Mapping[str, str]) -> None:
     for name in sorted(given):
         if name in refused:
             spelt = refused[name]
-            raise OptionError(spelt, given[name], _REFUSED_OPTIONS[spelt])
+            what_to_do = _REFUSED_OPTIONS[spelt]
+            raise OptionError(spelt, given[name], what_to_do, problem="is refused")
         if name not in own and not name.startswith(_KAFKA):
             known = (*_OWN_OPTIONS, *_REFUSED_OPTIONS, *(_KAFKA + n for n in KNOWN_SETTINGS))
             # Redacted: a setting without its "kafka." prefix may well be a password.

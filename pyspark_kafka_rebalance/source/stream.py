@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..consumer.remaining import Remaining
 from .checkpoint.built_in_start import start_of_first_batch
+from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
 from .group.left_behind import LeftBehind
 from .group.unproven_batches import NOTHING, CaughtUp
@@ -34,7 +35,7 @@ from .plan.tasks import ReadTask, group_into_tasks
 from .query_run import QueryRun
 from .reading import TaskPartition, read_task
 from .shown_errors import shows_our_errors
-from .sigterm import ignore_sigterm
+from .sigterm import end_silently, ignore_sigterm
 from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         #: The end of the batch that tasks were made for last, and the tasks: rows are marked once.
         self._tasks: tuple[dict[str, Any], list[ReadTask]] | None = None
         self._left_behind: LeftBehind | None = None  # by a run that was abandoned
+        self._unchecked = options.checkpoint_location
         self._end_of_run = EndOfRun(self._data_loss)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,9 +115,12 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._left_behind = left if self._begun else None
             self._run = self._planner = self._planned = None
             self._begun = self._replayed = False
+        check = self._begin_check(start)
         run = self._started()
         membership = run.membership
         membership.raise_failure()
+        if check is not None:
+            check.raise_failure()
         if not self._begun:
             self._begun = True
             before, self._left_behind = self._left_behind, None
@@ -133,6 +138,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if isinstance(planned, Postponed):
             return self._without_ranges(run, start, limit)
         return planned
+
+    def _begin_check(self, start: dict[str, Any]) -> LocationCheck | None:
+        """Begin to check the option ``checkpointLocation``; only before the first plan."""
+        location, self._unchecked = self._unchecked, None
+        if location is None:
+            return None
+        return LocationCheck(location, None if start == self.initialOffset() else start)
 
     def _join_first(self, run: QueryRun, limit: ReadLimit) -> bool:
         """Have the members join, and wait; False: they join next time, after a warm-up."""
@@ -205,6 +217,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         Takes at most 3 s, or as long as a caller of ``stop_gracefully`` waits for the commits.
         """
         ignore_sigterm()
+        end_silently()
         if self._run is not None:
             self._run.end()
 

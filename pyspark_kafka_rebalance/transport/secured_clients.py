@@ -13,11 +13,13 @@ from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
+from kafka.cluster import ClusterMetadata
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 
 from ..errors import AuthenticationError, KafkaRebalanceError
+from .bootstrap import Bootstrap
 from .kafka_python_version import require_names
 from .large_reads import read_in_large_pieces
 from .log_redaction import redact_log
@@ -27,6 +29,7 @@ require_names(
     {
         KafkaConnectionManager: ("_connect", "_do_bootstrap", "maybe_raise_auth_failure"),
         KafkaConnection: ("connection_lost", "init_future"),
+        ClusterMetadata: ("bootstrap_brokers", "is_bootstrap"),
     }
 )
 
@@ -49,7 +52,13 @@ _TLS_INTERRUPTIONS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallErr
 
 
 def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
-    """Return an admin client; raises AuthenticationError, or what kafka-python raises."""
+    """Return an admin client.
+
+    Raises
+    ------
+    AuthenticationError, NoBrokerError
+        A broker refuses the login; none can be reached.
+    """
     redact_log()
     log_repeats_once()
     # By itself kafka-python looks for a first broker for half a minute, whatever the timeout is.
@@ -77,47 +86,51 @@ def _name_refusals(manager: KafkaConnectionManager) -> None:
     """Have the connections that this manager opens from now on fail with the first refusal.
 
     If a login is refused, requests on the connection end in `LoginRefusedError`, which names broker
-    and mechanism, and so does the bootstrap. A bootstrap that times out names the error of its last
-    attempt. Needs `read_in_large_pieces` as well, which does not drop the broker's answer.
+    and mechanism, and so does the bootstrap. A bootstrap tries every server, and names what each
+    has met if it times out. Needs `read_in_large_pieces` as well, which does not drop the broker's
+    answer.
     """
     redact_log()
     log_repeats_once()
     connect, bootstrap = manager._connect, manager._do_bootstrap
-    is_bootstrap = manager.cluster.is_bootstrap
+    is_bootstrap, servers = manager.cluster.is_bootstrap, manager.cluster.bootstrap_brokers
     refused: list[LoginRefusedError] = []
-    failures: list[BaseException] = []
+    attempt = Bootstrap()
 
     async def named_connect(node: Any, connection: Any, *arguments: Any, **named: Any) -> None:
         lost = connection.connection_lost
+        if is_bootstrap(node.node_id):
+            named["timeout_at"] = attempt.give_up_at(servers(), named.get("timeout_at"))
 
         def connection_lost(error: Exception | None) -> None:
             if error is not None:
                 broker, new = f"{node.host}:{node.port}", not connection.init_future.is_done
                 error = _refusal(error, manager.config, broker, new) or error
-                failures[:] = [error]
-                # kafka-python only logs the refusal of a bootstrap attempt; it is raised below.
-                if isinstance(error, LoginRefusedError) and is_bootstrap(node.node_id):
-                    refused[:] = [error]
+                if is_bootstrap(node.node_id):
+                    attempt.failed(node, error)
+                    # kafka-python only logs the refusal of a bootstrap attempt; it is raised below.
+                    if isinstance(error, LoginRefusedError):
+                        refused[:] = [error]
             lost(error)
 
         connection.connection_lost = connection_lost
         await connect(node, connection, *arguments, **named)
 
     async def named_bootstrap(deadline: float | None) -> Any:
-        failures.clear()
+        attempt.begin(deadline)
         refused.clear()
         try:
             return await bootstrap(deadline)
         except kafka_errors.KafkaTimeoutError as error:
-            met = f": {failures[0]}" if failures else ""
-            raise kafka_errors.KafkaTimeoutError(
-                f"{error.args[0]} with security_protocol={manager.config['security_protocol']}{met}"
-            ) from error
+            raise attempt.error(manager.config) from error
+        finally:
+            attempt.end()
 
     def raise_refusal(node_id: Any) -> None:
         if refused and is_bootstrap(node_id):
             raise refused.pop()
 
+    manager.cluster.bootstrap_brokers = lambda: attempt.left_to_try(servers())
     manager._connect = named_connect
     manager._do_bootstrap = named_bootstrap
     # Called before each attempt: the bootstrap passes this error on, but goes on after others.

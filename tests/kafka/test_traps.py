@@ -6,6 +6,10 @@ could not commit.
 
 from __future__ import annotations
 
+import random
+import socket
+from contextlib import closing
+
 import pytest
 from group_members import (
     PATIENCE_S,
@@ -23,6 +27,7 @@ from kafka import errors as kafka_errors
 from kafka.protocol.consumer import JoinGroupRequest, OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer import classic
 
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
@@ -278,3 +283,18 @@ def test_a_leader_that_the_metadata_do_not_list_costs_no_records(
     kafka.produce(topic_name, [b"more"] * 50)
     wait_until(lambda: read_some(1) or len(read) >= 100, "the broker is asked again")
     assert read == list(range(100))
+
+
+def test_a_silent_bootstrap_server_does_not_use_up_the_time_for_the_others(
+    kafka, topic, group_id, monkeypatch
+):
+    """It did, if kafka-python happened to pick it first."""
+    monkeypatch.setattr(random, "choice", lambda servers: servers[0])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = [f"127.0.0.1:{silent.getsockname()[1]}", kafka.bootstrap_servers]
+        with closing(
+            DeferredRevokeConsumer(
+                group_id=group_id, bootstrap_servers=servers, bootstrap_timeout_ms=8_000
+            )
+        ) as consumer:
+            assert consumer.existing_topics(8_000) >= {topic}

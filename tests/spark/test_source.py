@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -562,7 +563,7 @@ def test_a_corrupt_record_batch_is_named(spark, kafka, topic_name, stream, tmp_p
         log.seek(position)
         log.write(b"M")
     # In a sink of Python's, Spark shows that sink's stack as well.
-    frame = spark.readStream.format("kafka_deferred").options(**stream().options).load()
+    frame = spark.readStream.format("kafka_deferred").options(**stream("noop").options).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "noop"))
     with pytest.raises(StreamingQueryException) as caught:
         writer.trigger(availableNow=True).start().awaitTermination()
@@ -580,9 +581,29 @@ def test_an_unreachable_broker_is_named(stream):
     query = stream(kafka__bootstrap__servers="127.0.0.1:1", kafka__request__timeout__ms="3000")
     with pytest.raises(StreamingQueryException) as caught:
         query.run()
-    assert shown_first(caught.value).startswith(
-        "KafkaRebalanceError: no broker of kafka.bootstrap.servers=127.0.0.1:1 can be used: "
+    assert re.match(
+        r"KafkaRebalanceError: no broker of kafka\.bootstrap\.servers=127\.0\.0\.1:1 can be used: "
+        r"none let this client in within [0-9.]+ s with security_protocol=PLAINTEXT "
+        r"\(127\.0\.0\.1:1: 111 ECONNREFUSED\)\n",
+        shown_first(caught.value),
     )
+
+
+def test_another_checkpoint_than_the_querys_is_refused_at_the_start(
+    kafka, topic_name, stream, tmp_path
+):
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"x"])
+    assert stream().run().num_rows == 1
+    for name, problem in (
+        ("nowhere", "where no query has its checkpoint"),
+        ("query", "the checkpoint of another query"),
+    ):
+        with pytest.raises(StreamingQueryException) as caught:
+            stream("new", checkpointLocation=str(tmp_path / name)).run()
+        assert shown_first(caught.value).startswith(
+            f"OptionError: option 'checkpointLocation' names {tmp_path / name}, {problem}: "
+        )
 
 
 @pytest.mark.parametrize(
@@ -598,6 +619,7 @@ def test_an_unreachable_broker_is_named(stream):
         ({"kafka__enable__auto__commit": "true"}, ["'kafka.enable.auto.commit'"]),
         ({"kafka__no__such__setting": "1"}, ["'kafka.no.such.setting'"]),
         ({"readers": "none"}, ["'readers'", "'none'"]),
+        ({"checkpointLocation": __file__}, ["'checkpointLocation'", "names no folder"]),
     ],
 )
 def test_bad_options_are_named_at_load(spark, stream, change, named):

@@ -116,7 +116,7 @@ BAD_OPTIONS: list[BadOptions] = [
     *_batch("assign", "is no partition number", '{"orders":[0.0]}', '{"orders":[true]}'),
     *_batch("assign", "is no topic name", '{"":[0]}', '{"a b":[0]}', '{"..":[0]}'),
     *_batch("assign", "occurs twice", '{"orders":[0],"orders":[1]}'),
-    *_one("topic", "subscribe", "orders"),
+    *_one("topic", "is refused: use subscribe", "orders"),
     *_one("topics", "is unknown", "orders"),
     *_one("path", "load() without a path", "/data"),
     # The group.

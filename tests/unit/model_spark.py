@@ -368,3 +368,16 @@ class ModelCommitLogWatch:
 
     def wait_for_answer(self, offset: dict[str, Any], timeout_s: float) -> bool:
         return self.is_committed(offset)
+
+
+class ModelLocationCheck:
+    """The check that the option names the query's checkpoint; it does, in this model."""
+
+    def __init__(self, location: str, stands_at: dict[str, Any] | None) -> None:
+        query = next(
+            q for q in ModelCommitLogWatch.queries if q.options["checkpointLocation"] == location
+        )
+        assert stands_at == (query.offset_log[-1] if query.offset_log else None)
+
+    def raise_failure(self) -> None:
+        pass

@@ -62,6 +62,17 @@ def test_the_first_alone_and_then_the_others_at_once_in_order(built: list[Client
     assert [m.is_first for m in members] == [True, False, False, False]
 
 
+@pytest.mark.parametrize(
+    ("given", "ms"), [({}, 15_000), ({"kafka.request.timeout.ms": "7000"}, 7_000)]
+)
+def test_a_start_looks_for_a_first_broker_for_so_long(
+    built: list[Client], given: dict[str, str], ms: int
+) -> None:
+    parsed = SourceOptions.parse({**OPTIONS, **given}, default_readers=2).for_stream()
+    next(build_clients(parsed, "run"))
+    assert built[0].config["bootstrap_timeout_ms"] == ms
+
+
 def test_one_that_cannot_be_built_closes_those_beside_it(built: list[Client]) -> None:
     parsed = SourceOptions.parse(OPTIONS, default_readers=2).for_stream()
     building = build_clients(parsed, "bad")

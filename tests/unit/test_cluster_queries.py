@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,12 +15,14 @@ from kafka.errors import (
     KafkaTimeoutError,
     LeaderNotAvailableError,
     NodeNotReadyError,
+    RequestTimedOutError,
     SaslAuthenticationFailedError,
 )
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.cluster_queries import ClusterQueries
 from pyspark_kafka_rebalance.consumer.kafka_python.questions import first_answer
+from pyspark_kafka_rebalance.consumer.kafka_python.topic_metadata import TopicMetadata
 
 P = TopicPartition("orders", 0)
 
@@ -44,6 +47,8 @@ class Brokers:
         self.answers = list(answers)
         self.asked = 0
         self._net = self
+        nodes = [SimpleNamespace(host=host, port=9092) for host in ("localhost", "b")]
+        self.cluster = SimpleNamespace(brokers=lambda: nodes)
 
     def send(self) -> Any:
         self.asked += 1
@@ -70,8 +75,11 @@ def test_a_broker_that_refuses_the_connection_is_not_the_last_one_asked() -> Non
 
 def test_what_the_last_one_met_is_said_when_no_broker_answers() -> None:
     brokers = Brokers(KafkaConnectionError("refused"))
-    with pytest.raises(KafkaTimeoutError, match=r"within 30 ms: KafkaConnectionError.*refused"):
+    with pytest.raises(
+        KafkaTimeoutError, match=r"within 0.03 s: KafkaConnectionError.*refused"
+    ) as e:
         brokers.ask(30)
+    assert "at b:9092, localhost:9092 (as they advertise" in str(e.value)
     assert brokers.asked > 1
 
 
@@ -79,4 +87,28 @@ def test_a_refusal_for_good_is_not_taken_to_the_next_broker() -> None:
     brokers = Brokers(SaslAuthenticationFailedError("no"), "answer")
     with pytest.raises(SaslAuthenticationFailedError):
         brokers.ask(60_000)
+    assert brokers.asked == 1
+
+
+def test_a_broker_that_is_silent_when_a_start_asks_for_topics_is_not_the_last_one_asked() -> None:
+    """The refresh that the start found under way failed it, although other brokers answered."""
+    brokers: Any = Brokers("answer")
+    under_way = [True, False]
+
+    async def wait_for(refresh: object, timeout_ms: float) -> None:
+        raise RequestTimedOutError("after 9999 ms")
+
+    class Cluster:
+        need_all_topic_metadata = False
+        refresh_metadata = None
+        metadata_refresh_in_progress = property(lambda self: under_way.pop(0))
+
+        def request_update(self) -> object:
+            return brokers.send()
+
+    brokers.call_soon = lambda method: None
+    metadata: Any = TopicMetadata.__new__(TopicMetadata)
+    metadata.cluster, metadata._manager = Cluster(), brokers
+    metadata._loop, metadata._asking_for_all = SimpleNamespace(wait_for=wait_for), 0
+    asyncio.run(metadata._refresh_all(60_000))
     assert brokers.asked == 1

@@ -127,7 +127,7 @@ def test_a_store_that_fails_is_logged_once_and_again_when_it_is_back(
     assert caplog.text.count("can be read again") == 1
 
 
-def test_a_store_that_fails_is_logged_from_the_beginning(
+def test_the_first_look_is_not_logged_beside_the_error_of_the_start(
     watch: CommitLogWatch, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.answers.set()
@@ -135,4 +135,6 @@ def test_a_store_that_fails_is_logged_from_the_beginning(
     watch.begin()
     assert watch._last is not None
     assert watch._last.done.wait(PATIENCE_S)
+    assert caplog.text == ""
+    assert not watch.wait_for_answer(OFFSET, PATIENCE_S)
     assert caplog.text.count("access denied") == 1

@@ -467,6 +467,23 @@ def test_a_group_that_nobody_describes_may_have_members(
     assert query.membership.joining.has_others()
 
 
+def test_brokers_that_do_not_answer_the_members_are_not_asked_again_for_the_group(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start with brokers whose addresses nobody reaches took four times as long to fail."""
+    group.build_error = kafka_errors.KafkaTimeoutError("none answered")
+    query = make()
+    query.membership.start()
+    with pytest.raises(KafkaRebalanceError, match="none answered"):
+        query.membership.log_ends.end_offsets([P])
+    asked: list[Any] = []
+    monkeypatch.setattr(joining_module, "ask_cluster", lambda options, what, ask: ask(None))
+    monkeypatch.setattr(joining_module, "describe_group", lambda *one: asked.append(one))
+    with pytest.raises(KafkaRebalanceError, match="none answered"):
+        query.membership.joining.has_others()
+    assert not asked
+
+
 def test_a_first_batch_waits_for_the_starts_of_its_partitions_and_no_longer_than_it_may(
     make: Callable[..., Query], group: Group
 ) -> None:
@@ -590,7 +607,8 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[GroupMember]:
     """What the coordinator says of the other members, and of the group's epoch: 5."""
     others: list[GroupMember] = []
 
-    def ask(options: SourceOptions, what: str, ask: object) -> GroupDescription:
+    def ask(options: SourceOptions, what: str, ask: object, *, is_start: bool) -> GroupDescription:
+        assert not is_start, "a running query has more patience"
         return GroupDescription("Stable", tuple(others), epoch=5)
 
     monkeypatch.setattr(live_owner_watch_module, "ask_cluster", ask)

@@ -31,6 +31,7 @@ from model_group import BOTH, ModelGroup, ModelMember, P, Q
 from model_log import Record
 from model_spark import (
     ModelCommitLogWatch,
+    ModelLocationCheck,
     ModelQuery,
     ModelStopRequest,
     NoDriverSources,
@@ -43,6 +44,7 @@ from model_spark import (
 
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
 from pyspark_kafka_rebalance.source import query_run as query_run_module
+from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.group import batch_proofs as batch_proofs_module
 from pyspark_kafka_rebalance.source.group import clients as clients_module
 from pyspark_kafka_rebalance.source.group import joining as joining_module
@@ -132,6 +134,7 @@ class Queries(RuleBasedStateMachine):
         for target, name, fake in (
             (clients_module, "DeferredRevokeConsumer", Fake),
             (batch_proofs_module, "CommitLogWatch", ModelCommitLogWatch),
+            (stream_module, "LocationCheck", ModelLocationCheck),
             (membership_module, "Pump", SteppedPump),
             (query_run_module, "StopRequest", ModelStopRequest),
             (query_run_module, "stop_on_sigterm", lambda: None),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pickle
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -1355,6 +1357,35 @@ def test_a_signal_during_stop_does_not_end_it(running: Running) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def running_until_stop(reader: KafkaDeferredStreamReader) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "hidden"),
+    [(EOFError(), True), (SystemExit(0), True), (KafkaRebalanceError("gone"), False)],
+)
+def test_an_end_by_spark_prints_no_tracebacks_of_the_closed_socket(
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ended_by: BaseException,
+    hidden: bool,
+) -> None:
+    """As in PySpark's loop, which then reports its end to a JVM that no longer listens."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    with contextlib.suppress(type(ended_by)), running_until_stop(running.reader):
+        raise ended_by
+    sys.excepthook(BrokenPipeError, BrokenPipeError(32, "Broken pipe"), None)
+    assert ("Broken pipe" not in capsys.readouterr().err) == hidden
+    sys.excepthook(ZeroDivisionError, ZeroDivisionError("a defect"), None)
+    assert "a defect" in capsys.readouterr().err
 
 
 # -- asked to stop --------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ async def first_answer(
     Raises
     ------
     kafka.errors.KafkaTimeoutError
-        No broker answered; the text has the last error.
+        No broker answered; the text has their addresses and the last error.
     kafka.errors.KafkaError
         An error that is not retriable.
     """
@@ -66,7 +66,11 @@ async def first_answer(
             if not error.retriable:
                 raise
             if timer.timeout_ms == 0:
-                text = f"no broker answered within {timeout_ms:g} ms{met or f': {error!r}'}"
+                at = sorted(f"{node.host}:{node.port}" for node in manager.cluster.brokers())
+                text = (
+                    f"none of the brokers at {', '.join(at)} (as they advertise their listeners) "
+                    f"answered within {round(timeout_ms / 1000, 2):g} s{met or f': {error!r}'}"
+                )
                 raise kafka_errors.KafkaTimeoutError(text) from error
             log.info("asked again: %r", error)
             met = f": {error!r}"

@@ -28,6 +28,9 @@ _OF_A_TOPIC = (
     kafka_errors.InvalidTopicError,
 )
 
+#: Another broker may answer.
+_OF_A_BROKER = (kafka_errors.KafkaConnectionError, kafka_errors.RequestTimedOutError)
+
 
 class TopicMetadata:
     """The metadata of one consumer; for any thread, unless a method says otherwise.
@@ -141,7 +144,7 @@ class TopicMetadata:
         cluster.need_all_topic_metadata = True
         try:
             while cluster.metadata_refresh_in_progress:  # it might not ask for all topics
-                with suppress(*_OF_A_TOPIC, kafka_errors.KafkaConnectionError):
+                with suppress(*_OF_A_TOPIC, *_OF_A_BROKER):
                     under_way = self._manager.call_soon(cluster.refresh_metadata)
                     await self._loop.wait_for(under_way, timer.timeout_ms)
             await first_answer(self._manager, self.refresh_now, timer.timeout_ms)

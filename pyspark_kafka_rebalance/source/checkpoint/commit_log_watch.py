@@ -25,8 +25,9 @@ _STORE_INTERVAL_S = 0.2
 class _LookUp:
     """One look-up, and its outcome once it is done."""
 
-    def __init__(self, offset: dict[str, Any]) -> None:
+    def __init__(self, offset: dict[str, Any], is_first: bool) -> None:
         self.offset = offset
+        self.is_first = is_first
         self.began_at = time.monotonic()
         self.done = threading.Event()
         self.found = False
@@ -60,9 +61,9 @@ class CommitLogWatch:
         return is_local(self._location)
 
     def begin(self) -> None:
-        """Connect to a store, so that problems with it are logged from the beginning."""
+        """Connect to a store early. What fails then is the business of ``LocationCheck``."""
         if not is_local(self._location):
-            self._look_up({}, 0.0)
+            self._look_up({}, 0.0, is_first=True)
 
     def is_committed(self, offset: dict[str, Any]) -> bool:
         """Whether the batch that ends here is known to be committed; does not wait for a store.
@@ -98,9 +99,11 @@ class CommitLogWatch:
             )
         return last.proves(offset)
 
-    def _look_up(self, offset: dict[str, Any], timeout_s: float | None) -> _LookUp:
+    def _look_up(
+        self, offset: dict[str, Any], timeout_s: float | None, is_first: bool = False
+    ) -> _LookUp:
         """Begin a look-up and wait this long for it; None: run it on this thread."""
-        look_up = self._last = _LookUp(offset)
+        look_up = self._last = _LookUp(offset, is_first)
         if timeout_s is None:
             self._run(look_up)
         else:
@@ -117,14 +120,14 @@ class CommitLogWatch:
             look_up.found = self._commit_log.is_committed(look_up.offset)
         # pyarrow raises more than OSError.
         except Exception as error:
-            if not self._failing:
+            if not self._failing and not look_up.is_first:
                 log.warning(
                     "the query's commit log %s cannot be read, so hand-overs wait for Spark's "
                     "next trigger, and the last batch before a stop may be repeated: %s",
                     redacted(self._location),
                     error,
                 )
-            self._failing = True
+            self._failing = not look_up.is_first
         else:
             if self._failing:
                 log.warning("the query's commit log %s can be read again", redacted(self._location))

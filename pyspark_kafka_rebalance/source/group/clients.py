@@ -14,7 +14,7 @@ from ...consumer.cluster_queries import ClusterQueries
 from ...consumer.deferred import DeferredRevokeConsumer
 from ...consumer.group_description import describe_group
 from ...errors import AuthenticationError, AuthorizationError, KafkaRebalanceError, names_of
-from ..cluster_query import ask_cluster
+from ..cluster_query import ask_cluster, first_broker_ms, no_broker, servers_of
 from .assign_client import AssignClient, has_members
 from .query_member import QueryClient
 
@@ -49,9 +49,7 @@ def build_clients(options: SourceOptions, run: str) -> Iterator[QueryClient]:
         The brokers do not let us in, or a permission is missing.
     """
     config = {**options.client_config, **options.consumer_config}
-    config["bootstrap_timeout_ms"] = config.get(
-        "request_timeout_ms", DeferredRevokeConsumer.DEFAULT_CONFIG["request_timeout_ms"]
-    )
+    config["bootstrap_timeout_ms"] = first_broker_ms(options)
     if options.partitions is not None:
         yield _fixed(options, options.partitions, {**config, "client_id": f"{run}-0"})
         return
@@ -161,10 +159,10 @@ def _fixed(
 @contextmanager
 def _naming_brokers(config: dict[str, Any]) -> Iterator[None]:
     """Name the bootstrap servers in connection errors."""
-    servers = f"kafka.bootstrap.servers={','.join(config['bootstrap_servers'])}"
+    servers = servers_of(config)
     try:
         yield
     except AuthenticationError as error:
         raise AuthenticationError(f"{servers}: {error}") from error
     except kafka_errors.KafkaError as error:
-        raise KafkaRebalanceError(f"no broker of {servers} can be used: {error!r}") from error
+        raise no_broker(config, error) from error

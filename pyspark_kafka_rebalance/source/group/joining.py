@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...consumer.group_description import describe_group
+from kafka import KafkaAdminClient
+
+from ...consumer.group_description import GroupDescription, describe_group
 from ...consumer.pump import Pump
 from ...errors import KafkaRebalanceError
 from ..cluster_query import ask_cluster
@@ -60,9 +62,7 @@ class Joining:
         group_id = self._options.group_id
         try:
             group = ask_cluster(  # while the pump builds the members
-                self._options,
-                f"whether group {group_id!r} has members",
-                lambda admin: describe_group(admin, group_id),
+                self._options, f"whether group {group_id!r} has members", self._describe
             )
         except KafkaRebalanceError as error:
             self._members.client()  # raises a better error if the membership has failed
@@ -70,6 +70,10 @@ class Joining:
             return True
         self._members.client()
         return bool(group.members)
+
+    def _describe(self, admin: KafkaAdminClient) -> GroupDescription:
+        self._pump.raise_failure()  # brokers that do not answer the members: no further look-up
+        return describe_group(admin, self._options.group_id)
 
     def wait_until_positioned(
         self, until: Callable[[], bool], timeout_s: float, unchanged_s: float = 0.0

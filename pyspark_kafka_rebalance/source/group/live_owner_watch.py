@@ -63,6 +63,7 @@ class LiveOwnerWatch:
             self._options,
             f"who owns the partitions of group {group_id!r}",
             lambda admin: describe_group(admin, group_id),
+            is_start=False,
         )
         if self._joining_rebalances and self._joined_epoch is None:
             self._joined_epoch = group.epoch or 0

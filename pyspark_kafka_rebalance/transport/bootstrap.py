@@ -1,0 +1,84 @@
+"""Bootstrap: which servers one look for a first broker has tried, and what each has met.
+
+kafka-python picks a server at random each time, and gives it all the time that is left. So one
+server that does not answer, behind a firewall for instance, could fail a client although the others
+do. Here each server has its turn, and a share of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka import errors as kafka_errors
+
+#: The least time for one server while others are left to be tried. The operating system sends a
+#: lost first packet again after 1 s, and after 2 s more.
+_ONE_SERVER_S = 3.5
+
+
+class NoBrokerError(kafka_errors.KafkaTimeoutError):  # type: ignore[misc]
+    """No bootstrap server could be used; says for how long, and what each has met last."""
+
+    __str__ = Exception.__str__
+
+
+class Bootstrap:
+    """Bookkeeping of the attempts; without I/O. Used again for each look."""
+
+    def __init__(self) -> None:
+        self._began_at: float | None = None  # None: no look is under way
+        self._deadline: float | None = None
+        self._failed: set[Any] = set()  # node ids, in this round
+        self._met: dict[str, BaseException] = {}  # by server
+
+    def begin(self, deadline: float | None) -> None:
+        """Begin a look that lasts until then, by the monotonic clock; None: until one is found."""
+        self._began_at, self._deadline = time.monotonic(), deadline
+        self._failed.clear()
+        self._met.clear()
+
+    def end(self) -> None:
+        """End it: no server is left out or given up sooner until the next look."""
+        self._began_at = self._deadline = None
+        self._failed.clear()
+
+    def left_to_try(self, servers: Sequence[Any]) -> list[Any]:
+        """Return the servers that have not failed in this round; all, if a new round begins."""
+        left = [server for server in servers if server.node_id not in self._failed]
+        if not left:
+            self._failed.clear()
+        return left or list(servers)
+
+    def give_up_at(self, servers: Sequence[Any], timeout_at: float | None) -> float | None:
+        """When the attempt that begins now must make room for the servers left to try."""
+        if self._deadline is None or timeout_at is None:
+            return timeout_at
+        now = time.monotonic()
+        share_s = (self._deadline - now) / len(self.left_to_try(servers))
+        return min(timeout_at, now + max(_ONE_SERVER_S, share_s))
+
+    def failed(self, server: Any, error: BaseException) -> None:
+        """Note why an attempt of this look failed."""
+        if self._began_at is not None:
+            self._failed.add(server.node_id)
+            self._met[f"{server.host}:{server.port}"] = error
+
+    def error(self, config: Mapping[str, Any]) -> NoBrokerError:
+        """Return the error for the look under way, which has taken all its time."""
+        took_s = time.monotonic() - (self._began_at or 0.0)
+        met = "; ".join(f"{server}: {_reason(error)}" for server, error in self._met.items())
+        return NoBrokerError(
+            f"none let this client in within {round(took_s, 1):g} s with "
+            f"security_protocol={config['security_protocol']} "
+            f"({met or config['bootstrap_servers']})"
+        )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, kafka_errors.InvalidReceiveError):
+        return f"what answers there is no Kafka broker, or expects TLS: {error}"
+    # "unable to connect", "Handshake failed: …", "111 ECONNREFUSED"
+    of_network = type(error) is kafka_errors.KafkaConnectionError and error.args
+    return str(error.args[0] if of_network else error)
