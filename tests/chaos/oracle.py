@@ -32,6 +32,7 @@ Name = Literal[
     "nonmonotonic poll",
     "aborted read",
     "torn transaction",
+    "nonmonotonic send",
     "inconsistent offsets",
     "commit ahead",
     "commit back",
@@ -62,6 +63,7 @@ IN_ORDER += "rows of gaps"
 FORWARD = "consumer.md: In the background a partition's committed position only moves forward"
 ALL_OR_NONE = "producer-groups.md: A commit is one Kafka transaction: your records, a record with "
 ALL_OR_NONE += "the restart point"
+READ_ON = "producer-groups.md: Start it again, and it goes on where it was"
 COMMITTED_ONLY = "what read_committed means to every Kafka client"
 ONE_VALUE = "what an offset means to every Kafka client"
 
@@ -188,7 +190,18 @@ class Moved:
     offset: int | None = None
 
 
-Event = Produced | Delivered | Started | Began | Seen | Break | Moved
+@dataclass(frozen=True)
+class RestartPoint:
+    """What a producer group has committed of a source partition: rows ``0`` to ``rows - 1``.
+
+    The row's number is what its value ends with, after a colon. All of them are in this log.
+    """
+
+    log: Log
+    rows: int
+
+
+Event = Produced | Delivered | RestartPoint | Started | Began | Seen | Break | Moved
 
 
 @dataclass(frozen=True)
@@ -258,6 +271,7 @@ class _Judge:
         self._seen: dict[Log, list[Seen]] = defaultdict(list)
         self._breaks: list[Break] = []
         self._moves: list[Moved] = []
+        self._points: dict[Log, int] = {}
         self._batches: dict[tuple[str, int], dict[int, tuple[float, set[Log]]]] = defaultdict(dict)
         self._replays: dict[tuple[str, int], int | None] = {}
         for event in history:
@@ -275,6 +289,8 @@ class _Judge:
                 self._seen[event.log].append(event)
             elif isinstance(event, Break):
                 self._breaks.append(event)
+            elif isinstance(event, RestartPoint):
+                self._points[event.log] = event.rows
             else:
                 self._moves.append(event)
         for deliveries in self._deliveries.values():
@@ -354,6 +370,31 @@ class _Judge:
             if aborted and len(aborted) < len(records):
                 detail = f"{len(aborted)} of {len(records)} records aborted"
                 yield _verdict("torn transaction", aborted[0], name, ALL_OR_NONE, detail)
+
+        for log, rows in self._points.items():
+            yield from self._of_a_source_partition(log, rows)
+
+    def _of_a_source_partition(self, log: Log, rows: int) -> Iterator[Verdict]:
+        """Its rows, once each (which all records are), in order, and as far as the point says."""
+        there = sorted(
+            (record for record in self._produced if record.log == log and not record.aborted),
+            key=lambda record: record.offset,
+        )
+        numbers = [int(record.value.rpartition(":")[2]) for record in there]
+        for missing in sorted(set(range(rows)) - set(numbers)):
+            detail = f"row {missing} is missing below the restart point {rows}"
+            yield Verdict("lost write", log, -1, "the producer group", ALL_OR_NONE, detail)
+        for record, number in zip(there, numbers, strict=True):
+            if number >= rows:
+                detail = f"row {number} is there, and the restart point is {rows}"
+                yield _verdict(
+                    "torn transaction", record, "the producer group", ALL_OR_NONE, detail
+                )
+        for before, record in pairwise(there):
+            earlier, number = (int(r.value.rpartition(":")[2]) for r in (before, record))
+            if number < earlier:
+                detail = f"row {number} after row {earlier}"
+                yield _verdict("nonmonotonic send", record, "the producer group", READ_ON, detail)
 
     # -- what a record is -------------------------------------------------------------------------
 

@@ -20,18 +20,18 @@ from random import Random
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from pyspark_kafka_rebalance.testing.query_process import SparkProcess
 from tests.spark import spark_home
 
-from . import oracle, plan_member, plan_query
+from . import oracle, plan_member, plan_query, producer_instance
 from .oracle import Break, Delivered, Log, Produced, Rules, Seen, Started, Verdict
-from .random_plans import SESSION_S, TOPICS, Fault, Plan, Reader
+from .random_plans import PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
 from .surroundings import Background, wait_until_in_sync
 
 log = logging.getLogger(__name__)
@@ -155,17 +155,25 @@ class RunningReader:
             self._process = self._plan_run.sparks.take(self._follow)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
             self._process.order(json.dumps(settings))
+            self._process.wait_for("started")
+        elif self.reader.kind == "producer":
+            settings = self._plan_run.producer_settings()
+            self._process = self._child(producer_instance.__name__, settings)
+            self._process.wait_for("ready")
         else:
             settings = self._plan_run.member_settings(self.reader) | {"ledger": ledger}
-            self._process = ChildProcess(
-                f"{self.name}-{self.run}",
-                plan_member.__name__,
-                settings,
-                work=self._plan_run.folder,
-                on_event=self._follow,
-                environment={"PYTHONPATH": str(_ROOT)},
-            ).start()
-        self._process.wait_for("started")
+            self._process = self._child(plan_member.__name__, settings)
+            self._process.wait_for("started")
+
+    def _child(self, module: str, settings: Mapping[str, Any]) -> ChildProcess:
+        return ChildProcess(
+            f"{self.name}-{self.run}",
+            module,
+            settings,
+            work=self._plan_run.folder,
+            on_event=self._follow,
+            environment={"PYTHONPATH": str(_ROOT)},
+        ).start()
 
     def _follow(self, event: dict[str, Any]) -> None:
         if event["event"] in ("failed", "stopped"):
@@ -247,7 +255,7 @@ class RunningReader:
         if "error" in ended:
             self.look()
         else:
-            if not ended["complete"]:
+            if not ended.get("complete", True):
                 self._break(f"{order}: not complete")
             self._let_go()
         time.sleep(seconds)
@@ -296,6 +304,16 @@ class RunningReader:
         assert self._process is not None
         self._process.order(json.dumps({"what": what, "seconds": seconds}))
 
+    # -- what has happened to it ------------------------------------------------------------------
+
+    def died_before(self, at: float) -> bool:
+        """Whether a session that ended then may be that of a run which died."""
+        return any(at - SESSION_S - 4.0 <= one.since <= at for one in self.breaks)
+
+    def pause_before(self, at: float) -> float | None:
+        """Since when it was paused, if that is why its session ended then."""
+        return next((s for s, until in self.pauses if s <= at <= until + SESSION_S / 2), None)
+
     # -- the end ----------------------------------------------------------------------------------
 
     def recover(self) -> None:
@@ -313,7 +331,7 @@ class RunningReader:
         if "error" in ended:
             self.look()
             return
-        if not ended["complete"]:
+        if not ended.get("complete", True):
             self.problems.append(f"{self.name}: the last stop was not complete")
         self._let_go()
 
@@ -370,22 +388,25 @@ class Producing(Background):
         self._count = 0
 
     def run(self) -> None:
-        producer = self._new()
+        producer: KafkaProducer | None = None
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_set() or producer is None:  # which aborts what is still open
                 count = self._chance.randint(1, 20)
                 try:
+                    producer = producer or self._new()
                     self._send(producer, count)
-                except KafkaError as error:
+                except Exception as error:
                     if self._id is None:
                         raise
                     log.info("%s: %r", self._id, error)
-                    producer.close(timeout=0)
-                    producer = self._new()
+                    if producer is not None:
+                        producer.close(timeout=0)
+                    producer = None
                 self._stop.wait(count / self._rate)
             producer.flush(timeout=PATIENCE_S)
         finally:
-            producer.close(timeout=0)
+            if producer is not None:
+                producer.close(timeout=0)
 
     def _new(self) -> KafkaProducer:
         producer = KafkaProducer(**self._config)
@@ -464,6 +485,9 @@ class PlanRun:
         self.folder.mkdir(parents=True)
         self.ledger = self.folder / "ledger"
         self.topics = {f"{self.prefix}-{name}": count for name, count in TOPICS.items()}
+        produces = any(reader.kind == "producer" for reader in plan.readers)
+        if produces:
+            self.topics |= {f"{self.prefix}-{name}": count for name, count in PRODUCED.items()}
         self.input = Input()
         self._readers = [RunningReader(reader, self) for reader in plan.readers]
         self._brokers = ThreadPoolExecutor(1, thread_name_prefix="brokers")
@@ -479,6 +503,13 @@ class PlanRun:
 
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
+
+    def _inputs(self) -> list[TopicPartition]:
+        """Where records are sent that are not of producer groups."""
+        return [p for p in self.partitions() if self._short(p.topic) in TOPICS]
+
+    def _short(self, topic: str) -> str:
+        return topic.removeprefix(f"{self.prefix}-")
 
     @property
     def _isolation(self) -> str:
@@ -522,6 +553,23 @@ class PlanRun:
             "session_ms": int(SESSION_S * 1_000),
         }
 
+    def producer_settings(self) -> dict[str, Any]:
+        (topic, count), *_ = PRODUCED.items()
+        return {
+            "group": {
+                "group_id": self.group(PRODUCERS),
+                "source_partition_count": count,
+                "bootstrap_servers": self.kafka.bootstrap_servers,
+                "group_protocol": self.plan.protocol,
+                "session_timeout_ms": int(SESSION_S * 1_000),
+                "heartbeat_interval_ms": 500,
+                "reconnect_backoff_max_ms": 200,
+            },
+            "topic": f"{self.prefix}-{topic}",
+            "rows_per_commit": 5,
+            "pause_s": 0.05,
+        }
+
     # -- the run ----------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
@@ -530,11 +578,11 @@ class PlanRun:
         began_at = time.time()
         for topic, count in self.topics.items():
             self.kafka.create_topic(topic, partitions=count)
-        groups = sorted({reader.group for reader in self.plan.readers})
+        groups = sorted({r.group for r in self.plan.readers if r.kind != "producer"})
         if self.plan.protocol == "consumer":
             settings = {"session.timeout.ms": int(SESSION_S * 1_000), "heartbeat.interval.ms": 500}
             config = {f"consumer.{name}": value for name, value in settings.items()}
-            for group in groups:
+            for group in [*groups, PRODUCERS]:
                 self.kafka.configure_group(self.group(group), config)
         chance = Random(self.plan.seed)
         kinds = [None, f"{self.prefix}-t"] if self.plan.transactions else [None]
@@ -550,7 +598,7 @@ class PlanRun:
             rate = self.plan.rate / len(kinds)
             inputs = [
                 stack.enter_context(
-                    Producing(servers, self.partitions, self.input, rate, kind, chance)
+                    Producing(servers, self._inputs, self.input, rate, kind, chance)
                 )
                 for kind in kinds
             ]
@@ -559,6 +607,8 @@ class PlanRun:
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             for one in inputs:
                 one.stop()
+            producers = [r for r in self._readers if r.reader.kind == "producer"]
+            _all(producer.work.submit(producer.finish) for producer in producers)
             produced = self._what_the_logs_have()
             self._settle(produced, watches)
             _all(reader.work.submit(reader.finish) for reader in self._readers)
@@ -611,7 +661,8 @@ class PlanRun:
             for watch in watches.values():
                 watch.raise_if_failed()
             for reader in self._readers:
-                reader.work.submit(reader.recover).result()
+                if reader.reader.kind != "producer":
+                    reader.work.submit(reader.recover).result()
             if all(
                 watch.last.get(TopicPartition(one.log.topic, one.log.partition), 0) > one.offset
                 for name, watch in watches.items()
@@ -631,12 +682,13 @@ class PlanRun:
             return False
         some = [reader for reader in self.plan.readers if reader.group == group]
         if all("assign" in dict(reader.options) for reader in some):
-            return one.log.partition < TOPICS[one.log.topic.removeprefix(f"{self.prefix}-")]
+            return one.log.partition < TOPICS.get(self._short(one.log.topic), 0)
         return True
 
     # -- the history ------------------------------------------------------------------------------
 
     def _what_the_logs_have(self) -> list[Produced]:
+        _wait_until_decided(self.kafka.bootstrap_servers, self.partitions())
         found = {
             isolation: _read_all(self.kafka.bootstrap_servers, self.partitions(), isolation)
             for isolation in ("read_uncommitted", "read_committed")
@@ -644,7 +696,7 @@ class PlanRun:
         committed = {(p, offset) for p, offset, _ in found["read_committed"]}
         produced = []
         for partition, offset, value in found["read_uncommitted"]:
-            _, transaction = self.input.sent[value]
+            _, transaction = self.input.sent.get(value, (partition, None))
             aborted = (partition, offset) not in committed
             produced.append(Produced(_log(*partition), offset, value, transaction, aborted))
         there = {one.value: one for one in produced}
@@ -675,6 +727,7 @@ class PlanRun:
             history += breaks
             for at, offsets in watches[group].seen:
                 history += [Seen(at, _log(*p), offset) for p, offset in offsets.items()]
+            history += self._restart_points()
             rules = Rules(
                 self.plan.read_committed,
                 members=frozenset(r.name for r in mine if r.reader.kind != "query"),
@@ -698,6 +751,17 @@ class PlanRun:
             took_s=took_s,
             work=self.folder,
         )
+
+    def _restart_points(self) -> list[oracle.Event]:
+        if not any(reader.kind == "producer" for reader in self.plan.readers):
+            return []
+        (topic, _), *_ = PRODUCED.items()
+        servers = {"bootstrap_servers": self.kafka.bootstrap_servers}
+        points = StoredPoints(servers, self.group(PRODUCERS)).read()
+        return [
+            oracle.RestartPoint(_log(f"{self.prefix}-{topic}", p), int((one and one.value) or 0))
+            for p, one in points.items()
+        ]
 
     def _delivered(self, readers: Iterable[str]) -> list[oracle.Event]:
         events: list[oracle.Event] = []
@@ -723,13 +787,14 @@ class PlanRun:
                 at, member = _at(clock, began_at), "".join(members)
                 if at < began_at - 1:
                     continue
-                whose = [r for r in readers if member.startswith(f"{r.name}-")]
-                whose = whose or [r for r in readers if _was_away(r, at)] or readers
-                for reader in whose:
-                    since = min([at, *(s for s, u in reader.pauses if s <= at <= u + 1)])
-                    found.append(
-                        Break(since, at, reader.name, None, f"session of {member} ended", False)
-                    )
+                named = [r for r in readers if member.startswith(f"{r.name}-")]
+                asleep = [r for r in named or readers if r.pause_before(at) is not None]
+                if not asleep and any(r.died_before(at) for r in named or readers):
+                    continue  # the dead run's, whose death is known
+                for reader in asleep or named or readers:
+                    since = reader.pause_before(at) or at
+                    why = f"session of {member} ended"
+                    found.append(Break(since, at, reader.name, None, why, False))
         return found
 
 
@@ -746,13 +811,6 @@ def _at(clock: str, began_at: float) -> float:
     day = datetime.datetime.fromtimestamp(began_at).date()
     at = datetime.datetime.combine(day, datetime.time.fromisoformat(clock)).timestamp()
     return at if at > began_at - 43_200 else at + 86_400
-
-
-def _was_away(reader: RunningReader, at: float) -> bool:
-    """Whether it was killed or paused within the session before."""
-    since = at - SESSION_S - 4.0
-    died = any(since <= b.since <= at for b in reader.breaks)
-    return died or any(s <= at and u >= since for s, u in reader.pauses)
 
 
 def _events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
@@ -812,6 +870,21 @@ def _read_all(
         return found
     finally:
         consumer.close()
+
+
+def _wait_until_decided(servers: str, partitions: list[TopicPartition]) -> None:
+    """Until no transaction is open any more."""
+    committed = KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed")
+    written = KafkaConsumer(bootstrap_servers=servers)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while committed.end_offsets(partitions) != written.end_offsets(partitions):
+            if time.monotonic() > deadline:
+                raise TimeoutError("a transaction is still open")
+            time.sleep(0.1)
+    finally:
+        committed.close()
+        written.close()
 
 
 def _send(pid: int, number: int) -> None:

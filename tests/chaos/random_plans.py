@@ -7,19 +7,24 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-#: ``query``: Spark; ``member``: DeferredRevokeConsumer; ``librdkafka``: confluent-kafka.
-ReaderKind = Literal["query", "member", "librdkafka"]
+#: ``query``: Spark; ``member``: DeferredRevokeConsumer; ``librdkafka``: confluent-kafka;
+#: ``producer``: an instance of a producer group, whose topic the readers read as well.
+ReaderKind = Literal["query", "member", "librdkafka", "producer"]
 
 #: What a plan's topics begin with, and their partitions at first.
 TOPICS = {"a": 4, "b": 2}
 BROKERS = (1, 2, 3)
+#: The topic of the producer group, if there is one; as many source partitions.
+PRODUCED = {"p": 3}
+#: Its group.
+PRODUCERS = "producers"
 
 SESSION_S = 8.0
 
 
 @dataclass(frozen=True)
 class Reader:
-    """One of the readers; those with the same ``group`` share the topics.
+    """One of the readers, or an instance of producers; those of the same ``group`` share it all.
 
     Attributes
     ----------
@@ -85,6 +90,7 @@ OF_QUERIES = {
     "slow": 3,
 }
 OF_MEMBERS = {"kill": 3, "stop": 2, "pause": 2, "slow": 2}
+OF_PRODUCERS = {"kill": 3, "stop": 2, "pause": 2}
 OF_BROKERS = {"restart": 3, "kill": 2, "pause": 1}
 
 
@@ -97,6 +103,8 @@ def make_plan(seed: int) -> Plan:
     readers += [Reader(f"m{n}", "member") for n in range(chance.choice((0, 1, 1, 2)))]
     if chance.random() < 0.3:
         readers.append(Reader("c0", "librdkafka"))
+    if chance.random() < 0.3:
+        readers += [Reader(f"i{n}", "producer", PRODUCERS) for n in range(2)]
     if chance.random() < 0.2:
         readers[1] = replace(readers[1], group="alone", options=(("assign", "all"),))
     plan = Plan(
@@ -135,9 +143,11 @@ def _fault(chance: Random, plan: Plan) -> Fault:
         what = _one_of(chance, OF_BROKERS)
         return Fault(at, what, str(chance.choice(BROKERS)), _seconds(chance, what))
     queries = [r.name for r in plan.readers if r.kind == "query"]
-    members = [r.name for r in plan.readers if r.kind != "query"]
+    members = [r for r in plan.readers if r.kind != "query"]
     if kind == "member" and members:
-        what, target = _one_of(chance, OF_MEMBERS), chance.choice(members)
+        member = chance.choice(members)
+        weights = OF_PRODUCERS if member.kind == "producer" else OF_MEMBERS
+        what, target = _one_of(chance, weights), member.name
     else:
         what, target = _one_of(chance, OF_QUERIES), chance.choice(queries)
     return Fault(at, what, target, _seconds(chance, what))

@@ -20,9 +20,7 @@ PLANS = 5
 
 
 @pytest.mark.parametrize("first_seed", [SystemRandom().randrange(10**6)])
-def test_random_plans_break_no_promise(
-    kafka3: LocalKafka, first_seed: int, tmp_path: Path
-) -> None:
+def test_random_plans_break_no_promise(kafka3: LocalKafka, first_seed: int, tmp_path: Path) -> None:
     sparks = Sparks(tmp_path)
     try:
         for seed in range(first_seed, first_seed + PLANS):

@@ -15,6 +15,7 @@ from tests.chaos.oracle import (
     Log,
     Moved,
     Produced,
+    RestartPoint,
     Rules,
     Seen,
     Started,
@@ -211,6 +212,25 @@ def test_transactions():
     assert names([aborted, committed, *batch(1, 1, 0)], read_committed=False) == {"unseen"}
     torn = [aborted, replace(committed, transaction="t1"), *batch(1, 1, 0)]
     assert names(torn) == {"torn transaction"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ([0, 1, 2], set()),
+        ([0, 2], {"lost write"}),
+        ([0, 1, 2, 3], {"torn transaction"}),
+        ([0, 2, 1], {"nonmonotonic send"}),
+        ([0, 1, 2, 2], {"duplicate"}),
+    ],
+)
+def test_rows_of_a_producer_group_and_its_restart_point(rows, wrong):
+    history = [Produced(LOG, offset, f"0:{row}") for offset, row in enumerate(rows)]
+    history += [
+        Delivered(LOG, offset, f"0:{row}", "a", 0, offset, float(offset), offset + 0.5)
+        for offset, row in enumerate(rows)
+    ]
+    assert names([*history, RestartPoint(LOG, 3)]) == wrong
 
 
 def test_an_offset_has_one_value_and_a_value_one_offset():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.chaos.random_plans import (
     BROKERS,
     OF_MEMBERS,
+    OF_PRODUCERS,
     OF_QUERIES,
     TOPICS,
     Fault,
@@ -38,6 +39,7 @@ def test_whatever_can_happen_does_happen_to_something_there_is():
     queries = {what for what, kind in happened if kind == "query"}
     assert queries == set(OF_QUERIES)
     assert {what for what, kind in happened if kind == "member"} == set(OF_MEMBERS)
+    assert {what for what, kind in happened if kind == "producer"} == set(OF_PRODUCERS)
     assert ("grow", "topic") in happened
     assert ("kill", "broker") in happened
 
