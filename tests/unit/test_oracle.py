@@ -269,3 +269,32 @@ def test_a_summary_has_a_line_for_neighbours():
         "lost write: orders-0 at 0..2 (3)",
         "unseen: orders-0 at 3..4 (2)",
     ]
+
+
+def test_a_mark_before_anybody_has_delivered_it():
+    history = [*log_of(1), *batch(0, 1, 0, lost=True)]
+    assert names([*history, *batch(0, 1, 0, "b", at=20.0)]) == {"lost write"}
+    assert names([*history, *batch(0, 1, 0, "b", at=-20.0)]) == set()
+
+
+def test_a_reader_goes_back_to_what_it_had_not_committed_when_it_lost_the_partition():
+    history = [*log_of(4), *batch(0, 2, 0), *batch(2, 2, 1), *batch(2, 2, 2, at=20.0)]
+    assert "nonmonotonic poll" in names(history)
+    assert names([*history, Break(1.2, 10.0, "a", 0, ends_the_run=False)]) == set()
+    back = [*history, Seen(2.0, LOG, 4), Moved(10.0, offset=2), Seen(11.0, LOG, 2)]
+    assert names([*back, Break(1.6, 1.6, "a", 0)]) == set()
+
+
+def test_what_is_not_to_be_read_is_not_skipped():
+    """An aborted record, and the offset of a marker."""
+    history = [Produced(LOG, 0, "v0"), Produced(LOG, 1, "v1", "t1", aborted=True)]
+    history += [Produced(LOG, 3, "v3"), *batch(0, 1, 0), *batch(3, 1, 1), Seen(0.7, LOG, 3)]
+    assert names(history) == set()
+    assert names(history, read_committed=False) == {"poll skip", "lost write"}
+
+
+def test_after_an_offset_was_moved_forward_nothing_was_skipped():
+    history = [*log_of(4), *batch(0, 1, 0), *batch(3, 1, 1, at=20.0), *batch(1, 2, 7, "b", at=30.0)]
+    history += [Seen(0.6, LOG, 1), Seen(11.0, LOG, 3)]
+    assert names([*history, Moved(10.0, offset=3)]) == set()
+    assert names([*history, Moved(10.0, "another", 3)]) == {"poll skip", "commit ahead"}
