@@ -63,6 +63,7 @@ def run_ours(settings: dict[str, Any], ledger: LedgerLines, given: Orders) -> No
         "isolation_level": settings["isolation"],
         "metadata_max_age_ms": 1_000,
         "reconnect_backoff_max_ms": 200,
+        "proxy_url": settings["proxy_url"],
     }
     servers = settings["servers"]
     consumer = DeferredRevokeConsumer(*settings["topics"], bootstrap_servers=servers, **group)

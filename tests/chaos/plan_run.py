@@ -27,6 +27,7 @@ from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from pyspark_kafka_rebalance.testing.query_process import SparkProcess
+from tests.kafka.flaky_network import FlakyNetwork
 from tests.spark import spark_home
 
 from . import oracle, plan_member, plan_query, producer_instance
@@ -134,6 +135,7 @@ class RunningReader:
         self.problems: list[str] = []
         self.pauses: list[tuple[float, float]] = []
         self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+        self.network = FlakyNetwork() if reader.kind in ("member", "producer") else None
         self._plan_run = run
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
@@ -157,11 +159,13 @@ class RunningReader:
             self._process.order(json.dumps(settings))
             self._process.wait_for("started")
         elif self.reader.kind == "producer":
-            settings = self._plan_run.producer_settings()
+            assert self.network is not None
+            settings = self._plan_run.producer_settings(self.network.url)
             self._process = self._child(producer_instance.__name__, settings)
             self._process.wait_for("ready")
         else:
             settings = self._plan_run.member_settings(self.reader) | {"ledger": ledger}
+            settings["proxy_url"] = self.network and self.network.url
             self._process = self._child(plan_member.__name__, settings)
             self._process.wait_for("started")
 
@@ -281,6 +285,26 @@ class RunningReader:
             _send(pid, signal.SIGCONT)
         self.pauses.append((since, time.time()))
 
+    def _cut(self, seconds: float) -> None:
+        assert self.network is not None
+        self._disturb(self.network.cut, seconds)
+
+    def _stall(self, seconds: float) -> None:
+        assert self.network is not None
+        self._disturb(self.network.stall, seconds)
+
+    def _forget(self, seconds: float) -> None:
+        assert self.network is not None
+        self._disturb(self.network.forget, seconds)
+
+    def _disturb(self, network: Callable[[], None], seconds: float) -> None:
+        assert self.network is not None
+        since = time.time()
+        network()
+        time.sleep(seconds)
+        self.network.mend()
+        self.pauses.append((since, time.time()))
+
     def _slow(self, seconds: float) -> None:
         self._tell("slow", seconds)
 
@@ -340,6 +364,8 @@ class RunningReader:
         self.work.shutdown(wait=False, cancel_futures=True)
         if self._process is not None:
             self._process.kill()
+        if self.network is not None:
+            self.network.__exit__()
 
 
 @dataclass
@@ -553,7 +579,7 @@ class PlanRun:
             "session_ms": int(SESSION_S * 1_000),
         }
 
-    def producer_settings(self) -> dict[str, Any]:
+    def producer_settings(self, proxy_url: str) -> dict[str, Any]:
         (topic, count), *_ = PRODUCED.items()
         return {
             "group": {
@@ -564,6 +590,7 @@ class PlanRun:
                 "session_timeout_ms": int(SESSION_S * 1_000),
                 "heartbeat_interval_ms": 500,
                 "reconnect_backoff_max_ms": 200,
+                "proxy_url": proxy_url,
             },
             "topic": f"{self.prefix}-{topic}",
             "rows_per_commit": 5,

@@ -52,7 +52,9 @@ class Fault:
         To a reader: kill, kill planner, stop (gracefully), interrupt, pause, pause planner, and of
         its sink: fail before (it has the batch), fail after, slow. Whoever is down afterwards is
         started again after ``s``; whoever is paused goes on after ``s``; a slow sink takes ``s``
-        for its next batch. To a broker: restart, kill, pause. To a topic: grow.
+        for its next batch. To the network of a member: cut, stall (nothing gets through) for ``s``,
+        forget (what is connected stays so for ever). To a broker: restart, kill, pause. To a topic:
+        grow.
     target : str
         The name of a reader or a topic, or the id of a broker.
     """
@@ -91,6 +93,8 @@ OF_QUERIES = {
 }
 OF_MEMBERS = {"kill": 3, "stop": 2, "pause": 2, "slow": 2}
 OF_PRODUCERS = {"kill": 3, "stop": 2, "pause": 2}
+#: Of those with a network of their own, which librdkafka and Spark do not have.
+OF_NETWORKS = {"cut": 1, "stall": 1, "forget": 1}
 OF_BROKERS = {"restart": 3, "kill": 2, "pause": 1}
 
 
@@ -147,6 +151,8 @@ def _fault(chance: Random, plan: Plan) -> Fault:
     if kind == "member" and members:
         member = chance.choice(members)
         weights = OF_PRODUCERS if member.kind == "producer" else OF_MEMBERS
+        if member.kind != "librdkafka":
+            weights = weights | OF_NETWORKS
         what, target = _one_of(chance, weights), member.name
     else:
         what, target = _one_of(chance, OF_QUERIES), chance.choice(queries)
@@ -159,7 +165,7 @@ def _one_of(chance: Random, weights: dict[str, int]) -> str:
 
 def _seconds(chance: Random, what: str) -> float:
     """Shorter or longer than a session: who comes back in time keeps what is its own."""
-    if what.startswith("pause"):
+    if what.startswith("pause") or what in OF_NETWORKS:
         return round(chance.choice((0.3, 0.6, 1.4)) * SESSION_S, 1)
     if what == "slow":
         return chance.choice((0.5, 2.0, 5.0))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.chaos.random_plans import (
     BROKERS,
     OF_MEMBERS,
+    OF_NETWORKS,
     OF_PRODUCERS,
     OF_QUERIES,
     TOPICS,
@@ -19,7 +20,7 @@ from tests.chaos.random_plans import (
     shrink,
 )
 
-SEEDS = range(200)
+SEEDS = range(400)
 
 
 def test_a_seed_is_a_plan():
@@ -38,8 +39,12 @@ def test_whatever_can_happen_does_happen_to_something_there_is():
             happened.add((fault.what, (kinds | places)[fault.target]))
     queries = {what for what, kind in happened if kind == "query"}
     assert queries == set(OF_QUERIES)
-    assert {what for what, kind in happened if kind == "member"} == set(OF_MEMBERS)
-    assert {what for what, kind in happened if kind == "producer"} == set(OF_PRODUCERS)
+    for kind, faults in (
+        ("member", OF_MEMBERS | OF_NETWORKS),
+        ("producer", OF_PRODUCERS | OF_NETWORKS),
+        ("librdkafka", OF_MEMBERS),
+    ):
+        assert {what for what, whose in happened if whose == kind} == set(faults)
     assert ("grow", "topic") in happened
     assert ("kill", "broker") in happened
 
