@@ -7,6 +7,7 @@ one write, so a ``kill -9`` leaves whole lines, and at most a part of a last one
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import sys
@@ -105,6 +106,7 @@ def run(spark: SparkSession, settings: dict[str, Any], given: queue.Queue[str]) 
 def main(settings: dict[str, Any]) -> None:
     """Run what is ordered until standard input ends."""
     spark = start_spark(settings)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     warm_up(spark)
     given: queue.Queue[str] = queue.Queue()
 

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
@@ -426,13 +427,15 @@ class Producing(Background):
                         raise
                     log.info("%s: %r", self._id, error)
                     if producer is not None:
-                        producer.close(timeout=0)
+                        with suppress(KafkaError):
+                            producer.close(timeout=0)
                     producer = None
                 self._stop.wait(count / self._rate)
             producer.flush(timeout=PATIENCE_S)
         finally:
             if producer is not None:
-                producer.close(timeout=0)
+                with suppress(KafkaError):  # what could not be sent
+                    producer.close(timeout=0)
 
     def _new(self) -> KafkaProducer:
         producer = KafkaProducer(**self._config)
@@ -445,8 +448,10 @@ class Producing(Background):
         name = self._id and f"{self._id}/{self._count}"
         if name is not None:
             producer.begin_transaction()
+        # It may not know one yet that was added just now.
+        known = [p for p in self._partitions() if p[1] in producer.partitions_for(p[0])]
         for _ in range(count):
-            partition = self._chance.choice(self._partitions())
+            partition = self._chance.choice(known)
             value = self._given.new(partition, name)
             future = producer.send(partition.topic, value.encode(), partition=partition.partition)
             future.add_callback(self._is_acknowledged, value)
@@ -594,7 +599,7 @@ class PlanRun:
             },
             "topic": f"{self.prefix}-{topic}",
             "rows_per_commit": 5,
-            "pause_s": 0.05,
+            "pause_s": 0.2,
         }
 
     # -- the run ----------------------------------------------------------------------------------
