@@ -159,6 +159,7 @@ class RunningReader:
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
             self._process.order(json.dumps(settings))
             self._process.wait_for("started")
+            log.info("run %d begins, and replays %s", self.run, replays)
         elif self.reader.kind == "producer":
             assert self.network is not None
             settings = self._plan_run.producer_settings(self.network.url)
@@ -186,9 +187,10 @@ class RunningReader:
                 self._ended = event
                 self._ends.notify_all()
 
-    def _break(self, why: str, since: float | None = None) -> None:
+    def _break(self, why: str) -> None:
         now = time.time()
-        self.breaks.append(Break(since or now, now, self.name, self.run, why))
+        log.info("run %d: %s", self.run, why)
+        self.breaks.append(Break(now, now, self.name, self.run, why))
 
     def _wait_until_ended(self) -> dict[str, Any]:
         with self._ends:
@@ -214,6 +216,7 @@ class RunningReader:
         self.look()
         if self._process is None:
             self.start()
+        log.info("run %d: %s", self.run, fault)
         getattr(self, "_" + fault.what.replace(" ", "_"))(fault.s)
 
     def look(self) -> None:
@@ -635,14 +638,18 @@ class PlanRun:
                 for kind in kinds
             ]
             _all(reader.work.submit(reader.start) for reader in self._readers)
+            log.info("all have begun")
             self._carry_out()
+            log.info("all faults are mended")
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             for one in inputs:
                 one.stop()
             producers = [r for r in self._readers if r.reader.kind == "producer"]
             _all(producer.work.submit(producer.finish) for producer in producers)
             produced = self._what_the_logs_have()
+            log.info("%d records", len(produced))
             self._settle(produced, watches)
+            log.info("settled")
             _all(reader.work.submit(reader.finish) for reader in self._readers)
             for watch in watches.values():
                 watch.stop()

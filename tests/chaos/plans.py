@@ -42,7 +42,7 @@ def main() -> int:
                 if outcome.failed:
                     failed.append(seed)
                     _shrink(kafka, sparks, plan, outcome, work, given.shrink_s)
-                else:
+                elif not given.keep:
                     shutil.rmtree(outcome.work)
         finally:
             sparks.close()
@@ -93,6 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--shrink-s", type=float, default=300.0, help="how long a failing plan is shrunk"
     )
+    parser.add_argument("--keep", action="store_true", help="also what is left of those that pass")
     return parser.parse_args()
 
 
