@@ -409,7 +409,8 @@ class Producing(Background):
             "metadata_max_age_ms": 1_000,
         }
         if transactional_id is not None:
-            self._config["transactional_id"] = transactional_id
+            # kafka-python's may wait for a coordinator for ever: then another one is made.
+            self._config |= {"transactional_id": transactional_id, "max_block_ms": 10_000}
         self._id = transactional_id
         self._partitions = partitions
         self._given = given
@@ -766,7 +767,6 @@ class PlanRun:
             history += breaks
             for at, offsets in watches[group].seen:
                 history += [Seen(at, _log(*p), offset) for p, offset in offsets.items()]
-            history += self._restart_points()
             rules = Rules(
                 self.plan.read_committed,
                 members=frozenset(r.name for r in mine if r.reader.kind != "query"),
@@ -779,6 +779,8 @@ class PlanRun:
             count += sum(isinstance(one, Delivered) for one in delivered)
             with (self.folder / f"history-{group}.txt").open("w") as file:
                 file.writelines(f"{one}\n" for one in [rules, *history, *found])
+        of_producers = [*produced, *self._restart_points()]
+        verdicts += oracle.judge(of_producers, Rules(complete=False))
         (self.folder / "plan.txt").write_text(f"{self.plan}\n")
         return Outcome(
             tuple(verdicts),
