@@ -382,8 +382,8 @@ class _Judge:
         )
         numbers = [int(record.value.rpartition(":")[2]) for record in there]
         for missing in sorted(set(range(rows)) - set(numbers)):
-            detail = f"row {missing} is missing below the restart point {rows}"
-            yield Verdict("lost write", log, -1, "the producer group", ALL_OR_NONE, detail)
+            detail = f"no record has the row of this number; the restart point is {rows}"
+            yield Verdict("lost write", log, missing, "the producer group", ALL_OR_NONE, detail)
         for record, number in zip(there, numbers, strict=True):
             if number >= rows:
                 detail = f"row {number} is there, and the restart point is {rows}"

@@ -74,7 +74,7 @@ class Plan:
     readers: tuple[Reader, ...]
     faults: tuple[Fault, ...]
     read_committed: bool = True
-    rate: int = 200
+    rate: int = 100
     transactions: bool = True
     lasts_s: float = 20.0
 
@@ -117,7 +117,7 @@ def make_plan(seed: int) -> Plan:
         tuple(readers),
         (),
         read_committed=chance.random() < 0.7,
-        rate=chance.choice((50, 200, 400)),
+        rate=chance.choice((30, 100, 200)),
         transactions=chance.random() < 0.8,
         lasts_s=chance.choice((12.0, 18.0)),
     )
@@ -132,7 +132,7 @@ def _query(name: str, chance: Random, live: bool) -> Reader:
     if live:
         options |= {"parallelRebalance": "live", "catchUpThreshold": chance.choice(("20", "200"))}
     if chance.random() < 0.3:
-        options["maxOffsetsPerTrigger"] = chance.choice(("40", "200"))
+        options["maxOffsetsPerTrigger"] = chance.choice(("100", "500"))
     if chance.random() < 0.3:
         options["kafka.group.instance.id"] = name
     return Reader(name, "query", "g", tuple(options.items()), chance.random() < 0.6)
