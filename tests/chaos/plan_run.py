@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import confluent_kafka
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
@@ -388,7 +389,7 @@ class Input:
 
 
 class Producing(Background):
-    """Sends records at a steady rate, in transactions or without."""
+    """Sends records at a steady rate."""
 
     def __init__(
         self,
@@ -396,78 +397,97 @@ class Producing(Background):
         partitions: Callable[[], list[TopicPartition]],
         given: Input,
         rate: float,
-        transactional_id: str | None,
         chance: Random,
     ) -> None:
         super().__init__()
-        self._config: dict[str, Any] = {
-            "bootstrap_servers": servers,
-            "acks": "all",
-            "enable_idempotence": True,
-            "linger_ms": 5,
-            "reconnect_backoff_max_ms": 200,
-            "metadata_max_age_ms": 1_000,
-        }
-        if transactional_id is not None:
-            # kafka-python's may wait for a coordinator for ever: then another one is made.
-            self._config |= {"transactional_id": transactional_id, "max_block_ms": 10_000}
-        self._id = transactional_id
+        self._servers = servers
         self._partitions = partitions
         self._given = given
         self._rate = rate
         self._chance = chance
-        self._count = 0
 
     def run(self) -> None:
-        producer: KafkaProducer | None = None
+        producer = KafkaProducer(
+            bootstrap_servers=self._servers,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=5,
+            reconnect_backoff_max_ms=200,
+            metadata_max_age_ms=1_000,
+        )
         try:
-            while not self._stop.is_set() or producer is None:  # which aborts what is still open
+            while not self._stop.is_set():
                 count = self._chance.randint(1, 20)
-                try:
-                    producer = producer or self._new()
-                    self._send(producer, count)
-                except Exception as error:
-                    if self._id is None:
-                        raise
-                    log.info("%s: %r", self._id, error)
-                    if producer is not None:
-                        with suppress(KafkaError):
-                            producer.close(timeout=0)
-                    producer = None
+                for _ in range(count):
+                    self._send_one(producer)
                 self._stop.wait(count / self._rate)
             producer.flush(timeout=PATIENCE_S)
         finally:
-            if producer is not None:
-                with suppress(KafkaError):  # what could not be sent
-                    producer.close(timeout=0)
+            with suppress(KafkaError):  # what could not be sent
+                producer.close(timeout=0)
 
-    def _new(self) -> KafkaProducer:
-        producer = KafkaProducer(**self._config)
-        if self._id is not None:
-            producer.init_transactions()
-        return producer
-
-    def _send(self, producer: KafkaProducer, count: int) -> None:
-        self._count += 1
-        name = self._id and f"{self._id}/{self._count}"
-        if name is not None:
-            producer.begin_transaction()
-        # It may not know one yet that was added just now.
+    def _send_one(self, producer: KafkaProducer) -> None:
+        # It may not know a partition yet that was added just now.
         known = [p for p in self._partitions() if p[1] in producer.partitions_for(p[0])]
-        for _ in range(count):
-            partition = self._chance.choice(known)
-            value = self._given.new(partition, name)
-            future = producer.send(partition.topic, value.encode(), partition=partition.partition)
-            future.add_callback(self._is_acknowledged, value)
-        if name is not None:
-            if self._chance.random() < 0.25:
-                producer.flush(timeout=PATIENCE_S)
-                producer.abort_transaction()
-            else:
-                producer.commit_transaction()
+        partition = self._chance.choice(known)
+        value = self._given.new(partition, None)
+        future = producer.send(partition.topic, value.encode(), partition=partition.partition)
+        future.add_callback(self._is_acknowledged, value)
 
     def _is_acknowledged(self, value: str, metadata: Any) -> None:
         self._given.acknowledged[value] = metadata.offset
+
+
+class ProducingTransactions(Producing):
+    """Sends records in transactions, of which it aborts every fourth.
+
+    By librdkafka: kafka-python's producer may wait for the end of a transaction for ever.
+    """
+
+    _TIMEOUT_S = 10.0
+
+    def run(self) -> None:
+        name = f"transactions-{uuid.uuid4().hex[:8]}"
+        config = {
+            "bootstrap.servers": self._servers,
+            "transactional.id": name,
+            "linger.ms": 5,
+            "reconnect.backoff.max.ms": 200,
+            "topic.metadata.refresh.interval.ms": 1_000,
+        }
+        producer: Any = None
+        number = 0
+        while not self._stop.is_set() or producer is None:  # which aborts what is still open
+            number += 1
+            count = self._chance.randint(1, 20)
+            try:
+                if producer is None:
+                    producer = confluent_kafka.Producer(config)
+                    producer.init_transactions(PATIENCE_S)
+                self._send(producer, f"{name}/{number}", count)
+            except (confluent_kafka.KafkaException, BufferError) as error:
+                log.info("%s: %r", name, error)
+                producer.purge()
+                producer = None
+            self._stop.wait(count / self._rate)
+
+    def _send(self, producer: Any, transaction: str, count: int) -> None:
+        producer.begin_transaction()
+        for _ in range(count):
+            partition = self._chance.choice(self._partitions())
+            value = self._given.new(partition, transaction)
+            producer.produce(
+                partition.topic, value, partition=partition.partition, on_delivery=self._is_there
+            )
+        if self._chance.random() < 0.25:
+            producer.flush(self._TIMEOUT_S)
+            producer.abort_transaction(self._TIMEOUT_S)
+        else:
+            producer.commit_transaction(self._TIMEOUT_S)
+
+    def _is_there(self, error: Any, message: Any) -> None:
+        if error is None:
+            self._given.acknowledged[message.value().decode()] = message.offset()
 
 
 class Watch(Background):
@@ -621,7 +641,7 @@ class PlanRun:
             for group in [*groups, PRODUCERS]:
                 self.kafka.configure_group(self.group(group), config)
         chance = Random(self.plan.seed)
-        kinds = [None, f"{self.prefix}-t"] if self.plan.transactions else [None]
+        kinds = [Producing, ProducingTransactions] if self.plan.transactions else [Producing]
         servers = self.kafka.bootstrap_servers
         with ExitStack() as stack:
             for reader in self._readers:
@@ -633,9 +653,7 @@ class PlanRun:
             }
             rate = self.plan.rate / len(kinds)
             inputs = [
-                stack.enter_context(
-                    Producing(servers, self._inputs, self.input, rate, kind, chance)
-                )
+                stack.enter_context(kind(servers, self._inputs, self.input, rate, chance))
                 for kind in kinds
             ]
             _all(reader.work.submit(reader.start) for reader in self._readers)
