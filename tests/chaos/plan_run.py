@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import logging
 import os
-import re
 import signal
 import threading
 import time
@@ -33,6 +31,7 @@ from tests.kafka.flaky_network import FlakyNetwork
 from tests.spark import spark_home
 
 from . import oracle, plan_member, plan_query, producer_instance
+from .ended_sessions import ended_sessions
 from .oracle import Break, Delivered, Log, Produced, Rules, Seen, Started, Verdict
 from .random_plans import PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
 from .surroundings import Background, wait_until_in_sync
@@ -842,10 +841,7 @@ class PlanRun:
         found = []
         for broker in self.kafka.broker_ids:
             text = (self.kafka.folder / f"broker-{broker}" / "broker.log").read_text()
-            for clock, *members in _ENDED.findall(text.replace(self.group(group), "GROUP")):
-                at, member = _at(clock, began_at), "".join(members)
-                if at < began_at - 1:
-                    continue
+            for at, member in ended_sessions(text, self.group(group), began_at):
                 named = [r for r in readers if member.startswith(f"{r.name}-")]
                 asleep = [r for r in named or readers if r.pause_before(at) is not None]
                 if not asleep and any(r.died_before(at) for r in named or readers):
@@ -855,21 +851,6 @@ class PlanRun:
                     why = f"session of {member} ended"
                     found.append(Break(since, at, reader.name, None, why, False))
         return found
-
-
-#: Kafka 4's coordinators, of either protocol.
-_ENDED = re.compile(
-    r"^(\d\d:\d\d:\d\d\.\d\d\d) .*"
-    r"(?:GROUP\].* Member (\S+) fenced|Member (\S+) in group GROUP has failed)",
-    re.MULTILINE,
-)
-
-
-def _at(clock: str, began_at: float) -> float:
-    """A time of day, on the day or after the midnight of the beginning."""
-    day = datetime.datetime.fromtimestamp(began_at).date()
-    at = datetime.datetime.combine(day, datetime.time.fromisoformat(clock)).timestamp()
-    return at if at > began_at - 43_200 else at + 86_400
 
 
 def _events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
