@@ -340,7 +340,7 @@ class RunningReader:
 
     def pause_before(self, at: float) -> float | None:
         """Since when it was paused, if that is why its session ended then."""
-        return next((s for s, until in self.pauses if s <= at <= until + SESSION_S / 2), None)
+        return next((s for s, until in self.pauses if s <= at <= until + SESSION_S + 4.0), None)
 
     # -- the end ----------------------------------------------------------------------------------
 
