@@ -531,7 +531,8 @@ class _Judge:
         """Each look: all below must have been delivered by then, without a mark."""
         if any(m.topic in (None, log.topic) for m in self._moves):
             return  # who has moved them has left something out
-        ats, highest = [], []  # the highest offset that was seen, over time
+        ats: list[float] = []
+        highest: list[int] = []  # the highest offset that was seen, over time
         for seen in looks:
             if not highest or seen.offset > highest[-1]:
                 ats.append(seen.at)

@@ -18,7 +18,8 @@ from random import SystemRandom
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .oracle import summary
-from .plan_run import Outcome, PlanRun, Sparks
+from .plan_run import Outcome, PlanRun
+from .plan_sparks import Sparks
 from .random_plans import Plan, as_python, make_plan, shrink
 
 

@@ -13,7 +13,8 @@ import pytest
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .oracle import summary
-from .plan_run import PlanRun, Sparks
+from .plan_run import PlanRun
+from .plan_sparks import Sparks
 from .random_plans import as_python, make_plan
 
 PLANS = 5

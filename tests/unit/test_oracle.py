@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chaos.oracle import (
@@ -27,6 +27,10 @@ LOG = Log("orders", "", 0)
 
 #: Lengths of consecutive batches; one of more than two is there to be interrupted.
 BATCHES = st.lists(st.integers(1, 4), min_size=3, max_size=6)
+
+
+#: Of the few lengths that there are.
+few = settings(max_examples=25)
 
 
 def batch(first, count, number, reader="a", run=0, at=None, **flags):
@@ -58,11 +62,13 @@ def names(history, **rules):
     return {verdict.name for verdict in judge(history, Rules(**rules))}
 
 
+@few
 @given(BATCHES)
 def test_once_each_and_in_order(lengths):
     assert names(faultless(lengths)) == set()
 
 
+@few
 @given(BATCHES, st.data())
 def test_a_batch_that_nobody_delivers_is_lost_below_the_commit_and_unseen_above(lengths, data):
     gone = data.draw(st.integers(0, len(lengths) - 1))
@@ -80,6 +86,7 @@ def test_a_batch_that_nobody_delivers_is_lost_below_the_commit_and_unseen_above(
     assert names(history, complete=False) == set()
 
 
+@few
 @given(BATCHES, st.data())
 def test_only_the_batch_in_flight_at_a_death_may_come_again(lengths, data):
     """``a`` dies with the last batch delivered and not committed; ``b`` delivers it and others."""
@@ -94,6 +101,7 @@ def test_only_the_batch_in_flight_at_a_death_may_come_again(lengths, data):
     )
 
 
+@few
 @given(BATCHES)
 def test_without_a_break_nothing_comes_again(lengths):
     history = faultless(lengths)
@@ -102,6 +110,7 @@ def test_without_a_break_nothing_comes_again(lengths):
     assert names(history, members=frozenset("ab")) == {"duplicate"}
 
 
+@few
 @given(BATCHES)
 def test_a_batch_that_was_only_begun_is_the_one_in_flight(lengths):
     """So that the one before, which is complete, may not come again: one batch is."""
@@ -113,6 +122,7 @@ def test_a_batch_that_was_only_begun_is_the_one_in_flight(lengths):
     assert names(history) == {"duplicate"}
 
 
+@few
 @given(BATCHES)
 def test_what_the_group_has_never_comes_again_even_after_a_death(lengths):
     last = len(lengths) - 1
@@ -125,6 +135,7 @@ def test_what_the_group_has_never_comes_again_even_after_a_death(lengths):
     assert names([*history, moved]) == set()
 
 
+@few
 @given(BATCHES)
 def test_a_replay_is_the_same_batch_in_another_run(lengths):
     last = len(lengths) - 1
@@ -137,6 +148,7 @@ def test_a_replay_is_the_same_batch_in_another_run(lengths):
 
 
 @pytest.mark.parametrize("marked", [True, False])
+@few
 @given(BATCHES)
 def test_a_replay_of_what_another_has_committed_is_marked(marked, lengths):
     last, first = len(lengths) - 1, sum(lengths[:-1])
@@ -148,6 +160,7 @@ def test_a_replay_of_what_another_has_committed_is_marked(marked, lengths):
     assert names(history) == (set() if marked else {"duplicate"})
 
 
+@few
 @given(BATCHES)
 def test_a_mark_says_that_somebody_has_delivered_it(lengths):
     history = faultless(lengths)
@@ -157,6 +170,7 @@ def test_a_mark_says_that_somebody_has_delivered_it(lengths):
     assert names(marked) == {"lost write"}
 
 
+@few
 @given(BATCHES)
 def test_a_sleeper_completes_what_it_had_in_flight_and_nothing_more(lengths):
     """``a`` stands still in its last batch, whose sink ends after ``b`` has delivered it."""
@@ -173,6 +187,7 @@ def test_a_sleeper_completes_what_it_had_in_flight_and_nothing_more(lengths):
     assert names(history) == {"duplicate"}
 
 
+@few
 @given(BATCHES)
 def test_a_member_repeats_what_it_had_not_committed(lengths):
     last = len(lengths) - 1
