@@ -192,8 +192,12 @@ def shrink(
         The smallest that has failed.
     """
     size = max(1, len(plan.faults) // 2)
+    tried = {plan}
     while may_go_on():
         for smaller in _without(plan, size):
+            if smaller in tried:
+                continue
+            tried.add(smaller)
             if not may_go_on():
                 return plan
             if still_fails(smaller):
