@@ -105,6 +105,7 @@ class ProducingTransactions(Producing):
             "linger.ms": 5,
             "reconnect.backoff.max.ms": 200,
             "topic.metadata.refresh.interval.ms": 1_000,
+            "log_level": 0,  # brokers come and go
         }
         producer: Any = None
         number = 0
