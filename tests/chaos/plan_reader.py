@@ -151,10 +151,8 @@ class RunningReader:
         self.start()
 
     def _kill_planner(self, seconds: float) -> None:
-        assert self._process is not None
-        for pid in self._process.descendants("python_streaming_source_runner"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in self._planners():
+            _send(pid, signal.SIGKILL)
         self._wait_until_ended()
         self._break("planner killed")
         self._let_go()
@@ -182,8 +180,17 @@ class RunningReader:
         self._suspend([-self._process.pid], seconds)
 
     def _pause_planner(self, seconds: float) -> None:
+        self._suspend(self._planners(), seconds)
+
+    def _planners(self) -> list[int]:
+        """The process of its planner, which a query that has just been started may not have yet."""
         assert self._process is not None
-        self._suspend(self._process.descendants("python_streaming_source_runner"), seconds)
+        deadline = time.monotonic() + PATIENCE_S
+        while not (pids := self._process.descendants("python_streaming_source_runner")):
+            if self._ended is not None or time.monotonic() > deadline:
+                return []
+            time.sleep(0.05)
+        return pids
 
     def _suspend(self, pids: Iterable[int], seconds: float) -> None:
         since = time.time()
