@@ -116,10 +116,11 @@ test-notebook: $(VENV)/.notebook ## Run the notebooks from top to bottom; build/
 	@$(WITH_JAVA) $(VENV)/bin/jupyter nbconvert --to notebook --execute \
 	  --ExecutePreprocessor.record_timing=False --output-dir build $(ARGS) notebooks/$(or $(NOTEBOOK),*).ipynb
 
-test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long (about an hour)
+test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and go for long, about an hour (ARGS="--plans 100 --seed 7": random plans)
 	@$(FETCH_JARS)
-	@echo "== long churns, of other plans each time; python -m tests.chaos --seed SEED repeats one, and tests.chaos.producer_bounces"
-	@$(PY) -m pytest $(ARGS) tests/chaos
+	@$(if $(findstring --plans,$(ARGS)),$(WITH_JAVA) $(PY) -m tests.spark.spark_home)
+	@echo "== $(if $(findstring --plans,$(ARGS)),random plans,long churns of other plans each time; python -m tests.chaos --seed SEED repeats one$(COMMA) and tests.chaos.producer_bounces)"
+	@$(WITH_JAVA) $(PY) -m $(if $(findstring --plans,$(ARGS)),tests.chaos.plans $(ARGS),pytest $(ARGS) tests/chaos)
 
 test-oldest: ## Run what may differ by the Spark on the oldest PySpark that is supported, with one group protocol
 	@$(MAKE) --no-print-directory test SPARK=$(OLDEST_SPARK) TESTS='$(SOURCE_TESTS)'

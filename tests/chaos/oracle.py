@@ -1,0 +1,580 @@
+"""What the docs promise of every record and every committed offset, as a judge of histories. Pure.
+
+A history is what the brokers' logs have, what the readers of one group delivered, which offsets
+the group was seen to have, and what happened to whom. :func:`judge` says which promise it breaks,
+by the names of Jepsen's Kafka workload. It is written from the docs and knows nothing of the code:
+what it lets pass is what they say may happen.
+
+A *break* is what may interrupt a reader: its death, a stop that did not complete, the end of its
+session. What was *in flight* at a break may be delivered again, and nothing else:
+
+- of a query, one batch: the last that its sink got before the break, or the first that it got
+  after it, which had been planned before (a planner that stood still). If a session ended, this
+  goes by the partition: the query may have gone on with others;
+- of a plain member, what it had been handed and had not committed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+#: Jepsen's names, and two of our own for the group's committed offsets.
+Name = Literal[
+    "lost write",
+    "unseen",
+    "duplicate",
+    "poll skip",
+    "nonmonotonic poll",
+    "aborted read",
+    "torn transaction",
+    "nonmonotonic send",
+    "inconsistent offsets",
+    "commit ahead",
+    "commit back",
+]
+
+REPEATED = "what-can-be-repeated.md"
+NOTHING_SKIPPED = f"{REPEATED}: Nothing is skipped"
+AFTER_SPARK = (
+    f"{REPEATED}: a position is committed to the group only after Spark has committed the batch "
+    "that reaches it"
+)
+ONE_BATCH = (
+    f"{REPEATED}: At most one batch is delivered twice: the one that was in flight when its "
+    "process died or lost a partition"
+)
+COMMITTED_ONCE = (
+    f"{REPEATED}: whichever is further: another query of the group has delivered what lies between"
+)
+SAME_RECORDS = f"{REPEATED}: A replay reads exactly the records that the first attempt read"
+MARKED = (
+    f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: somebody "
+    "has delivered it without the mark"
+)
+REPLAY_WAITS = f"{REPEATED}: the replay waits until that query has committed the whole range (the "
+REPLAY_WAITS += "rows are marked)"
+IN_ORDER = "parallel-rebalance.md: Within a partition the live rows are in order, and so are the "
+IN_ORDER += "rows of gaps"
+FORWARD = "consumer.md: In the background a partition's committed position only moves forward"
+ALL_OR_NONE = "producer-groups.md: A commit is one Kafka transaction: your records, a record with "
+ALL_OR_NONE += "the restart point"
+READ_ON = "producer-groups.md: Start it again, and it goes on where it was"
+COMMITTED_ONLY = "what read_committed means to every Kafka client"
+ONE_VALUE = "what an offset means to every Kafka client"
+
+
+class Log(NamedTuple):
+    """A partition of one topic; a topic that is created anew is another one."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}" + (f" ({self.topic_id})" if self.topic_id else "")
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A record that a log has or had; ``aborted`` once its transaction is."""
+
+    log: Log
+    offset: int
+    value: str
+    transaction: str | None = None
+    aborted: bool = False
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A record that a reader's sink has completed.
+
+    Attributes
+    ----------
+    reader, run, batch : str, int, int
+        Who, in which of its lives, in which batch. Batches of a query keep their ids in a replay.
+    began, completed : float
+        When the sink got the batch, and when it was done with it.
+    lost, catch_up : bool
+        What the row says.
+    place : int
+        Of the row in its batch.
+    """
+
+    log: Log
+    offset: int
+    value: str
+    reader: str
+    run: int
+    batch: int
+    began: float
+    completed: float
+    lost: bool = False
+    catch_up: bool = False
+    place: int = 0
+
+    @property
+    def attempt(self) -> tuple[str, int, int]:
+        """What is delivered together."""
+        return self.reader, self.run, self.batch
+
+    @property
+    def who(self) -> str:
+        return f"{self.reader} run {self.run} batch {self.batch}"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run of a query began; ``replays`` is the batch that Spark runs again, by its checkpoint."""
+
+    reader: str
+    run: int
+    replays: int | None = None
+
+
+@dataclass(frozen=True)
+class Began:
+    """The sink of a query got a batch with rows of these partitions, whatever came of it."""
+
+    at: float
+    reader: str
+    run: int
+    batch: int
+    logs: frozenset[Log]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The group's committed offset, as the coordinator told it at this time."""
+
+    at: float
+    log: Log
+    offset: int
+
+
+@dataclass(frozen=True)
+class Break:
+    """What may leave a batch of a reader in flight.
+
+    Attributes
+    ----------
+    since, until : float
+        A death is a moment. Of a session that ended: from the last sign of life on.
+    reader, run : str or None, int or None
+        None: it is not known whose.
+    why : str
+        Killed, failed, stopped in mid-batch, session ended, partition deleted.
+    ends_the_run : bool
+        Otherwise the reader goes on, and has lost partitions.
+    """
+
+    since: float
+    until: float
+    reader: str | None
+    run: int | None = None
+    why: str = "killed"
+    ends_the_run: bool = True
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Somebody has moved or deleted the group's offsets, or deleted the topic."""
+
+    at: float
+    topic: str | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class RestartPoint:
+    """What a producer group has committed of a source partition: rows ``0`` to ``rows - 1``.
+
+    The row's number is what its value ends with, after a colon. All of them are in this log.
+    """
+
+    log: Log
+    rows: int
+
+
+Event = Produced | Delivered | RestartPoint | Started | Began | Seen | Break | Moved
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the readers of the group are.
+
+    Attributes
+    ----------
+    read_committed : bool
+        Of all readers.
+    members : frozenset of str
+        Plain members; the other readers are queries.
+    live : frozenset of str
+        Readers with ``parallelRebalance=live`` or its like.
+    complete : bool
+        The readers have had all the time they need: what is not delivered never will be.
+    """
+
+    read_committed: bool = True
+    members: frozenset[str] = frozenset()
+    live: frozenset[str] = frozenset()
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One promise that is broken, for one record or one committed offset."""
+
+    name: Name
+    log: Log
+    offset: int
+    who: str
+    promise: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.log} at {self.offset}, {self.who}: {self.detail} [{self.promise}]"
+        )
+
+
+def judge(history: Iterable[Event], rules: Rules) -> list[Verdict]:
+    """Say what the history breaks; in no particular order."""
+    return list(_Judge(list(history), rules).verdicts())
+
+
+def summary(verdicts: Iterable[Verdict], shown: int = 20) -> list[str]:
+    """Lines for people: neighbouring offsets of the same verdict are one line."""
+    groups: dict[tuple[str, ...], list[Verdict]] = defaultdict(list)
+    for v in verdicts:
+        groups[v.name, str(v.log), v.who, v.promise].append(v)
+    lines = []
+    for (name, log, who, promise), some in groups.items():
+        offsets = sorted(v.offset for v in some)
+        where = f"{offsets[0]}" if len(some) == 1 else f"{offsets[0]}..{offsets[-1]} ({len(some)})"
+        lines.append(f"{name}: {log} at {where}, {who}: {some[0].detail} [{promise}]")
+    more = [f"and {len(lines) - shown} more"] if len(lines) > shown else []
+    return lines[:shown] + more
+
+
+class _Judge:
+    def __init__(self, history: Sequence[Event], rules: Rules) -> None:
+        self._rules = rules
+        self._records: dict[tuple[Log, int], Produced] = {}
+        self._produced: list[Produced] = []
+        self._deliveries: dict[tuple[Log, int], list[Delivered]] = defaultdict(list)
+        self._seen: dict[Log, list[Seen]] = defaultdict(list)
+        self._breaks: list[Break] = []
+        self._moves: list[Moved] = []
+        self._points: dict[Log, int] = {}
+        self._batches: dict[tuple[str, int], dict[int, tuple[float, set[Log]]]] = defaultdict(dict)
+        self._replays: dict[tuple[str, int], int | None] = {}
+        for event in history:
+            if isinstance(event, Produced):
+                self._produced.append(event)
+                self._records[event.log, event.offset] = event
+            elif isinstance(event, Delivered):
+                self._deliveries[event.log, event.offset].append(event)
+                self._begins(event.reader, event.run, event.batch, event.began, [event.log])
+            elif isinstance(event, Began):
+                self._begins(event.reader, event.run, event.batch, event.at, event.logs)
+            elif isinstance(event, Started):
+                self._replays[event.reader, event.run] = event.replays
+            elif isinstance(event, Seen):
+                self._seen[event.log].append(event)
+            elif isinstance(event, Break):
+                self._breaks.append(event)
+            elif isinstance(event, RestartPoint):
+                self._points[event.log] = event.rows
+            else:
+                self._moves.append(event)
+        for deliveries in self._deliveries.values():
+            deliveries.sort(key=lambda d: (d.completed, d.place))
+        for seen in self._seen.values():
+            seen.sort(key=lambda s: s.at)
+        self._in_flight = self._what_was_in_flight()
+
+    def _begins(self, reader: str, run: int, batch: int, at: float, logs: Iterable[Log]) -> None:
+        batches = self._batches[reader, run]
+        before, some = batches.get(batch, (at, set()))
+        batches[batch] = min(at, before), some | set(logs)
+
+    def verdicts(self) -> Iterator[Verdict]:
+        yield from self._of_the_logs()
+        for (log, offset), deliveries in self._deliveries.items():
+            yield from self._of_values(log, offset, deliveries)
+            yield from self._of_repeats(log, offset, deliveries)
+            yield from self._of_marks(log, offset, deliveries)
+        yield from self._of_order()
+        yield from self._of_commits()
+        if self._rules.complete:
+            yield from self._of_what_is_missing()
+
+    # -- breaks -----------------------------------------------------------------------------------
+
+    def _what_was_in_flight(self) -> set[tuple[str, int, int, Log]]:
+        """The batches of queries that a break may have found in flight, by partition."""
+        found = set()
+        for (reader, run), batches in self._batches.items():
+            ordered = [
+                (at, batch, logs)
+                for batch, (at, logs) in sorted(batches.items(), key=lambda item: item[1][0])
+            ]
+            for broken in self._breaks_of(reader, run):
+                before = [(batch, logs) for at, batch, logs in ordered if at <= broken.since]
+                after = [(batch, logs) for at, batch, logs in ordered if at > broken.since]
+                if broken.ends_the_run:
+                    candidates = [before[-1:]]
+                else:
+                    every = {log for _, _, logs in ordered for log in logs}
+                    candidates = [
+                        [one for one in some if log in one[1]][which]
+                        for log in every
+                        for some, which in ((before, slice(-1, None)), (after, slice(1)))
+                    ]
+                for batch, logs in (one for some in candidates for one in some):
+                    found |= {(reader, run, batch, log) for log in logs}
+        return found
+
+    def _breaks_of(self, reader: str, run: int) -> Iterator[Break]:
+        for broken in self._breaks:
+            if broken.reader in (None, reader) and broken.run in (None, run):
+                yield broken
+
+    def _is_broken(self, one: Delivered) -> bool:
+        """Whether a break may have come between the delivery and the group's commit of it."""
+        if one.reader not in self._rules.members:
+            return (*one.attempt, one.log) in self._in_flight
+        return any(broken.until >= one.began for broken in self._breaks_of(one.reader, one.run))
+
+    # -- what a log is ----------------------------------------------------------------------------
+
+    def _of_the_logs(self) -> Iterator[Verdict]:
+        transactions: dict[str, list[Produced]] = defaultdict(list)
+        values: dict[tuple[str, str, str], Produced] = {}
+        for record in self._produced:
+            if record.transaction is not None:
+                transactions[record.transaction].append(record)
+            if not record.aborted:
+                key = (record.log.topic, record.log.topic_id, record.value)
+                if (first := values.setdefault(key, record)) is not record:
+                    detail = f"{record.value!r} is at {first.log} {first.offset} as well"
+                    yield _verdict("duplicate", record, "its producer", ONE_VALUE, detail)
+        for name, records in transactions.items():
+            aborted = [record for record in records if record.aborted]
+            if aborted and len(aborted) < len(records):
+                detail = f"{len(aborted)} of {len(records)} records aborted"
+                yield _verdict("torn transaction", aborted[0], name, ALL_OR_NONE, detail)
+
+        for log, rows in self._points.items():
+            yield from self._of_a_source_partition(log, rows)
+
+    def _of_a_source_partition(self, log: Log, rows: int) -> Iterator[Verdict]:
+        """Its rows, once each (which all records are), in order, and as far as the point says."""
+        there = sorted(
+            (record for record in self._produced if record.log == log and not record.aborted),
+            key=lambda record: record.offset,
+        )
+        numbers = [int(record.value.rpartition(":")[2]) for record in there]
+        for missing in sorted(set(range(rows)) - set(numbers)):
+            detail = f"no record has the row of this number; the restart point is {rows}"
+            yield Verdict("lost write", log, missing, "the producer group", ALL_OR_NONE, detail)
+        for record, number in zip(there, numbers, strict=True):
+            if number >= rows:
+                detail = f"row {number} is there, and the restart point is {rows}"
+                yield _verdict(
+                    "torn transaction", record, "the producer group", ALL_OR_NONE, detail
+                )
+        for before, record in pairwise(there):
+            earlier, number = (int(r.value.rpartition(":")[2]) for r in (before, record))
+            if number < earlier:
+                detail = f"row {number} after row {earlier}"
+                yield _verdict("nonmonotonic send", record, "the producer group", READ_ON, detail)
+
+    # -- what a record is -------------------------------------------------------------------------
+
+    def _of_values(self, log: Log, offset: int, deliveries: list[Delivered]) -> Iterator[Verdict]:
+        record = self._records.get((log, offset))
+        values = {d.value: d for d in deliveries}
+        if record is not None:
+            values.setdefault(record.value, deliveries[0])
+        if len(values) > 1:
+            for one in deliveries[:1]:
+                detail = f"values {sorted(values)}"
+                yield Verdict("inconsistent offsets", log, offset, one.who, ONE_VALUE, detail)
+        if self._rules.read_committed and record is not None and record.aborted:
+            for one in deliveries:
+                detail = f"of {record.transaction}"
+                yield Verdict("aborted read", log, offset, one.who, COMMITTED_ONLY, detail)
+
+    # -- what may come again ----------------------------------------------------------------------
+
+    def _of_repeats(self, log: Log, offset: int, deliveries: list[Delivered]) -> Iterator[Verdict]:
+        for n, one in enumerate(deliveries):
+            for before in deliveries[:n]:
+                problem = self._why_not_again(before, one)
+                if problem is not None:
+                    promise, why = problem
+                    detail = f"{before.who} had delivered it; {why}"
+                    yield Verdict("duplicate", log, offset, one.who, promise, detail)
+                    break
+
+    def _why_not_again(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
+        """Why the later delivery contradicts the docs, if it does: the promise and the reason."""
+        if before.lost or one.lost:
+            return None  # one of the two is marked, which is judged apart
+        if self._is_replay(one):
+            if before.reader == one.reader and before.batch == one.batch:
+                if not self._is_broken(before):
+                    return ONE_BATCH, "the batch was not in flight at any break"
+                return None
+            if before.reader != one.reader:
+                return None  # whose rows may lack the mark is judged apart
+        if not (self._is_broken(before) or self._is_broken(one)):
+            return ONE_BATCH, "it was not in flight at any break"
+        if (seen := self._seen_past(one.log, one.offset, one.began)) is not None:
+            ago = one.began - seen.at
+            return COMMITTED_ONCE, f"the group had {seen.offset} {ago:.2f} s before the batch began"
+        return None
+
+    def _is_replay(self, one: Delivered) -> bool:
+        """Whether Spark ran the batch again, by its checkpoint."""
+        return self._replays.get((one.reader, one.run)) == one.batch
+
+    def _seen_past(self, log: Log, offset: int, before: float) -> Seen | None:
+        """A look at the group's offset past this one before that time, unless moved back since."""
+        past = [seen for seen in self._seen[log] if seen.offset > offset and seen.at < before]
+        if not past:
+            return None
+        if any(m.at < before and m.topic in (None, log.topic) for m in self._moves):
+            return None
+        return past[0]
+
+    def _of_marks(self, log: Log, offset: int, deliveries: list[Delivered]) -> Iterator[Verdict]:
+        """A row is marked if, and only if, somebody has delivered it without the mark."""
+        for one in deliveries:
+            others = [d for d in deliveries if d.attempt != one.attempt and not d.lost]
+            if one.lost:
+                moved = any(m.topic in (None, log.topic) for m in self._moves)
+                if not moved and not any(d.completed <= one.began for d in others):
+                    detail = "marked lost, and nobody has delivered it without the mark"
+                    yield Verdict("lost write", log, offset, one.who, MARKED, detail)
+            elif self._is_replay(one):
+                foreign = [d for d in others if d.reader != one.reader and d.completed < one.began]
+                began = one.began
+                seen = self._seen_past(log, offset, began - self.SETTLED_S)
+                if foreign and seen is not None:
+                    detail = f"not marked; {foreign[0].who} has delivered it, and the group had "
+                    detail += f"{seen.offset} {began - seen.at:.2f} s before"
+                    yield Verdict("duplicate", log, offset, one.who, REPLAY_WAITS, detail)
+
+    #: Marks are made when the batch is planned, which is before its sink gets it.
+    SETTLED_S = 2.0
+
+    # -- order ------------------------------------------------------------------------------------
+
+    def _of_order(self) -> Iterator[Verdict]:
+        """Of each run of a reader, live rows and those of gaps apart."""
+        lanes: dict[tuple[str, int, Log, bool], list[Delivered]] = defaultdict(list)
+        for (log, _), deliveries in self._deliveries.items():
+            for d in deliveries:
+                lanes[d.reader, d.run, log, d.catch_up].append(d)
+        for (reader, _, _, catch_up), rows in lanes.items():
+            rows.sort(key=lambda d: (d.began, d.batch, d.place))
+            for before, one in pairwise(rows):
+                if one.offset < before.offset:
+                    yield from self._of_a_step_back(before, one)
+                elif not catch_up and reader not in self._rules.live:
+                    yield from self._of_a_skip(before, one)
+
+    def _of_a_step_back(self, before: Delivered, one: Delivered) -> Iterator[Verdict]:
+        if before.attempt != one.attempt and any(
+            before.began <= broken.until and broken.since <= one.began
+            for broken in self._breaks_of(one.reader, one.run)
+        ):
+            return  # it had the partition anew in between
+        if any(before.began < m.at < one.began for m in self._moves):
+            return
+        detail = f"after {before.offset} of batch {before.batch}"
+        yield Verdict("nonmonotonic poll", one.log, one.offset, one.who, IN_ORDER, detail)
+
+    def _of_a_skip(self, before: Delivered, one: Delivered) -> Iterator[Verdict]:
+        for offset in range(before.offset + 1, one.offset):
+            record = self._records.get((one.log, offset))
+            if record is None or not self._is_to_be_read(record):
+                continue
+            others = self._deliveries.get((one.log, offset), ())
+            if any(d.completed <= one.completed for d in others):
+                continue
+            if any(m.topic in (None, one.log.topic) for m in self._moves):
+                continue
+            detail = f"between {before.offset} and {one.offset}; nobody had delivered it by then"
+            yield Verdict("poll skip", one.log, offset, one.who, NOTHING_SKIPPED, detail)
+
+    # -- what the group has -----------------------------------------------------------------------
+
+    def _of_commits(self) -> Iterator[Verdict]:
+        for log, looks in self._seen.items():
+            for before, seen in pairwise(looks):
+                moved = any(before.at <= m.at <= seen.at + 1 for m in self._moves)
+                if seen.offset < before.offset and not moved:
+                    detail = f"it was {before.offset}"
+                    yield Verdict("commit back", log, seen.offset, "the group", FORWARD, detail)
+            yield from self._of_commits_ahead(log, looks)
+
+    def _of_commits_ahead(self, log: Log, looks: Sequence[Seen]) -> Iterator[Verdict]:
+        """Each look: all below must have been delivered by then, without a mark."""
+        if any(m.topic in (None, log.topic) for m in self._moves):
+            return  # who has moved them has left something out
+        ats: list[float] = []
+        highest: list[int] = []  # the highest offset that was seen, over time
+        for seen in looks:
+            if not highest or seen.offset > highest[-1]:
+                ats.append(seen.at)
+                highest.append(seen.offset)
+        for record in self._produced:
+            if record.log != log or not self._is_to_be_read(record):
+                continue
+            past = bisect_right(highest, record.offset)
+            if past == len(highest):
+                continue
+            deliveries = self._deliveries.get((log, record.offset), ())
+            by = min((d.completed for d in deliveries if not d.lost), default=None)
+            if by is not None and by > ats[past]:
+                detail = f"the group had {highest[past]} {by - ats[past]:.2f} s before it was"
+                detail += " delivered"
+                yield _verdict("commit ahead", record, "the group", AFTER_SPARK, detail)
+
+    # -- what is missing --------------------------------------------------------------------------
+
+    def _of_what_is_missing(self) -> Iterator[Verdict]:
+        """A lost write: nobody will read it any more. Unseen: the group has not got there."""
+        gone = {m.topic for m in self._moves if m.offset is None and m.topic is not None}
+        for record in self._produced:
+            if not self._is_to_be_read(record) or record.log.topic in gone:
+                continue
+            if any(not d.lost for d in self._deliveries.get((record.log, record.offset), ())):
+                continue
+            looks = self._seen[record.log]
+            reached = looks[-1].offset if looks else 0
+            moved = [m.offset for m in self._moves if m.topic in (None, record.log.topic)]
+            if any(offset is not None and offset > record.offset for offset in moved):
+                continue  # moving them forward meant leaving it out
+            if reached > record.offset:
+                detail = f"nobody has delivered it, and the group has {reached}"
+                yield _verdict("lost write", record, "the group", NOTHING_SKIPPED, detail)
+            else:
+                detail = f"nobody has delivered it; the group has {reached}"
+                yield _verdict("unseen", record, "the group", NOTHING_SKIPPED, detail)
+
+    def _is_to_be_read(self, record: Produced) -> bool:
+        return not (record.aborted and self._rules.read_committed)
+
+
+def _verdict(name: Name, record: Produced, who: str, promise: str, detail: str) -> Verdict:
+    return Verdict(name, record.log, record.offset, who, promise, detail)

@@ -1,0 +1,303 @@
+"""A reader of a plan over its lives, or an instance of producers, and what is done to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark_kafka_rebalance.testing.child_process import ChildProcess
+from tests.kafka.flaky_network import FlakyNetwork
+
+from . import plan_member, producer_instance
+from .oracle import Break, Started
+from .plan_sparks import ROOT, PlanSpark
+from .random_plans import SESSION_S, Fault, Reader
+from .surroundings import PATIENCE_S
+
+if TYPE_CHECKING:
+    from .plan_run import PlanRun
+
+log = logging.getLogger(__name__)
+
+
+class RunningReader:
+    """A reader over its lives; its orders are carried out one after the other."""
+
+    def __init__(self, reader: Reader, run: PlanRun) -> None:
+        self.reader = reader
+        self.name = reader.name
+        self.run = -1
+        self.breaks: list[Break] = []
+        self.starts: list[Started] = []
+        self.problems: list[str] = []
+        self.pauses: list[tuple[float, float]] = []
+        self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+        self.network = FlakyNetwork() if reader.kind in ("member", "producer") else None
+        self._plan_run = run
+        self._process: ChildProcess | None = None
+        self._ended: dict[str, Any] | None = None
+        self._to_fail = 0
+        self._ends = threading.Condition()
+
+    # -- lives ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the next run, unless one goes on."""
+        if self._process is not None:
+            return
+        self.run += 1
+        self._ended = None
+        ledger = str(self._plan_run.ledger / f"{self.name}-{self.run:03d}.jsonl")
+        if self.reader.kind == "query":
+            replays = _replays(self._plan_run.checkpoint(self.name))
+            self.starts.append(Started(self.name, self.run, replays))
+            self._process = self._plan_run.sparks.take(self._follow)
+            settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
+            self._process.order(json.dumps(settings))
+            self._process.wait_for("started")
+            log.info("run %d begins, and replays %s", self.run, replays)
+        elif self.reader.kind == "producer":
+            assert self.network is not None
+            settings = self._plan_run.producer_settings(self.network.url)
+            self._process = self._child(producer_instance.__name__, settings)
+            self._process.wait_for("ready")
+        else:
+            settings = self._plan_run.member_settings(self.reader) | {"ledger": ledger}
+            settings["proxy_url"] = self.network and self.network.url
+            self._process = self._child(plan_member.__name__, settings)
+            self._process.wait_for("started")
+
+    def _child(self, module: str, settings: Mapping[str, Any]) -> ChildProcess:
+        return ChildProcess(
+            f"{self.name}-{self.run}",
+            module,
+            settings,
+            work=self._plan_run.folder,
+            on_event=self._follow,
+            environment={"PYTHONPATH": str(ROOT)},
+        ).start()
+
+    def _follow(self, event: dict[str, Any]) -> None:
+        if event["event"] in ("failed", "stopped"):
+            with self._ends:
+                self._ended = event
+                self._ends.notify_all()
+
+    def _break(self, why: str) -> None:
+        now = time.time()
+        log.info("run %d: %s", self.run, why)
+        self.breaks.append(Break(now, now, self.name, self.run, why))
+
+    def _wait_until_ended(self) -> dict[str, Any]:
+        with self._ends:
+            if not self._ends.wait_for(lambda: self._ended is not None, PATIENCE_S):
+                raise TimeoutError(f"{self.name} does not end")
+            assert self._ended is not None
+            return self._ended
+
+    def _let_go(self) -> None:
+        """The process is free for another query, or gone."""
+        assert self._process is not None
+        if self.reader.kind == "query":
+            assert isinstance(self._process, PlanSpark)
+            self._plan_run.sparks.give_back(self._process)
+        else:
+            self._process.kill()
+        self._process = None
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def take(self, fault: Fault) -> None:
+        """Carry a fault out, and what mends it."""
+        self.look()
+        if self._process is None:
+            self.start()
+        log.info("run %d: %s", self.run, fault)
+        getattr(self, "_" + fault.what.replace(" ", "_"))(fault.s)
+
+    def look(self) -> None:
+        """Whether it has ended by itself, and whether it should have."""
+        if self._process is None:
+            return
+        if self._ended is None:
+            if not self._process.is_running:
+                self.problems.append(f"{self.name} died: {self._process.log_end(1_500)}")
+                self._break("died")
+                self._let_go()
+            return
+        error = self._ended.get("error", "")
+        if self._to_fail and "the sink fails" in error:
+            self._to_fail -= 1
+        else:
+            self.problems.append(f"{self.name} run {self.run} ended unasked: {_short(error)}")
+        self._break("failed")
+        self._let_go()
+
+    def _kill(self, seconds: float) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._break("killed")
+        self._let_go()
+        time.sleep(seconds)
+        self.start()
+
+    def _kill_planner(self, seconds: float) -> None:
+        for pid in self._planners():
+            _send(pid, signal.SIGKILL)
+        self._wait_until_ended()
+        self._break("planner killed")
+        self._let_go()
+        time.sleep(seconds)
+        self.start()
+
+    def _stop(self, seconds: float, order: str = "stop") -> None:
+        assert self._process is not None
+        self._process.order(order)
+        ended = self._wait_until_ended()
+        if "error" in ended:
+            self.look()
+        else:
+            if not ended.get("complete", True):
+                self._break(f"{order}: not complete")
+            self._let_go()
+        time.sleep(seconds)
+        self.start()
+
+    def _interrupt(self, seconds: float) -> None:
+        self._stop(seconds, "interrupt")
+
+    def _pause(self, seconds: float) -> None:
+        assert self._process is not None
+        self._suspend([-self._process.pid], seconds)
+
+    def _pause_planner(self, seconds: float) -> None:
+        self._suspend(self._planners(), seconds)
+
+    def _planners(self) -> list[int]:
+        """The process of its planner, which a query that has just been started may not have yet."""
+        assert self._process is not None
+        deadline = time.monotonic() + PATIENCE_S
+        while not (pids := self._process.descendants("python_streaming_source_runner")):
+            if self._ended is not None or time.monotonic() > deadline:
+                return []
+            time.sleep(0.05)
+        return pids
+
+    def _suspend(self, pids: Iterable[int], seconds: float) -> None:
+        since = time.time()
+        for pid in pids:
+            _send(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        for pid in pids:
+            _send(pid, signal.SIGCONT)
+        self.pauses.append((since, time.time()))
+
+    def _cut(self, seconds: float) -> None:
+        assert self.network is not None
+        self._disturb(self.network.cut, seconds)
+
+    def _stall(self, seconds: float) -> None:
+        assert self.network is not None
+        self._disturb(self.network.stall, seconds)
+
+    def _forget(self, seconds: float) -> None:
+        assert self.network is not None
+        self._disturb(self.network.forget, seconds)
+
+    def _disturb(self, network: Callable[[], None], seconds: float) -> None:
+        assert self.network is not None
+        since = time.time()
+        network()
+        time.sleep(seconds)
+        self.network.mend()
+        self.pauses.append((since, time.time()))
+
+    def _slow(self, seconds: float) -> None:
+        self._tell("slow", seconds)
+
+    def _fail_before(self, seconds: float) -> None:
+        self._fail("fail before", seconds)
+
+    def _fail_after(self, seconds: float) -> None:
+        self._fail("fail after", seconds)
+
+    def _fail(self, what: str, seconds: float) -> None:
+        self._to_fail += 1
+        self._tell(what, 0.0)
+        with self._ends:  # in its next batch with rows, which may be another's for long
+            self._ends.wait_for(lambda: self._ended is not None, SESSION_S)
+        if self._ended is not None:
+            self.look()
+            time.sleep(seconds)
+            self.start()
+
+    def _tell(self, what: str, seconds: float) -> None:
+        assert self._process is not None
+        self._process.order(json.dumps({"what": what, "seconds": seconds}))
+
+    # -- what has happened to it ------------------------------------------------------------------
+
+    def died_before(self, at: float) -> bool:
+        """Whether a session that ended then may be that of a run which died."""
+        return any(at - SESSION_S - 4.0 <= one.since <= at for one in self.breaks)
+
+    def pause_before(self, at: float) -> float | None:
+        """Since when it was paused, if that is why its session ended then."""
+        return next((s for s, until in self.pauses if s <= at <= until + SESSION_S + 4.0), None)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Run again if it does not."""
+        self.look()
+        self.start()
+
+    def finish(self) -> None:
+        """Stop for good."""
+        self.look()
+        if self._process is None:
+            return
+        self._process.order("stop")
+        ended = self._wait_until_ended()
+        if "error" in ended:
+            self.look()
+            return
+        if not ended.get("complete", True):
+            self.problems.append(f"{self.name}: the last stop was not complete")
+        self._let_go()
+
+    def end(self) -> None:
+        """After a failure of the plan itself."""
+        self.work.shutdown(wait=False, cancel_futures=True)
+        if self._process is not None:
+            self._process.kill()
+        if self.network is not None:
+            self.network.__exit__()
+
+
+def _replays(checkpoint: Path) -> int | None:
+    """The batch that Spark's own files say it will run again."""
+    planned, done = (
+        max((int(f.name) for f in (checkpoint / name).glob("*") if f.name.isdigit()), default=-1)
+        for name in ("offsets", "commits")
+    )
+    return planned if planned > done else None
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(-pid, number) if pid < 0 else os.kill(pid, number)
+
+
+def _short(error: str) -> str:
+    lines = [line for line in error.splitlines() if line.strip()]
+    return " | ".join(lines[:2] + lines[-3:])[:1_500]

@@ -1,0 +1,436 @@
+"""Carries out a plan on real brokers and real Spark, and has its history judged."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+from . import oracle
+from .ended_sessions import ended_sessions
+from .oracle import Break, Delivered, Log, Produced, Rules, Seen, Verdict
+from .plan_input import (
+    Input,
+    Producing,
+    ProducingTransactions,
+    Watch,
+    read_all,
+    wait_until_decided,
+)
+from .plan_reader import RunningReader
+from .plan_sparks import Sparks
+from .random_plans import PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
+from .surroundings import wait_until_in_sync
+
+log = logging.getLogger(__name__)
+
+#: So long nothing may be delivered or committed before the readers are given up. A replay that
+#: waits for others waits a session and half a minute.
+STILL_S = 75.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a plan came to.
+
+    Attributes
+    ----------
+    verdicts : tuple of Verdict
+        The promises that are broken.
+    problems : tuple of str
+        Whatever else went wrong: a query that failed unasked, a reader that hangs.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    problems: tuple[str, ...]
+    records: int
+    deliveries: int
+    runs: int
+    breaks: int
+    took_s: float
+    work: Path
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.verdicts or self.problems)
+
+
+class PlanRun:
+    """One run of a plan.
+
+    Parameters
+    ----------
+    kafka : LocalKafka
+        Three brokers, which run afterwards.
+    sparks : Sparks
+    plan : Plan
+    work : Path
+        Gets a folder for this run.
+    """
+
+    def __init__(self, kafka: LocalKafka, sparks: Sparks, plan: Plan, work: Path) -> None:
+        self.kafka = kafka
+        self.sparks = sparks
+        self.plan = plan
+        self.prefix = f"p{plan.seed}-{uuid.uuid4().hex[:6]}"
+        self.folder = work / self.prefix
+        self.folder.mkdir(parents=True)
+        self.ledger = self.folder / "ledger"
+        self.topics = {f"{self.prefix}-{name}": count for name, count in TOPICS.items()}
+        produces = any(reader.kind == "producer" for reader in plan.readers)
+        if produces:
+            self.topics |= {f"{self.prefix}-{name}": count for name, count in PRODUCED.items()}
+        self.input = Input()
+        self._readers = [RunningReader(reader, self) for reader in plan.readers]
+        self._brokers = ThreadPoolExecutor(1, thread_name_prefix="brokers")
+        self._problems: list[str] = []
+
+    # -- what readers are -------------------------------------------------------------------------
+
+    def group(self, name: str) -> str:
+        return f"{self.prefix}-{name}"
+
+    def checkpoint(self, reader: str) -> Path:
+        return self.folder / f"checkpoint-{reader}"
+
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
+
+    def _inputs(self) -> list[TopicPartition]:
+        """Where records are sent that are not of producer groups."""
+        return [p for p in self.partitions() if self._short(p.topic) in TOPICS]
+
+    def _short(self, topic: str) -> str:
+        return topic.removeprefix(f"{self.prefix}-")
+
+    @property
+    def _isolation(self) -> str:
+        return "read_committed" if self.plan.read_committed else "read_uncommitted"
+
+    def query_settings(self, reader: Reader) -> dict[str, Any]:
+        checkpoint = str(self.checkpoint(reader.name))
+        given = dict(reader.options)
+        options = {
+            "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
+            "kafka.group.id": self.group(reader.group),
+            "kafka.client.id": reader.name,
+            "kafka.isolation.level": self._isolation,
+            "kafka.metadata.max.age.ms": "1000",
+            "startingOffsets": "earliest",
+        }
+        if given.pop("pattern", None):
+            options["subscribePattern"] = f"{self.prefix}-.*"
+        elif given.pop("assign", None):
+            first = {f"{self.prefix}-{name}": list(range(n)) for name, n in TOPICS.items()}
+            options["assign"] = json.dumps(first)
+        else:
+            options["subscribe"] = ",".join(self.topics)
+        if "assign" not in options:
+            options["kafka.session.timeout.ms"] = str(int(SESSION_S * 1_000))
+            options["kafka.group.protocol"] = self.plan.protocol
+        if reader.knows_checkpoint:
+            options["checkpointLocation"] = checkpoint
+        trigger = {"processingTime": "0 seconds"}
+        return {"options": options | given, "checkpoint": checkpoint, "trigger": trigger}
+
+    def member_settings(self, reader: Reader) -> dict[str, Any]:
+        return {
+            "name": reader.name,
+            "kind": reader.kind,
+            "group": self.group(reader.group),
+            "protocol": self.plan.protocol,
+            "servers": self.kafka.bootstrap_servers,
+            "topics": list(self.topics),
+            "isolation": self._isolation,
+            "session_ms": int(SESSION_S * 1_000),
+        }
+
+    def producer_settings(self, proxy_url: str) -> dict[str, Any]:
+        (topic, count), *_ = PRODUCED.items()
+        return {
+            "group": {
+                "group_id": self.group(PRODUCERS),
+                "source_partition_count": count,
+                "bootstrap_servers": self.kafka.bootstrap_servers,
+                "group_protocol": self.plan.protocol,
+                "session_timeout_ms": int(SESSION_S * 1_000),
+                "heartbeat_interval_ms": 500,
+                "reconnect_backoff_max_ms": 200,
+                "proxy_url": proxy_url,
+            },
+            "topic": f"{self.prefix}-{topic}",
+            "rows_per_commit": 5,
+            "pause_s": 0.2,
+        }
+
+    # -- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Carry the plan out; every broker runs afterwards and no reader does."""
+        began = time.monotonic()
+        began_at = time.time()
+        for topic, count in self.topics.items():
+            self.kafka.create_topic(topic, partitions=count)
+        groups = sorted({r.group for r in self.plan.readers if r.kind != "producer"})
+        if self.plan.protocol == "consumer":
+            settings = {"session.timeout.ms": int(SESSION_S * 1_000), "heartbeat.interval.ms": 500}
+            config = {f"consumer.{name}": value for name, value in settings.items()}
+            for group in [*groups, PRODUCERS]:
+                self.kafka.configure_group(self.group(group), config)
+        chance = Random(self.plan.seed)
+        kinds = [Producing, ProducingTransactions] if self.plan.transactions else [Producing]
+        servers = self.kafka.bootstrap_servers
+        with ExitStack() as stack:
+            for reader in self._readers:
+                stack.callback(reader.end)
+            stack.callback(self._brokers.shutdown, wait=True, cancel_futures=True)
+            watches = {
+                g: stack.enter_context(Watch(servers, self.group(g), self.partitions))
+                for g in groups
+            }
+            rate = self.plan.rate / len(kinds)
+            inputs = [
+                stack.enter_context(kind(servers, self._inputs, self.input, rate, chance))
+                for kind in kinds
+            ]
+            _all(reader.work.submit(reader.start) for reader in self._readers)
+            log.info("all have begun")
+            self._carry_out()
+            log.info("all faults are mended")
+            _all(reader.work.submit(reader.recover) for reader in self._readers)
+            for one in inputs:
+                one.stop()
+            producers = [r for r in self._readers if r.reader.kind == "producer"]
+            _all(producer.work.submit(producer.finish) for producer in producers)
+            produced = self._what_the_logs_have()
+            log.info("%d records", len(produced))
+            self._settle(produced, watches)
+            log.info("settled")
+            _all(reader.work.submit(reader.finish) for reader in self._readers)
+            for watch in watches.values():
+                watch.stop()
+        return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
+
+    def _carry_out(self) -> None:
+        began = time.monotonic()
+        readers = {reader.name: reader for reader in self._readers}
+        pending: list[Future[None]] = []
+        for fault in self.plan.faults:
+            time.sleep(max(0.0, began + fault.at - time.monotonic()))
+            for done in [one for one in pending if one.done()]:
+                done.result()
+            log.info("%s", fault)
+            if fault.target in readers:
+                reader = readers[fault.target]
+                pending.append(reader.work.submit(reader.take, fault))
+            else:
+                pending.append(self._brokers.submit(self._of_brokers, fault))
+        time.sleep(max(0.0, began + self.plan.lasts_s - time.monotonic()))
+        for one in pending:
+            one.result()
+
+    def _of_brokers(self, fault: Fault) -> None:
+        if fault.what == "grow":
+            topic = f"{self.prefix}-{fault.target}"
+            count = self.topics[topic] + 1
+            self.kafka.add_partitions(topic, count)
+            self.topics[topic] = count
+            return
+        broker = int(fault.target)
+        if fault.what == "pause":
+            self.kafka.suspend(broker)
+            time.sleep(fault.s)
+            self.kafka.resume(broker)
+        else:
+            if fault.what == "kill":
+                self.kafka.kill(broker)
+                time.sleep(min(fault.s, 4.0))
+            self.kafka.restart(broker)
+        wait_until_in_sync(self.kafka, [*self.topics, "__consumer_offsets"], broker)
+
+    def _settle(self, produced: list[Produced], watches: Mapping[str, Watch]) -> None:
+        """Wait until each group has got everywhere, or nothing has moved for long."""
+        last: Any = None
+        moved_at = time.monotonic()
+        while time.monotonic() < moved_at + STILL_S:
+            for watch in watches.values():
+                watch.raise_if_failed()
+            for reader in self._readers:
+                if reader.reader.kind != "producer":
+                    reader.work.submit(reader.recover).result()
+            if all(
+                watch.last.get(TopicPartition(one.log.topic, one.log.partition), 0) > one.offset
+                for name, watch in watches.items()
+                for one in produced
+                if self._is_for(name, one)
+            ):
+                return
+            now = {name: watch.last for name, watch in watches.items()}
+            if now != last:
+                last, moved_at = now, time.monotonic()
+            time.sleep(0.2)
+        self._problems.append(f"nothing has moved for {STILL_S:g} s")
+
+    def _is_for(self, group: str, one: Produced) -> bool:
+        """Whether somebody in the group is to read the record."""
+        if one.aborted and self.plan.read_committed:
+            return False
+        some = [reader for reader in self.plan.readers if reader.group == group]
+        if all("assign" in dict(reader.options) for reader in some):
+            return one.log.partition < TOPICS.get(self._short(one.log.topic), 0)
+        return True
+
+    # -- the history ------------------------------------------------------------------------------
+
+    def _what_the_logs_have(self) -> list[Produced]:
+        wait_until_decided(self.kafka.bootstrap_servers, self.partitions())
+        found = {
+            isolation: read_all(self.kafka.bootstrap_servers, self.partitions(), isolation)
+            for isolation in ("read_uncommitted", "read_committed")
+        }
+        committed = {(p, offset) for p, offset, _ in found["read_committed"]}
+        produced = []
+        for partition, offset, value in found["read_uncommitted"]:
+            _, transaction = self.input.sent.get(value, (partition, None))
+            aborted = (partition, offset) not in committed
+            produced.append(Produced(_log(*partition), offset, value, transaction, aborted))
+        there = {one.value: one for one in produced}
+        for value in self.input.acknowledged.keys() - there.keys():
+            self._problems.append(f"record {value} was acknowledged and is in no log")
+        return produced
+
+    def _judge(
+        self,
+        groups: Iterable[str],
+        produced: list[Produced],
+        watches: Mapping[str, Watch],
+        began_at: float,
+        took_s: float,
+    ) -> Outcome:
+        verdicts: list[Verdict] = []
+        problems = [*self._problems, *(p for reader in self._readers for p in reader.problems)]
+        count = 0
+        history: list[oracle.Event] = []
+        for group in groups:
+            mine = [reader for reader in self._readers if reader.reader.group == group]
+            delivered = self._delivered(reader.name for reader in mine)
+            breaks = [b for reader in mine for b in reader.breaks]
+            breaks += self._ended_sessions(group, mine, began_at)
+            history = [one for one in produced if self._is_for(group, one) or one.aborted]
+            history += delivered
+            history += [start for reader in mine for start in reader.starts]
+            history += breaks
+            for at, offsets in watches[group].seen:
+                history += [Seen(at, _log(*p), offset) for p, offset in offsets.items()]
+            rules = Rules(
+                self.plan.read_committed,
+                members=frozenset(r.name for r in mine if r.reader.kind != "query"),
+                live=frozenset(
+                    r.name for r in mine if dict(r.reader.options).get("parallelRebalance")
+                ),
+            )
+            found = oracle.judge(history, rules)
+            verdicts += found
+            count += sum(isinstance(one, Delivered) for one in delivered)
+            with (self.folder / f"history-{group}.txt").open("w") as file:
+                file.writelines(f"{one}\n" for one in [rules, *history, *found])
+        of_producers = [*produced, *self._restart_points()]
+        verdicts += oracle.judge(of_producers, Rules(complete=False))
+        (self.folder / "plan.txt").write_text(f"{self.plan}\n")
+        return Outcome(
+            tuple(verdicts),
+            tuple(problems),
+            records=len(produced),
+            deliveries=count,
+            runs=sum(reader.run + 1 for reader in self._readers),
+            breaks=sum(isinstance(one, Break) for one in history),
+            took_s=took_s,
+            work=self.folder,
+        )
+
+    def _restart_points(self) -> list[oracle.Event]:
+        if not any(reader.kind == "producer" for reader in self.plan.readers):
+            return []
+        (topic, _), *_ = PRODUCED.items()
+        servers = {"bootstrap_servers": self.kafka.bootstrap_servers}
+        points = StoredPoints(servers, self.group(PRODUCERS)).read()
+        return [
+            oracle.RestartPoint(_log(f"{self.prefix}-{topic}", p), int((one and one.value) or 0))
+            for p, one in points.items()
+        ]
+
+    def _delivered(self, readers: Iterable[str]) -> list[oracle.Event]:
+        events: list[oracle.Event] = []
+        for name in readers:
+            for file in sorted(self.ledger.glob(f"{name}-*.jsonl")):
+                run = int(file.stem.rpartition("-")[2])
+                for line in file.read_text().splitlines():
+                    try:
+                        told = json.loads(line)
+                    except json.JSONDecodeError:  # killed in the midst of the line
+                        continue
+                    events += _events_of(name, run, told)
+        return events
+
+    def _ended_sessions(
+        self, group: str, readers: list[RunningReader], began_at: float
+    ) -> list[Break]:
+        """What the coordinators have logged, and whose session it was as far as one can tell."""
+        found = []
+        for broker in self.kafka.broker_ids:
+            text = (self.kafka.folder / f"broker-{broker}" / "broker.log").read_text()
+            for at, member in ended_sessions(text, self.group(group), began_at):
+                named = [r for r in readers if member.startswith(f"{r.name}-")]
+                asleep = [r for r in named or readers if r.pause_before(at) is not None]
+                if not asleep and any(r.died_before(at) for r in named or readers):
+                    continue  # the dead run's, whose death is known
+                for reader in asleep or named or readers:
+                    since = reader.pause_before(at) or at
+                    why = f"session of {member} ended"
+                    found.append(Break(since, at, reader.name, None, why, False))
+        return found
+
+
+def _events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
+    batch = told["batch"]
+    if told["event"] == "began":
+        logs = frozenset(_log(*p) for p in told["logs"])
+        return [oracle.Began(told["at"], name, run, batch, logs)]
+    return [
+        Delivered(
+            _log(topic, partition),
+            offset,
+            value,
+            name,
+            run,
+            batch,
+            told["at"],
+            told["completed"],
+            lost=bool(lost),
+            catch_up=bool(catch_up),
+            place=place,
+        )
+        for place, (topic, partition, offset, value, lost, catch_up) in enumerate(told["rows"])
+    ]
+
+
+def _log(topic: str, partition: int) -> Log:
+    return Log(topic, "", partition)
+
+
+def _all(futures: Iterable[Future[None]]) -> None:
+    for future in list(futures):
+        future.result()

@@ -1,0 +1,240 @@
+"""Random plans: who reads what, and which faults come when; made from a seed, and shrunk. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+#: ``query``: Spark; ``member``: DeferredRevokeConsumer; ``librdkafka``: confluent-kafka;
+#: ``producer``: an instance of a producer group, whose topic the readers read as well.
+ReaderKind = Literal["query", "member", "librdkafka", "producer"]
+
+#: What a plan's topics begin with, and their partitions at first.
+TOPICS = {"a": 4, "b": 2}
+BROKERS = (1, 2, 3)
+#: The topic of the producer group, if there is one; as many source partitions.
+PRODUCED = {"p": 3}
+#: Its group.
+PRODUCERS = "producers"
+
+SESSION_S = 8.0
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One of the readers, or an instance of producers; those of the same ``group`` share it all.
+
+    Attributes
+    ----------
+    options : tuple of (str, str)
+        Of the source, in addition to those that all have. ``pattern`` and ``assign`` stand for
+        options that need the topics' names.
+    knows_checkpoint : bool
+        Whether the source has the option ``checkpointLocation``.
+    """
+
+    name: str
+    kind: ReaderKind = "query"
+    group: str = "g"
+    options: tuple[tuple[str, str], ...] = ()
+    knows_checkpoint: bool = True
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens ``at`` so many seconds after every reader has begun.
+
+    Attributes
+    ----------
+    what : str
+        To a reader: kill, kill planner, stop (gracefully), interrupt, pause, pause planner, and of
+        its sink: fail before (it has the batch), fail after, slow. Whoever is down afterwards is
+        started again after ``s``; whoever is paused goes on after ``s``; a slow sink takes ``s``
+        for its next batch. To the network of a member: cut, stall (nothing gets through) for ``s``,
+        forget (what is connected stays so for ever). To a broker: restart, kill, pause. To a topic:
+        grow.
+    target : str
+        The name of a reader or a topic, or the id of a broker.
+    """
+
+    at: float
+    what: str
+    target: str
+    s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to happen; the same for the same seed."""
+
+    seed: int
+    protocol: Literal["classic", "consumer"]
+    readers: tuple[Reader, ...]
+    faults: tuple[Fault, ...]
+    read_committed: bool = True
+    rate: int = 100
+    transactions: bool = True
+    lasts_s: float = 20.0
+
+
+#: How often each kind of fault comes, relative to the others.
+OF_QUERIES = {
+    "kill": 3,
+    "kill planner": 2,
+    "stop": 2,
+    "interrupt": 2,
+    "pause": 2,
+    "pause planner": 2,
+    "fail before": 2,
+    "fail after": 3,
+    "slow": 3,
+}
+OF_MEMBERS = {"kill": 3, "stop": 2, "pause": 2, "slow": 2}
+OF_PRODUCERS = {"kill": 3, "stop": 2, "pause": 2}
+#: Of those with a network of their own, which librdkafka and Spark do not have.
+OF_NETWORKS = {"cut": 1, "stall": 1, "forget": 1}
+OF_BROKERS = {"restart": 3, "kill": 2, "pause": 1}
+
+
+def make_plan(seed: int) -> Plan:
+    """Choose readers and five to nine faults."""
+    chance = Random(seed)
+    protocol = chance.choice(("classic", "consumer"))
+    live = chance.random() < 0.3
+    readers = [_query(f"q{n}", chance, live) for n in (1, 2)]
+    readers += [Reader(f"m{n}", "member") for n in range(chance.choice((0, 1, 1, 2)))]
+    if chance.random() < 0.3:
+        readers.append(Reader("c0", "librdkafka"))
+    if chance.random() < 0.3:
+        readers += [Reader(f"i{n}", "producer", PRODUCERS) for n in range(2)]
+    if chance.random() < 0.2:
+        readers[1] = replace(readers[1], group="alone", options=(("assign", "all"),))
+    plan = Plan(
+        seed,
+        protocol,  # type: ignore[arg-type]
+        tuple(readers),
+        (),
+        read_committed=chance.random() < 0.7,
+        rate=chance.choice((30, 100, 200)),
+        transactions=chance.random() < 0.8,
+        lasts_s=chance.choice((12.0, 18.0)),
+    )
+    faults = [_fault(chance, plan) for _ in range(chance.randint(5, 9))]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _query(name: str, chance: Random, live: bool) -> Reader:
+    options = {"readers": chance.choice("12")}
+    if chance.random() < 0.3:
+        options["pattern"] = "all"
+    if live:
+        options |= {"parallelRebalance": "live", "catchUpThreshold": chance.choice(("20", "200"))}
+    if chance.random() < 0.3:
+        options["maxOffsetsPerTrigger"] = chance.choice(("100", "500"))
+    if chance.random() < 0.3:
+        options["kafka.group.instance.id"] = name
+    return Reader(name, "query", "g", tuple(options.items()), chance.random() < 0.6)
+
+
+def _fault(chance: Random, plan: Plan) -> Fault:
+    at = round(chance.uniform(0.0, plan.lasts_s), 2)
+    kind = chance.choices(("query", "member", "broker", "topic"), (60, 15, 20, 5))[0]
+    if kind == "topic":
+        return Fault(at, "grow", chance.choice(sorted(TOPICS)))
+    if kind == "broker":
+        what = _one_of(chance, OF_BROKERS)
+        return Fault(at, what, str(chance.choice(BROKERS)), _seconds(chance, what))
+    queries = [r.name for r in plan.readers if r.kind == "query"]
+    members = [r for r in plan.readers if r.kind != "query"]
+    if kind == "member" and members:
+        member = chance.choice(members)
+        weights = OF_PRODUCERS if member.kind == "producer" else OF_MEMBERS
+        if member.kind != "librdkafka":
+            weights = weights | OF_NETWORKS
+        what, target = _one_of(chance, weights), member.name
+    else:
+        what, target = _one_of(chance, OF_QUERIES), chance.choice(queries)
+    return Fault(at, what, target, _seconds(chance, what))
+
+
+def _one_of(chance: Random, weights: dict[str, int]) -> str:
+    return chance.choices(list(weights), list(weights.values()))[0]
+
+
+def _seconds(chance: Random, what: str) -> float:
+    """Shorter or longer than a session: who comes back in time keeps what is its own."""
+    if what.startswith("pause") or what in OF_NETWORKS:
+        return round(chance.choice((0.3, 0.6, 1.4)) * SESSION_S, 1)
+    if what == "slow":
+        return chance.choice((0.5, 2.0, 5.0))
+    return chance.choice((0.0, 1.0, 4.0, 1.5 * SESSION_S))
+
+
+def shrink(
+    plan: Plan, still_fails: Callable[[Plan], bool], may_go_on: Callable[[], bool] = lambda: True
+) -> Plan:
+    """Leave out what the failure does not need: halves of the faults, then single ones, readers.
+
+    Parameters
+    ----------
+    plan : Plan
+        One that fails.
+    still_fails : callable
+        Carries a smaller plan out.
+    may_go_on : callable
+        Whether there is time for another attempt.
+
+    Returns
+    -------
+    Plan
+        The smallest that has failed.
+    """
+    size = max(1, len(plan.faults) // 2)
+    tried = {plan}
+    while may_go_on():
+        for smaller in _without(plan, size):
+            if smaller in tried:
+                continue
+            tried.add(smaller)
+            if not may_go_on():
+                return plan
+            if still_fails(smaller):
+                plan = smaller
+                break
+        else:
+            if size == 1:
+                break
+            size //= 2
+    for reader in plan.readers:
+        rest = tuple(r for r in plan.readers if r is not reader)
+        needed = {fault.target for fault in plan.faults}
+        if rest and reader.name not in needed and may_go_on():
+            smaller = replace(plan, readers=rest)
+            plan = smaller if still_fails(smaller) else plan
+    return plan
+
+
+def _without(plan: Plan, size: int) -> list[Plan]:
+    """The plan without ``size`` neighbouring faults, in every place."""
+    faults: Sequence[Fault] = plan.faults
+    return [
+        replace(plan, faults=(*faults[:start], *faults[start + size :]))
+        for start in range(0, len(faults), size)
+    ]
+
+
+def as_python(plan: Plan) -> str:
+    """The plan as it can stand in a regression test."""
+    indent = "        "
+    lines = ["plan = Plan("]
+    for name in Plan.__dataclass_fields__:
+        value = getattr(plan, name)
+        if isinstance(value, tuple):
+            lines.append(f"    {name}=(")
+            lines += [f"{indent}{one!r}," for one in value]
+            lines.append("    ),")
+        else:
+            lines.append(f"    {name}={value!r},")
+    return "\n".join([*lines, ")"])

@@ -1,0 +1,315 @@
+"""The judge of histories: what each verdict takes, and what the docs let pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.chaos.oracle import (
+    Began,
+    Break,
+    Delivered,
+    Log,
+    Moved,
+    Produced,
+    RestartPoint,
+    Rules,
+    Seen,
+    Started,
+    judge,
+    summary,
+)
+
+LOG = Log("orders", "", 0)
+
+#: Lengths of consecutive batches; one of more than two is there to be interrupted.
+BATCHES = st.lists(st.integers(1, 4), min_size=3, max_size=6)
+
+
+#: Of the few lengths that there are.
+few = settings(max_examples=25)
+
+
+def batch(first, count, number, reader="a", run=0, at=None, **flags):
+    """Its sink got it at ``at``, by default at the time of its number, and took half a second."""
+    at = float(number) if at is None else at
+    return [
+        Delivered(
+            LOG, offset, f"v{offset}", reader, run, number, at, at + 0.5, place=place, **flags
+        )
+        for place, offset in enumerate(range(first, first + count))
+    ]
+
+
+def log_of(count):
+    return [Produced(LOG, offset, f"v{offset}") for offset in range(count)]
+
+
+def faultless(lengths):
+    """Reader ``a`` delivers batch after batch, and the group has each soon after."""
+    history, first = log_of(sum(lengths)), 0
+    for number, count in enumerate(lengths):
+        history += batch(first, count, number)
+        first += count
+        history.append(Seen(number + 0.8, LOG, first))
+    return history
+
+
+def names(history, **rules):
+    return {verdict.name for verdict in judge(history, Rules(**rules))}
+
+
+@few
+@given(BATCHES)
+def test_once_each_and_in_order(lengths):
+    assert names(faultless(lengths)) == set()
+
+
+@few
+@given(BATCHES, st.data())
+def test_a_batch_that_nobody_delivers_is_lost_below_the_commit_and_unseen_above(lengths, data):
+    gone = data.draw(st.integers(0, len(lengths) - 1))
+    history = [e for e in faultless(lengths) if not (isinstance(e, Delivered) and e.batch == gone)]
+    found = judge(history, Rules())
+    first = sum(lengths[:gone])
+    assert {v.offset for v in found} == set(range(first, first + lengths[gone]))
+    assert "lost write" in {v.name for v in found}
+    assert ("poll skip" in {v.name for v in found}) == (0 < gone < len(lengths) - 1)
+
+    last = len(lengths) - 1
+    history = [e for e in faultless(lengths) if not (isinstance(e, Seen) and e.at > last)]
+    history = [e for e in history if not (isinstance(e, Delivered) and e.batch == last)]
+    assert names(history) == {"unseen"}
+    assert names(history, complete=False) == set()
+
+
+@few
+@given(BATCHES, st.data())
+def test_only_the_batch_in_flight_at_a_death_may_come_again(lengths, data):
+    """``a`` dies with the last batch delivered and not committed; ``b`` delivers it and others."""
+    last = len(lengths) - 1
+    history = faultless(lengths)[:-1]
+    history.append(Break(last + 0.6, last + 0.6, "a", 0))
+    again = data.draw(st.integers(0, last))
+    first = sum(lengths[:again])
+    end = sum(lengths)
+    assert names([*history, *batch(first, end - first, 0, "b", at=20.0)]) == (
+        set() if again == last else {"duplicate"}
+    )
+
+
+@few
+@given(BATCHES)
+def test_without_a_break_nothing_comes_again(lengths):
+    history = faultless(lengths)
+    history += batch(sum(lengths[:-1]), lengths[-1], 0, "b", at=20.0)
+    assert names(history) == {"duplicate"}
+    assert names(history, members=frozenset("ab")) == {"duplicate"}
+
+
+@few
+@given(BATCHES)
+def test_a_batch_that_was_only_begun_is_the_one_in_flight(lengths):
+    """So that the one before, which is complete, may not come again: one batch is."""
+    last = len(lengths) - 1
+    history = faultless(lengths)[:-1]
+    begun = Began(last + 0.7, "a", 0, last + 1, frozenset({LOG}))
+    history += [begun, Break(last + 0.9, last + 0.9, "a", 0)]
+    history += batch(sum(lengths[:-1]), lengths[-1], 0, "b", at=20.0)
+    assert names(history) == {"duplicate"}
+
+
+@few
+@given(BATCHES)
+def test_what_the_group_has_never_comes_again_even_after_a_death(lengths):
+    last = len(lengths) - 1
+    history = [*faultless(lengths), Break(last + 0.9, last + 0.9, "a", 0)]
+    history += batch(sum(lengths[:-1]), lengths[-1], 0, "b", at=20.0)
+    (verdict, *_) = judge(history, Rules())
+    assert verdict.name == "duplicate"
+    assert "the group had" in verdict.detail
+    moved = Moved(10.0)
+    assert names([*history, moved]) == set()
+
+
+@few
+@given(BATCHES)
+def test_a_replay_is_the_same_batch_in_another_run(lengths):
+    last = len(lengths) - 1
+    history = faultless(lengths)[:-1]
+    history += batch(sum(lengths[:-1]), lengths[-1], last, run=1, at=20.0)
+    history.append(Seen(21.0, LOG, sum(lengths)))
+    assert names([*history, Started("a", 1, last)]) == {"duplicate"}, "nothing had interrupted it"
+    history.append(Break(last + 0.6, last + 0.6, "a", 0))
+    assert names([*history, Started("a", 1, last)]) == set()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@few
+@given(BATCHES)
+def test_a_replay_of_what_another_has_committed_is_marked(marked, lengths):
+    last, first = len(lengths) - 1, sum(lengths[:-1])
+    history = faultless(lengths)[:-1]
+    history += [Break(last + 0.6, last + 0.6, "a", 0), Started("a", 1, last)]
+    history += batch(first, lengths[-1], 0, "b", at=20.0)
+    history.append(Seen(21.0, LOG, sum(lengths)))
+    history += batch(first, lengths[-1], last, run=1, at=30.0, lost=marked)
+    assert names(history) == (set() if marked else {"duplicate"})
+
+
+@few
+@given(BATCHES)
+def test_a_mark_says_that_somebody_has_delivered_it(lengths):
+    history = faultless(lengths)
+    marked = [
+        replace(e, lost=True) if isinstance(e, Delivered) and e.batch == 1 else e for e in history
+    ]
+    assert names(marked) == {"lost write"}
+
+
+@few
+@given(BATCHES)
+def test_a_sleeper_completes_what_it_had_in_flight_and_nothing_more(lengths):
+    """``a`` stands still in its last batch, whose sink ends after ``b`` has delivered it."""
+    last, first, end = len(lengths) - 1, sum(lengths[:-1]), sum(lengths)
+    history = [e for e in faultless(lengths) if not (isinstance(e, Seen) and e.at > last)]
+    history = [
+        replace(e, completed=30.0) if isinstance(e, Delivered) and e.batch == last else e
+        for e in history
+    ]
+    history += batch(first, lengths[-1], 0, "b", at=20.0)
+    history.append(Seen(21.0, LOG, end))
+    away = Break(last + 0.2, 29.0, "a", 0, ends_the_run=False)
+    assert names([*history, away]) == set()
+    assert names(history) == {"duplicate"}
+
+
+@few
+@given(BATCHES)
+def test_a_member_repeats_what_it_had_not_committed(lengths):
+    last = len(lengths) - 1
+    history = faultless(lengths)[: -lengths[-1] - lengths[-2] - 2]
+    history += batch(sum(lengths[:-2]), lengths[-2], last - 1)
+    history += batch(sum(lengths[:-1]), lengths[-1], last)
+    history.append(Break(last + 0.6, last + 0.6, "a", 0))
+    history += batch(sum(lengths[:-2]), lengths[-2] + lengths[-1], 0, "b", at=20.0)
+    history.append(Seen(21.0, LOG, sum(lengths)))
+    assert names(history, members=frozenset("ab")) == set()
+    assert names(history) == {"duplicate"}, "of a query it is one batch"
+
+
+def test_order_within_a_run():
+    history = [*log_of(4), *batch(0, 1, 0), *batch(2, 2, 1), *batch(1, 1, 2)]
+    assert names(history) == {"nonmonotonic poll", "poll skip"}
+    gap = [*log_of(4), *batch(0, 1, 0), *batch(2, 2, 1), *batch(1, 1, 2, catch_up=True)]
+    assert names(gap, live=frozenset("a")) == set()
+
+
+def test_rows_of_one_batch_out_of_order():
+    swapped = [replace(d, place=3 - d.place) for d in batch(0, 4, 0)]
+    assert names([*log_of(4), *swapped]) == {"nonmonotonic poll"}
+
+
+def test_another_has_read_what_lies_between():
+    history = [*log_of(4), *batch(0, 1, 0), *batch(1, 2, 1, "b"), *batch(3, 1, 2)]
+    assert names(history) == set()
+
+
+def test_transactions():
+    aborted = Produced(LOG, 0, "v0", "t1", aborted=True)
+    committed = Produced(LOG, 1, "v1", "t2")
+    assert names([aborted, committed, *batch(1, 1, 0)]) == set()
+    assert names([aborted, committed, *batch(0, 2, 0)]) == {"aborted read"}
+    assert names([aborted, committed, *batch(0, 2, 0)], read_committed=False) == set()
+    assert names([aborted, committed, *batch(1, 1, 0)], read_committed=False) == {"unseen"}
+    torn = [aborted, replace(committed, transaction="t1"), *batch(1, 1, 0)]
+    assert names(torn) == {"torn transaction"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ([0, 1, 2], set()),
+        ([0, 2], {"lost write"}),
+        ([0, 1, 2, 3], {"torn transaction"}),
+        ([0, 2, 1], {"nonmonotonic send"}),
+        ([0, 1, 2, 2], {"duplicate"}),
+    ],
+)
+def test_rows_of_a_producer_group_and_its_restart_point(rows, wrong):
+    history = [Produced(LOG, offset, f"0:{row}") for offset, row in enumerate(rows)]
+    history += [
+        Delivered(LOG, offset, f"0:{row}", "a", 0, offset, float(offset), offset + 0.5)
+        for offset, row in enumerate(rows)
+    ]
+    assert names([*history, RestartPoint(LOG, 3)]) == wrong
+
+
+def test_an_offset_has_one_value_and_a_value_one_offset():
+    other = [replace(batch(0, 1, 0)[0], value="another")]
+    assert names([*log_of(1), *other]) == {"inconsistent offsets"}
+    twice = [*log_of(1), Produced(LOG, 1, "v0"), *batch(0, 1, 0)]
+    twice += [replace(batch(1, 1, 1)[0], value="v0")]
+    assert names(twice) == {"duplicate"}
+
+
+def test_a_topic_that_is_created_anew_is_another():
+    anew = LOG._replace(topic_id="2")
+    history = [*log_of(1), Produced(anew, 0, "w0"), *batch(0, 1, 0)]
+    history += [replace(batch(0, 1, 1)[0], log=anew, value="w0")]
+    assert names(history) == set()
+
+
+def test_committed_offsets():
+    early = [*log_of(2), *batch(0, 2, 0), Seen(0.2, LOG, 2)]
+    assert names(early) == {"commit ahead"}
+    back = [*log_of(2), *batch(0, 2, 0), Seen(1.0, LOG, 2), Seen(2.0, LOG, 1)]
+    assert names(back) == {"commit back"}
+    assert names([*back, Moved(1.5, offset=1)]) == set()
+
+
+def test_what_was_left_out_by_hand_is_not_lost():
+    history = [*log_of(2), *batch(1, 1, 0), Moved(0.0, "orders", 1), Seen(1.0, LOG, 2)]
+    assert names(history) == set()
+    deleted = [*log_of(2), Moved(0.0, "orders")]
+    assert names(deleted) == set()
+
+
+def test_a_summary_has_a_line_for_neighbours():
+    lines = summary(judge([*log_of(5), Seen(1.0, LOG, 3)], Rules()))
+    assert [line.split(",")[0] for line in lines] == [
+        "lost write: orders-0 at 0..2 (3)",
+        "unseen: orders-0 at 3..4 (2)",
+    ]
+
+
+def test_a_mark_before_anybody_has_delivered_it():
+    history = [*log_of(1), *batch(0, 1, 0, lost=True)]
+    assert names([*history, *batch(0, 1, 0, "b", at=20.0)]) == {"lost write"}
+    assert names([*history, *batch(0, 1, 0, "b", at=-20.0)]) == set()
+
+
+def test_a_reader_goes_back_to_what_it_had_not_committed_when_it_lost_the_partition():
+    history = [*log_of(4), *batch(0, 2, 0), *batch(2, 2, 1), *batch(2, 2, 2, at=20.0)]
+    assert "nonmonotonic poll" in names(history)
+    assert names([*history, Break(1.2, 10.0, "a", 0, ends_the_run=False)]) == set()
+    back = [*history, Seen(2.0, LOG, 4), Moved(10.0, offset=2), Seen(11.0, LOG, 2)]
+    assert names([*back, Break(1.6, 1.6, "a", 0)]) == set()
+
+
+def test_what_is_not_to_be_read_is_not_skipped():
+    """An aborted record, and the offset of a marker."""
+    history = [Produced(LOG, 0, "v0"), Produced(LOG, 1, "v1", "t1", aborted=True)]
+    history += [Produced(LOG, 3, "v3"), *batch(0, 1, 0), *batch(3, 1, 1), Seen(0.7, LOG, 3)]
+    assert names(history) == set()
+    assert names(history, read_committed=False) == {"poll skip", "lost write"}
+
+
+def test_after_an_offset_was_moved_forward_nothing_was_skipped():
+    history = [*log_of(4), *batch(0, 1, 0), *batch(3, 1, 1, at=20.0), *batch(1, 2, 7, "b", at=30.0)]
+    history += [Seen(0.6, LOG, 1), Seen(11.0, LOG, 3)]
+    assert names([*history, Moved(10.0, offset=3)]) == set()
+    assert names([*history, Moved(10.0, "another", 3)]) == {"poll skip", "commit ahead"}

@@ -1,0 +1,88 @@
+"""Plans are the same for the same seed, and shrink to the faults that matter."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chaos.random_plans import (
+    BROKERS,
+    OF_MEMBERS,
+    OF_NETWORKS,
+    OF_PRODUCERS,
+    OF_QUERIES,
+    TOPICS,
+    Fault,
+    Plan,
+    Reader,
+    as_python,
+    make_plan,
+    shrink,
+)
+
+SEEDS = range(400)
+
+
+def test_a_seed_is_a_plan():
+    plans = [make_plan(seed) for seed in SEEDS]
+    assert plans == [make_plan(seed) for seed in SEEDS]
+    assert len({plan.faults for plan in plans}) == len(plans)
+
+
+def test_whatever_can_happen_does_happen_to_something_there_is():
+    happened = set()
+    for plan in map(make_plan, SEEDS):
+        kinds = {reader.name: reader.kind for reader in plan.readers}
+        places = {**dict.fromkeys(map(str, BROKERS), "broker"), **dict.fromkeys(TOPICS, "topic")}
+        for fault in plan.faults:
+            assert 0 <= fault.at <= plan.lasts_s
+            happened.add((fault.what, (kinds | places)[fault.target]))
+    queries = {what for what, kind in happened if kind == "query"}
+    assert queries == set(OF_QUERIES)
+    for kind, faults in (
+        ("member", OF_MEMBERS | OF_NETWORKS),
+        ("producer", OF_PRODUCERS | OF_NETWORKS),
+        ("librdkafka", OF_MEMBERS),
+    ):
+        assert {what for what, whose in happened if whose == kind} == set(faults)
+    assert ("grow", "topic") in happened
+    assert ("kill", "broker") in happened
+
+
+@given(st.integers(0, 10**6), st.data())
+def test_what_matters_is_left(seed, data):
+    plan = make_plan(seed)
+    needed = data.draw(st.sets(st.sampled_from(plan.faults), max_size=2))
+    tried = []
+
+    def still_fails(smaller):
+        tried.append(smaller)
+        return needed <= set(smaller.faults)
+
+    assert set(shrink(plan, still_fails).faults) == needed
+    assert len(tried) == len(set(tried)), "each takes a minute"
+
+
+def test_a_reader_that_matters_to_nobody_goes():
+    plan = Plan(1, "classic", (Reader("q1"), Reader("q2")), (Fault(1.0, "kill", "q1"),))
+    assert shrink(plan, lambda smaller: bool(smaller.faults)).readers == (Reader("q1"),)
+
+
+def test_shrinking_ends_in_time():
+    attempts = []
+
+    def still_fails(smaller):
+        attempts.append(smaller)
+        return True
+
+    plan = make_plan(3)
+    assert shrink(plan, still_fails, lambda: len(attempts) < 2) == attempts[-1]
+    assert len(attempts) == 2
+
+
+@given(st.integers(0, 10**6))
+def test_a_plan_is_printed_as_python(seed):
+    plan = make_plan(seed)
+    there = {"Plan": Plan, "Reader": Reader, "Fault": Fault}
+    exec(as_python(plan), there)
+    assert there["plan"] == plan
