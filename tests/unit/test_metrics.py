@@ -25,6 +25,7 @@ from prometheus_client import generate_latest
 
 from pyspark_kafka_rebalance.consumer.fetch_metadata import FetchMetadata
 from pyspark_kafka_rebalance.metrics import catalogue, metrics_listener, observe
+from pyspark_kafka_rebalance.metrics import listener as listener_module
 from pyspark_kafka_rebalance.metrics.catalogue import (
     ALL,
     ASSIGNED,
@@ -355,6 +356,45 @@ def test_a_revoke_of_a_query_is_as_old_as_the_progress_that_first_told_of_it() -
         told.append({each.value for each in events.read(REVOKE_AGE, now)})
     assert {60.0} in told, "recorded while partitions moved"
     assert told[-1] == set(), "and they have moved"
+
+
+@pytest.mark.parametrize("kept", ["idle", "later batch", None])
+def test_a_query_with_nothing_to_read_goes_on_reporting(
+    provider: MeterProvider,
+    reader: InMemoryMetricReader,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: str | None,
+) -> None:
+    """Spark sends no progress of an idle query, only word that it is idle, and keeps the former."""
+    now = [0.0]
+    monkeypatch.setattr(listener_module, "time", SimpleNamespace(time=lambda: now[0]))
+    listener = metrics_listener(provider)
+    at = next(i for i, each in enumerate(RECORDED) if "revoking" in json.dumps(each))
+    batch, later = RECORDED[at], RECORDED[at + 1]
+    source = batch["sources"][0]
+    released = {"startOffset": source["endOffset"], "latestOffset": {"orders": {"2": 60, "3": 60}}}
+    idle = {**batch, "numInputRows": 0, "sources": [{**source, **released, "numInputRows": 0}]}
+
+    def as_sparks(progress: Any) -> Any:
+        return SimpleNamespace(json=json.dumps(progress))
+
+    listener.onQueryProgress(SimpleNamespace(progress=as_sparks(batch)))
+    assert len(collected(reader, REVOKE_AGE)) == 2
+    last = {"idle": idle, "later batch": later, None: None}[kept]
+    if last is not None:
+        query = SimpleNamespace(runId=batch["runId"], lastProgress=as_sparks(last))
+        other = SimpleNamespace(runId="another", lastProgress=None)
+        listener.spark = SimpleNamespace(streams=SimpleNamespace(active=[other, query]))
+    now[0] = 1_000.0
+    listener.onQueryIdle(SimpleNamespace(runId=batch["runId"]))
+    now[0] = 1_001.0
+    assert [point.value for point in collected(reader, PROGRESS_AGE)] == [1.0]
+    read = [point.value for point in collected(reader, ROWS)]
+    assert read == [batch["numInputRows"]], "a later batch counts when its own event comes"
+    if kept == "idle":
+        assert [point.value for point in collected(reader, ASSIGNED)] == [2]
+        assert collected(reader, REVOKE_AGE) == [], "or an alert would go off, for nothing"
+        assert {point.value for point in collected(reader, LAG)} == {0}
 
 
 def test_a_query_that_reports_nothing_lags_more_and_more() -> None:
