@@ -25,6 +25,7 @@ from prometheus_client import generate_latest
 
 from pyspark_kafka_rebalance.consumer.fetch_metadata import FetchMetadata
 from pyspark_kafka_rebalance.metrics import catalogue, metrics_listener, observe
+from pyspark_kafka_rebalance.metrics import instruments as instruments_module
 from pyspark_kafka_rebalance.metrics import listener as listener_module
 from pyspark_kafka_rebalance.metrics.catalogue import (
     ALL,
@@ -284,6 +285,18 @@ def test_all_clients_of_a_provider_share_its_instruments(
     instruments.exclude(one)
     assert [point.value for point in collected(reader, CONSUMED)] == [7], "counters never go back"
     assert [point.value for point in collected(reader, ASSIGNED)] == [1]
+
+
+def test_a_provider_that_becomes_the_global_one_keeps_its_instruments(
+    provider: MeterProvider, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK would leave out what second instruments of the same names observe."""
+    monkeypatch.setattr(instruments_module, "_of_default", [])
+    instruments_of(provider).include(Shows(Measured(CONSUMED, 3, OF)))
+    monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", lambda: provider)
+    instruments_of(None).include(Shows(Measured(CONSUMED, 4, OF)))
+    instruments_of(provider).include(Shows(Measured(CONSUMED, 5, OF)))
+    assert [point.value for point in collected(reader, CONSUMED)] == [12]
 
 
 def test_what_is_pushed_arrives_with_its_buckets(
