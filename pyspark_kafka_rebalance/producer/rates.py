@@ -13,7 +13,7 @@ WINDOW_S = 30.0
 
 
 class Rates:
-    """The commits of the last half minute and the one before, the totals, the last commit's time."""
+    """The commits of the last half minute and the one before, the totals, the last times."""
 
     def __init__(self) -> None:
         self._commits: dict[int, deque[tuple[float, int]]] = {}
