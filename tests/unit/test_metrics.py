@@ -193,6 +193,8 @@ def test_no_record_waits_for_longer_than_is_said(
 class Member:
     """Of a consumer what the lag in seconds asks for."""
 
+    _catching_up = None
+
     def __init__(self, standing: FetchMetadata) -> None:
         self.config = {"group_id": "g", "client_id": "c"}
         self.standing = standing
@@ -224,6 +226,21 @@ def test_only_a_record_before_the_position_says_how_long_the_next_one_waits(
     member.standing = FetchMetadata(8, 92, 100, now_ms - 50_000)
     observed.assigned([P], [])
     assert waits_s() == 50, "another member has read on meanwhile"
+
+
+def test_the_first_record_of_a_partition_may_be_one_of_a_gap(
+    provider: MeterProvider, reader: InMemoryMetricReader
+) -> None:
+    caught_up = FetchMetadata(100, 0, 100, 0)
+    member: Any = Member(caught_up)
+    member._catching_up = True
+    member._hand_outs = SimpleNamespace(gaps=SimpleNamespace(lag={P: 50}.get))
+    observed: Any = MemberObservation(instruments_of(provider), lambda: member, lambda: None)
+    observed.assigned([P], [])
+    observed.polled({}, {}, {P: caught_up})
+    record = ConsumerRecord(*[None] * len(ConsumerRecord._fields))._replace(offset=7)
+    observed.polled({}, {P: [record]}, {})
+    assert [point.count for point in collected(reader, HAND_OVERS)] == [1]
 
 
 # -- instruments ----------------------------------------------------------------------------------
