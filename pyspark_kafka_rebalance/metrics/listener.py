@@ -52,11 +52,14 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
     """
     runs = MeasuredRuns(instruments_of(meter_provider))
     try:
+        from pyspark.sql import SparkSession
         from pyspark.sql.streaming.listener import StreamingQueryListener
     except ImportError as error:
         raise ImportError(
             "a listener needs PySpark: pip install 'pyspark-kafka-rebalance[spark]'"
         ) from error
+
+    made_in = SparkSession.getActiveSession()
 
     class MetricsListener(StreamingQueryListener):
         """Passes events on to ``runs``."""
@@ -71,7 +74,8 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
         def onQueryIdle(self, event: Any) -> None:
             """There was nothing to read for a while; Spark keeps that progress, and sends none."""
             run_id = str(event.runId)
-            runs.idled(run_id, _kept_progress(self.spark, run_id))
+            # Connect gives a listener its session, classic Spark does not.
+            runs.idled(run_id, _kept_progress(self.spark or made_in, run_id))
 
         def onQueryTerminated(self, event: Any) -> None:
             """The run has ended."""
@@ -81,10 +85,10 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
 
 
 def _kept_progress(session: SparkSession | None, run_id: str) -> Mapping[str, Any] | None:
-    """Return the last progress of a run; None if its session is not known, or the run has ended."""
+    """Return the last progress of a run; None if it has ended, or is in another session."""
     from pyspark.sql import SparkSession
 
-    try:  # Connect gives the listener its session, classic Spark does not
+    try:
         queries = (session or SparkSession.active()).streams.active
         (last,) = (query.lastProgress for query in queries if str(query.runId) == run_id)
         return None if last is None else dict(json.loads(last.json))
