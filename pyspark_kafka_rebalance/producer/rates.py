@@ -33,13 +33,15 @@ class Rates:
     def per_second(self, source_partition: int, now: float) -> float:
         """Return records per second in the window, or since the first commit if that is later.
 
-        The records of the first commit in the window were sent since the one before.
+        With only one commit in the window, return its records per second since the one before.
         """
         found = tuple(self._commits.get(source_partition, ()))  # copied: it may grow meanwhile
-        before = sum(at < now - WINDOW_S for at, _ in found)
-        since = found[max(0, before - 1)][0] if before < len(found) else now
-        number = sum(n for _, n in found[max(1, before) :])
-        return number / (now - since) if now > since else 0.0
+        within = [c for c in found if c[0] >= now - WINDOW_S]
+        # The first commit's records were sent before it.
+        commits = within if len(within) != 1 else found[-2:]
+        if len(commits) < 2 or now <= commits[0][0]:
+            return 0.0
+        return sum(n for _, n in commits[1:]) / (now - commits[0][0])
 
     def total(self, source_partition: int) -> int:
         """Return how many of its records this member has committed in all."""

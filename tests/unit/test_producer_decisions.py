@@ -239,6 +239,9 @@ def test_a_rate_does_not_need_two_commits_in_half_a_minute() -> None:
         rates.committed({0: 40_000}, at)
         assert rates.per_second(0, at) == 1_000
         assert rates.per_second(0, at + 10) == 800
+    for at in (500.0, 501.0, 502.0):
+        rates.committed({0: 50}, at)
+    assert rates.per_second(0, 502.0) == 50, "not since the one before the pause"
 
 
 def test_progress_is_a_table() -> None:
