@@ -155,11 +155,14 @@ def instruments_of(meter_provider: MeterProvider | None) -> Instruments:
     from .. import __version__
 
     with _making:
-        if meter_provider is None or meter_provider is get_meter_provider():
+        present = get_meter_provider()
+        named = present if meter_provider is None else meter_provider
+        if named in _made:  # also if it has become the global one since
+            return _made[named]
+        if named is present:
             # Before a global provider is set, its meters are proxies for those of the one to come.
             if not _of_default:
                 _of_default.append(Instruments(get_meter(_SCOPE, __version__)))
             return _of_default[0]
-        if meter_provider not in _made:
-            _made[meter_provider] = Instruments(meter_provider.get_meter(_SCOPE, __version__))
-        return _made[meter_provider]
+        _made[named] = Instruments(named.get_meter(_SCOPE, __version__))
+        return _made[named]

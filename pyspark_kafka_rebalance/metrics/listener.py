@@ -20,6 +20,7 @@ from .query_events import QueryEvents
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
 log = logging.getLogger(__name__)
@@ -51,11 +52,14 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
     """
     runs = MeasuredRuns(instruments_of(meter_provider))
     try:
+        from pyspark.sql import SparkSession
         from pyspark.sql.streaming.listener import StreamingQueryListener
     except ImportError as error:
         raise ImportError(
             "a listener needs PySpark: pip install 'pyspark-kafka-rebalance[spark]'"
         ) from error
+
+    made_in = SparkSession.getActiveSession()
 
     class MetricsListener(StreamingQueryListener):
         """Passes events on to ``runs``."""
@@ -64,17 +68,33 @@ def metrics_listener(meter_provider: MeterProvider | None = None) -> StreamingQu
             """Do nothing: nothing is known before the first progress."""
 
         def onQueryProgress(self, event: Any) -> None:
-            """A trigger has ended, or there was nothing to read for a while."""
+            """A batch has ended."""
             runs.progressed(json.loads(event.progress.json))
 
         def onQueryIdle(self, event: Any) -> None:
-            """Do nothing: nothing was read, so the last progress still holds."""
+            """There was nothing to read for a while; Spark keeps that progress, and sends none."""
+            run_id = str(event.runId)
+            # Connect gives a listener its session, classic Spark does not.
+            runs.idled(run_id, _kept_progress(self.spark or made_in, run_id))
 
         def onQueryTerminated(self, event: Any) -> None:
             """The run has ended."""
             runs.ended(str(event.runId))
 
     return MetricsListener()
+
+
+def _kept_progress(session: SparkSession | None, run_id: str) -> Mapping[str, Any] | None:
+    """Return the last progress of a run; None if it has ended, or is in another session."""
+    from pyspark.sql import SparkSession
+
+    try:
+        queries = (session or SparkSession.active()).streams.active
+        (last,) = (query.lastProgress for query in queries if str(query.runId) == run_id)
+        return None if last is None else dict(json.loads(last.json))
+    except Exception as error:  # as with any listener, nothing else may suffer
+        log.debug("the progress of the idle run %s is not known: %r", run_id, error)
+        return None
 
 
 class MeasuredRuns:
@@ -106,6 +126,16 @@ class MeasuredRuns:
                     log.warning("no metrics of query %s: %s", progress.get("name"), error)
                 return
         self._instruments.push(*measured)
+
+    def idled(self, run_id: str, progress: Mapping[str, Any] | None) -> None:
+        """A run has nothing to read, as this progress says; None if that is not known."""
+        if progress is not None and not any(s.get("numInputRows") for s in progress["sources"]):
+            self.progressed(progress)
+            return
+        # That of a later batch comes as an event of its own.
+        with self._lock:
+            if run_id in self._runs:
+                self._runs[run_id].reported(time.time())
 
     def ended(self, run_id: str) -> None:
         """Forget a run, which will report nothing more."""

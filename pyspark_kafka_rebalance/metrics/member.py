@@ -146,6 +146,11 @@ class MemberObservation:
         events = self._made
         if events is not None and events.awaiting:
             brought = [*records, *catch_up]
+            # The metadata tell of the live records alone; those of a gap may come first.
+            member = self._member()
+            if member is not None and member._catching_up is not None:
+                lag = member._hand_outs.gaps.lag
+                metadata = {p: each for p, each in metadata.items() if not lag(p)}
             self._instruments.push(*events.brought(brought, metadata, time.monotonic()))
 
     @harmless

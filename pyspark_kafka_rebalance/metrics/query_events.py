@@ -95,6 +95,11 @@ class QueryEvents:
                 measured.append(Measured(BATCHES, seconds[1], self._attributes))
         return measured
 
+    def reported(self, now: float) -> None:
+        """The query has reported a progress that is not known, and read nothing."""
+        if self._reported_at is not None:
+            self._reported_at = now
+
     def read(self, instrument: Instrument, now: float) -> Iterator[Measured]:
         """Return this instrument's values now."""
         if self._reported_at is None:

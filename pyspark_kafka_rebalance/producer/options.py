@@ -137,7 +137,7 @@ class ProducerOptions:
             "group_protocol": group_protocol,
             "session_timeout_ms": session_timeout_ms,
             "max_poll_interval_ms": longest_ms,
-            "revoke_timeout_ms": revoke_timeout_ms or longest_ms,
+            "revoke_timeout_ms": revoke_timeout_ms or transaction_timeout_ms,
             "isolation_level": "read_committed",
             "allow_auto_create_topics": False,
         }

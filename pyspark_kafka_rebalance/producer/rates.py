@@ -13,7 +13,7 @@ WINDOW_S = 30.0
 
 
 class Rates:
-    """The commits of the last half minute, the totals, and the time of the last commit."""
+    """The commits of the last half minute and the one before, the totals, the last times."""
 
     def __init__(self) -> None:
         self._commits: dict[int, deque[tuple[float, int]]] = {}
@@ -25,21 +25,23 @@ class Rates:
         for p, number in records.items():
             commits = self._commits.setdefault(p, deque())
             commits.append((now, number))
-            while commits and commits[0][0] < now - WINDOW_S:
+            while len(commits) > 1 and commits[1][0] < now - WINDOW_S:
                 commits.popleft()
             self._totals[p] = self._totals.get(p, 0) + number
             self._last[p] = now
 
     def per_second(self, source_partition: int, now: float) -> float:
-        """Return records per second in the window, or since the first commit if that is later."""
+        """Return records per second in the window, or since the first commit if that is later.
+
+        With only one commit in the window, return its records per second since the one before.
+        """
         found = tuple(self._commits.get(source_partition, ()))  # copied: it may grow meanwhile
-        commits = [c for c in found if c[0] >= now - WINDOW_S]
-        if not commits:
-            return 0.0
+        within = [c for c in found if c[0] >= now - WINDOW_S]
         # The first commit's records were sent before it.
-        since = commits[0][0]
-        number = sum(n for _, n in commits[1:])
-        return number / (now - since) if now > since and len(commits) > 1 else 0.0
+        commits = within if len(within) != 1 else found[-2:]
+        if len(commits) < 2 or now <= commits[0][0]:
+            return 0.0
+        return sum(n for _, n in commits[1:]) / (now - commits[0][0])
 
     def total(self, source_partition: int) -> int:
         """Return how many of its records this member has committed in all."""

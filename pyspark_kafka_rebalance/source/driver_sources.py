@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,8 @@ class DriverSources:
             except (OSError, ValueError):
                 continue  # another user's file, or its source has just left
             if entry is None:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # another user's, or another planner was faster
+                    path.unlink()
             else:
                 found.append(entry)
         return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
 
-from ..errors import KafkaRebalanceError
+from ..errors import CorruptRecordError, KafkaRebalanceError
 from ..fetch.offset_range import OffsetRange
 
 if TYPE_CHECKING:
@@ -123,27 +123,46 @@ def _read(
 ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
     """The timestamp of the first record in each range, and the partitions fully read."""
     found: dict[TopicPartition, int] = {}
-    if not ranges:
-        return found, set()
-    try:
-        for one, records in fetcher.read(list(ranges)):
-            if TopicPartition(one.topic, one.partition) not in found:
-                at = records.column("timestamp")[0].value
-                found[TopicPartition(one.topic, one.partition)] = -1 if at is None else at // 1000
-            if len(found) == len(ranges) or time.monotonic() > deadline:
+    left = list(ranges)
+    while left:
+        try:
+            if _read_into(found, fetcher, left, deadline):
+                return found, found.keys() | {TopicPartition(o.topic, o.partition) for o in left}
+            break
+        except CorruptRecordError as error:  # it hides none of the other partitions
+            if time.monotonic() > deadline:
                 break
-        else:
-            return found, {TopicPartition(one.topic, one.partition) for one in ranges}
-    except KafkaRebalanceError as error:
-        topics = {one.topic for one in ranges}
-        if len(topics) == 1 or time.monotonic() > deadline:
-            log.info("timestamps not told: %s", error)
-            return found, set(found)
-        told: set[TopicPartition] = set()
-        for topic in topics:  # so that a topic without READ does not hide the others
-            of_topic = [one for one in ranges if one.topic == topic]
-            more, through = _read(fetcher, of_topic, deadline)
-            found |= more
-            told |= through
-        return found, told
+            read = {*found, TopicPartition(error.topic, error.partition)}
+            left = [one for one in left if TopicPartition(one.topic, one.partition) not in read]
+        except KafkaRebalanceError as error:
+            topics = {one.topic for one in left}
+            if len(topics) == 1 or time.monotonic() > deadline:
+                log.info("timestamps not told: %s", error)
+                break
+            told: set[TopicPartition] = set()
+            for topic in topics:  # so that a topic without READ does not hide the others
+                if time.monotonic() > deadline:
+                    break
+                more, through = _read(fetcher, [o for o in left if o.topic == topic], deadline)
+                found |= more
+                told |= through
+            return found, told | found.keys()
     return found, set(found)
+
+
+def _read_into(
+    found: dict[TopicPartition, int],
+    fetcher: RangeFetcher,
+    ranges: list[OffsetRange],
+    deadline: float,
+) -> bool:
+    """Add the timestamp of the first record in each range; whether all were read to their ends."""
+    missing = {TopicPartition(one.topic, one.partition) for one in ranges}
+    for one, records in fetcher.read(ranges):
+        if (partition := TopicPartition(one.topic, one.partition)) in missing:
+            at = records.column("timestamp")[0].value
+            found[partition] = -1 if at is None else at // 1000
+            missing.discard(partition)
+        if not missing or time.monotonic() > deadline:
+            return False
+    return True

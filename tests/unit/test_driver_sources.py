@@ -130,3 +130,22 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     one = source("A")
     one.enter()
     one.leave()
+
+
+def test_a_file_that_another_user_has_put_there_is_passed_over(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    one = source("A")
+    theirs = one._path.with_name(f"{one._prefix}theirs.source")
+    theirs.write_text("{}")
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(f"{path} in a folder with the sticky bit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        one.enter()
+        assert not one.may_have_siblings()
+    one.leave()
+    assert list(folder.iterdir()) == [theirs]
+    assert caplog.text == ""

@@ -25,6 +25,8 @@ from prometheus_client import generate_latest
 
 from pyspark_kafka_rebalance.consumer.fetch_metadata import FetchMetadata
 from pyspark_kafka_rebalance.metrics import catalogue, metrics_listener, observe
+from pyspark_kafka_rebalance.metrics import instruments as instruments_module
+from pyspark_kafka_rebalance.metrics import listener as listener_module
 from pyspark_kafka_rebalance.metrics.catalogue import (
     ALL,
     ASSIGNED,
@@ -191,6 +193,8 @@ def test_no_record_waits_for_longer_than_is_said(
 class Member:
     """Of a consumer what the lag in seconds asks for."""
 
+    _catching_up = None
+
     def __init__(self, standing: FetchMetadata) -> None:
         self.config = {"group_id": "g", "client_id": "c"}
         self.standing = standing
@@ -222,6 +226,21 @@ def test_only_a_record_before_the_position_says_how_long_the_next_one_waits(
     member.standing = FetchMetadata(8, 92, 100, now_ms - 50_000)
     observed.assigned([P], [])
     assert waits_s() == 50, "another member has read on meanwhile"
+
+
+def test_the_first_record_of_a_partition_may_be_one_of_a_gap(
+    provider: MeterProvider, reader: InMemoryMetricReader
+) -> None:
+    caught_up = FetchMetadata(100, 0, 100, 0)
+    member: Any = Member(caught_up)
+    member._catching_up = True
+    member._hand_outs = SimpleNamespace(gaps=SimpleNamespace(lag={P: 50}.get))
+    observed: Any = MemberObservation(instruments_of(provider), lambda: member, lambda: None)
+    observed.assigned([P], [])
+    observed.polled({}, {}, {P: caught_up})
+    record = ConsumerRecord(*[None] * len(ConsumerRecord._fields))._replace(offset=7)
+    observed.polled({}, {P: [record]}, {})
+    assert [point.count for point in collected(reader, HAND_OVERS)] == [1]
 
 
 # -- instruments ----------------------------------------------------------------------------------
@@ -283,6 +302,18 @@ def test_all_clients_of_a_provider_share_its_instruments(
     instruments.exclude(one)
     assert [point.value for point in collected(reader, CONSUMED)] == [7], "counters never go back"
     assert [point.value for point in collected(reader, ASSIGNED)] == [1]
+
+
+def test_a_provider_that_becomes_the_global_one_keeps_its_instruments(
+    provider: MeterProvider, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK would leave out what second instruments of the same names observe."""
+    monkeypatch.setattr(instruments_module, "_of_default", [])
+    instruments_of(provider).include(Shows(Measured(CONSUMED, 3, OF)))
+    monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", lambda: provider)
+    instruments_of(None).include(Shows(Measured(CONSUMED, 4, OF)))
+    instruments_of(provider).include(Shows(Measured(CONSUMED, 5, OF)))
+    assert [point.value for point in collected(reader, CONSUMED)] == [12]
 
 
 def test_what_is_pushed_arrives_with_its_buckets(
@@ -355,6 +386,45 @@ def test_a_revoke_of_a_query_is_as_old_as_the_progress_that_first_told_of_it() -
         told.append({each.value for each in events.read(REVOKE_AGE, now)})
     assert {60.0} in told, "recorded while partitions moved"
     assert told[-1] == set(), "and they have moved"
+
+
+@pytest.mark.parametrize("kept", ["idle", "later batch", None])
+def test_a_query_with_nothing_to_read_goes_on_reporting(
+    provider: MeterProvider,
+    reader: InMemoryMetricReader,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: str | None,
+) -> None:
+    """Spark sends no progress of an idle query, only word that it is idle, and keeps the former."""
+    now = [0.0]
+    monkeypatch.setattr(listener_module, "time", SimpleNamespace(time=lambda: now[0]))
+    listener = metrics_listener(provider)
+    at = next(i for i, each in enumerate(RECORDED) if "revoking" in json.dumps(each))
+    batch, later = RECORDED[at], RECORDED[at + 1]
+    source = batch["sources"][0]
+    released = {"startOffset": source["endOffset"], "latestOffset": {"orders": {"2": 60, "3": 60}}}
+    idle = {**batch, "numInputRows": 0, "sources": [{**source, **released, "numInputRows": 0}]}
+
+    def as_sparks(progress: Any) -> Any:
+        return SimpleNamespace(json=json.dumps(progress))
+
+    listener.onQueryProgress(SimpleNamespace(progress=as_sparks(batch)))
+    assert len(collected(reader, REVOKE_AGE)) == 2
+    last = {"idle": idle, "later batch": later, None: None}[kept]
+    if last is not None:
+        query = SimpleNamespace(runId=batch["runId"], lastProgress=as_sparks(last))
+        other = SimpleNamespace(runId="another", lastProgress=None)
+        listener.spark = SimpleNamespace(streams=SimpleNamespace(active=[other, query]))
+    now[0] = 1_000.0
+    listener.onQueryIdle(SimpleNamespace(runId=batch["runId"]))
+    now[0] = 1_001.0
+    assert [point.value for point in collected(reader, PROGRESS_AGE)] == [1.0]
+    read = [point.value for point in collected(reader, ROWS)]
+    assert read == [batch["numInputRows"]], "a later batch counts when its own event comes"
+    if kept == "idle":
+        assert [point.value for point in collected(reader, ASSIGNED)] == [2]
+        assert collected(reader, REVOKE_AGE) == [], "or an alert would go off, for nothing"
+        assert {point.value for point in collected(reader, LAG)} == {0}
 
 
 def test_a_query_that_reports_nothing_lags_more_and_more() -> None:

@@ -135,6 +135,14 @@ def test_a_transaction_may_last_longer_than_a_silence() -> None:
     assert ProducerOptions.checked("g", 3).transaction_timeout_ms == 60_000
 
 
+def test_a_revoke_waits_no_longer_than_a_transaction_can_last() -> None:
+    options = ProducerOptions.checked(
+        "g", 3, session_timeout_ms=100_000, transaction_timeout_ms=60_000
+    )
+    assert options.revoke_timeout_ms == options.member["revoke_timeout_ms"] == 60_000
+    assert options.member["max_poll_interval_ms"] == 100_000
+
+
 def test_settings_go_to_the_clients_that_have_them() -> None:
     options = ProducerOptions.checked(
         "g",
@@ -221,6 +229,19 @@ def test_rates_are_of_the_last_half_minute() -> None:
     assert rates.total(0) == 5_000
     assert rates.age_s(0, 101) == 2
     assert rates.per_second(0, 1_000) == 0
+
+
+def test_a_rate_does_not_need_two_commits_in_half_a_minute() -> None:
+    rates = Rates()
+    rates.committed({0: 40_000}, 0.0)
+    assert rates.per_second(0, 1.0) == 0, "who knows how long that took"
+    for at in (40.0, 80.0):
+        rates.committed({0: 40_000}, at)
+        assert rates.per_second(0, at) == 1_000
+        assert rates.per_second(0, at + 10) == 800
+    for at in (500.0, 501.0, 502.0):
+        rates.committed({0: 50}, at)
+    assert rates.per_second(0, 502.0) == 50, "not since the one before the pause"
 
 
 def test_progress_is_a_table() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from pyspark_kafka_rebalance.errors import (
 )
 from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.status import first_records as first_records_module
 from pyspark_kafka_rebalance.status import look as look_module
 from pyspark_kafka_rebalance.status.first_records import MOST_PARTITIONS, FirstRecords
 from pyspark_kafka_rebalance.status.look import GroupLook, UnknownGroupError
@@ -211,6 +213,40 @@ def test_what_cannot_be_read_hides_no_other_topic(timestamps: Any) -> None:
     log = Log({P0: {1: 1_000}, other: {1: 2_000}})
     log.damaged = {"t"}
     assert timestamps(log, {P0: (1, 9), other: (1, 9)}) == {other: 2_000}
+
+
+def test_a_damaged_batch_hides_no_other_partition_of_its_topic(timestamps: Any) -> None:
+    every = [TopicPartition("t", n) for n in range(5)]
+
+    class Damaged(Log):
+        def read(self, ranges: Any) -> Any:
+            for at, one in enumerate(ranges):
+                if one.partition in (1, 3):
+                    raise CorruptRecordError(one.topic, one.partition, one.start, "damaged")
+                yield from super().read(ranges[at : at + 1])
+
+    log = Damaged({p: {0: 1_000 + p.partition} for p in every})
+    found = timestamps(log, dict.fromkeys(every, (0, 9)))
+    assert found == {p: 1_000 + p.partition for p in every if p.partition in (0, 2, 4)}
+
+
+def test_topics_that_are_slow_to_fail_are_not_read_one_after_the_other(
+    timestamps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(first_records_module, "time", clock)
+
+    class Hangs(Log):
+        def read(self, ranges: Any) -> Any:
+            if len(ranges) > 1:
+                raise AuthorizationError("one topic may not be read")
+            now[0] += 10.5
+            raise KafkaRebalanceError("no progress")
+            yield
+
+    assert timestamps(Hangs({}), {TopicPartition(t, 0): (0, 9) for t in "abcde"}, 10.0) == {}
+    assert now == [10.5]
 
 
 def test_those_with_the_longest_lag_are_read_and_no_more_than_so_many(timestamps: Any) -> None:
