@@ -283,12 +283,20 @@ def test_what_is_not_told_is_left_out_and_what_is_not_allowed_is_said(
 class Owned:
     """What the members own."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, members: Members) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, members: Members, heartbeat_s: float = 0.0
+    ) -> None:
         monkeypatch.setattr(awaited_partitions, "_SETTLED_FOR_S", 0.0)
+        monkeypatch.setattr(awaited_partitions, "_HEARD_WITHIN_S", 0.0)
         self.state = QueryState(options())
         self.time = 0.0
         self.members = members
-        self._awaited = AwaitedPartitions(self.state, members, lambda: self.time)  # type: ignore
+        self._awaited = AwaitedPartitions(
+            self.state,
+            members,  # type: ignore[arg-type]
+            heartbeat_s,
+            lambda: self.time,
+        )
 
     def own(self, *partitions: TopicPartition) -> None:
         with self.state as state:
@@ -342,6 +350,17 @@ def test_what_leaves_one_member_may_come_to_another(monkeypatch: pytest.MonkeyPa
     owned.time = 10.0
     owned.now()
     assert not owned.now(), "somebody keeps the group from settling"
+
+
+def test_what_was_released_is_awaited_until_each_member_had_a_heartbeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is being revoked any more, and the next owner has not heard of it."""
+    owned = Owned(monkeypatch, Members(), heartbeat_s=3_600.0)
+    owned.own(P, Q, R)
+    assert not owned.now()
+    owned.own(P, R)
+    assert owned.now() == {Q}
 
 
 def test_what_leaves_the_only_member_has_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,13 @@ from .query_state import QueryState
 #: members can keep ours from settling.
 _IN_TRANSIT_AT_MOST_S = 10.0
 
-#: In the consumer protocol a member learns with its next heartbeat what another has released. Until
-#: then nothing shows that the partition is on its way.
+#: How long nothing must change before the members have settled.
 _SETTLED_FOR_S = 1.0
+
+#: How much longer if a partition is missing, besides a heartbeat interval: a member learns with its
+#: next heartbeat what another one has released, and until then nothing shows that the partition is
+#: on its way. On a busy machine a heartbeat and its answer have taken more than a second.
+_HEARD_WITHIN_S = 1.0
 
 
 class AwaitedPartitions:
@@ -32,6 +36,8 @@ class AwaitedPartitions:
         Knows what is owned.
     members : QueryMembers
         Know whether they have settled.
+    heartbeat_interval_s : float
+        How often each member hears from the coordinator.
     clock : callable
         Seconds, monotonic.
     """
@@ -40,10 +46,12 @@ class AwaitedPartitions:
         self,
         state: QueryState,
         members: QueryMembers,
+        heartbeat_interval_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._members = members
+        self._heard_within_s = heartbeat_interval_s + _HEARD_WITHIN_S
         self._clock = clock
         self._had: Collection[TopicPartition] | None = None  # when the members last had settled
         self._missing_since: float | None = None
@@ -61,13 +69,14 @@ class AwaitedPartitions:
             certain = [member.may_hand_out() for member in self._members]
             if not all(certain):
                 starting.update(p for p in positions if not certain[owned[p].member])
-        if self._members.have_settled() and self._state.unchanged_s() >= _SETTLED_FOR_S:
+        had = self._members.partitions() if self._had is None else self._had
+        missing = frozenset(had) - positions.keys()
+        quiet_s = _SETTLED_FOR_S + (self._heard_within_s if missing else 0.0)
+        if self._members.have_settled() and self._state.unchanged_s() >= quiet_s:
             self._had, self._missing_since = positions.keys(), None
             return starting
         if self._had is not None and len(self._members) == 1:
             return starting  # a partition that leaves the only member leaves the query
-        had = self._members.partitions() if self._had is None else self._had
-        missing = frozenset(had) - positions.keys()
         if not missing:
             return starting
         now = self._clock()
