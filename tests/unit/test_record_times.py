@@ -348,8 +348,30 @@ def test_what_leaves_one_member_may_come_to_another(monkeypatch: pytest.MonkeyPa
     owned.time = 9.0
     assert owned.now() == {Q}
     owned.time = 10.0
-    owned.now()
     assert not owned.now(), "somebody keeps the group from settling"
+
+
+def test_each_partition_is_awaited_for_as_long_as_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not since some other was, while the members joined: the first batches can take long."""
+    owned = Owned(monkeypatch, Members())
+    owned.members.settled = False
+    assert owned.now() == {P, Q, R}
+    owned.own(P, Q, R)
+    assert not owned.now()
+    owned.time = 60.0
+    owned.own(P, R)
+    assert owned.now() == {Q}
+    owned.time = 65.0
+    owned.own(P)
+    assert owned.now() == {Q, R}
+    owned.time = 70.0
+    assert owned.now() == {R}, "Q has gone to another query"
+    owned.own(P, R)
+    owned.time = 71.0
+    owned.own(P)
+    assert owned.now() == {R}
 
 
 def test_what_was_released_is_awaited_until_each_member_had_a_heartbeat(

@@ -53,8 +53,8 @@ class AwaitedPartitions:
         self._members = members
         self._heard_within_s = heartbeat_interval_s + _HEARD_WITHIN_S
         self._clock = clock
-        self._had: Collection[TopicPartition] | None = None  # when the members last had settled
-        self._missing_since: float | None = None
+        self._had: frozenset[TopicPartition] | None = None  # when the members last had settled
+        self._missing_since: dict[TopicPartition, float] = {}
 
     def now(self) -> Collection[TopicPartition]:
         """Partitions that cannot be read now, and those that may come back to a member.
@@ -69,19 +69,18 @@ class AwaitedPartitions:
             certain = [member.may_hand_out() for member in self._members]
             if not all(certain):
                 starting.update(p for p in positions if not certain[owned[p].member])
-        had = self._members.partitions() if self._had is None else self._had
-        missing = frozenset(had) - positions.keys()
+        had = frozenset(self._members.partitions() if self._had is None else self._had)
+        missing = had - positions.keys()
         quiet_s = _SETTLED_FOR_S + (self._heard_within_s if missing else 0.0)
         if self._members.have_settled() and self._state.unchanged_s() >= quiet_s:
-            self._had, self._missing_since = positions.keys(), None
+            self._had, self._missing_since = frozenset(positions), {}
             return starting
         if self._had is not None and len(self._members) == 1:
             return starting  # a partition that leaves the only member leaves the query
-        if not missing:
-            return starting
         now = self._clock()
-        if self._missing_since is None:
-            self._missing_since = now
-        if now - self._missing_since >= _IN_TRANSIT_AT_MOST_S:
-            self._had = positions.keys()
-        return starting | missing
+        # Dated anew for what was there in the meantime: joins can follow each other for minutes.
+        self._missing_since = {p: self._missing_since.get(p, now) for p in missing}
+        gone = {p for p, at in self._missing_since.items() if now - at >= _IN_TRANSIT_AT_MOST_S}
+        if gone:
+            self._had = (had | positions.keys()) - gone
+        return starting | (missing - gone)
