@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 TESTS ?= $(wildcard tests/unit tests/kafka tests/spark)
-# Most of a test on a real broker is waiting: four processes keep two cores busy, and share the files
+# Most of a test on a real broker is waiting: five processes keep two cores busy, and share the files
 # among them as tests/parallel_run.py says. PARALLEL= runs one test after the other.
-PARALLEL ?= --numprocesses 4 --dist loadfile
+PARALLEL ?= --numprocesses 5 --dist loadfile
 # Spark finds a data source by listing the modules on the path, which does not see the import hook
 # of a modern editable install.
 EDITABLE := --config-settings editable_mode=compat --editable
@@ -29,6 +29,9 @@ CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane
 USES_SPARK := compiled_pyspark|data_source|graceful_stop|reading|schema|spark_versions|stream
 SOURCE_TESTS = tests/spark \
   $(shell grep -lE '^ *(from|import) (pyspark\b|pyspark_kafka_rebalance\.source(\.| import )($(USES_SPARK))\b)' tests/unit/test_*.py)
+# Those that between them make every call of Spark's to a source, in batches and streams.
+CALL_TESTS = $(addprefix tests/spark/,test_source.py test_triggers.py test_assign.py test_graceful_stop.py) \
+  $(filter tests/unit/%,$(SOURCE_TESTS))
 # Those of them that need nothing of this folder's in an executor, and no Sparks of their own.
 CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_graceful_stop.py)
 # What an installation is made from.
@@ -59,7 +62,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -122,8 +125,11 @@ test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and 
 	@echo "== $(if $(findstring --plans,$(ARGS)),random plans,long churns of other plans each time; python -m tests.chaos --seed SEED repeats one$(COMMA) and tests.chaos.producer_bounces)"
 	@$(WITH_JAVA) $(PY) -m $(if $(findstring --plans,$(ARGS)),tests.chaos.plans $(ARGS),pytest $(ARGS) tests/chaos)
 
-test-oldest: ## Run what may differ by the Spark on the oldest PySpark that is supported, with one group protocol
+test-oldest: ## Run what may differ by the Spark on the oldest PySpark that is supported, with one group protocol (before a release)
 	@$(MAKE) --no-print-directory test SPARK=$(OLDEST_SPARK) TESTS='$(SOURCE_TESTS)'
+
+test-oldest-calls: ## Of test-oldest what makes every call that Spark and the source make to each other
+	@$(MAKE) --no-print-directory test SPARK=$(OLDEST_SPARK) TESTS='$(CALL_TESTS)'
 
 test-core: ## Run what must hold on every PySpark on one of them (SPARK=4.1)
 	@$(MAKE) --no-print-directory test-spark ARGS="-m core $(ARGS)"

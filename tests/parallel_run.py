@@ -18,10 +18,9 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-#: Of the machine: what a test takes is in conftest.py. With 6 two cores are busy all the time. With
-#: 9 they were no busier, fourteen processes waited for them at any time, and tests ran into their
-#: own patience.
-SHARES = 6
+#: Of the machine: what a test takes is in conftest.py. With 6, two cores were idle for a third of
+#: the time; 9 were no faster, and tests ran into their own patience.
+SHARES = 8
 
 #: A file of so many tests on brokers is a long one.
 _MANY = 30
