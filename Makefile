@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 TESTS ?= $(wildcard tests/unit tests/kafka tests/spark)
-# Most of a test on a real broker is waiting: five processes keep two cores busy, and share the files
+# Most of a test on a real broker is waiting: four processes keep two cores busy, and share the files
 # among them as tests/parallel_run.py says. PARALLEL= runs one test after the other.
-PARALLEL ?= --numprocesses 5 --dist loadfile
+PARALLEL ?= --numprocesses 4 --dist loadfile
 # Spark finds a data source by listing the modules on the path, which does not see the import hook
 # of a modern editable install.
 EDITABLE := --config-settings editable_mode=compat --editable

@@ -80,8 +80,6 @@ def _shares_of(item: pytest.Item) -> int:
     if item.path.parent.name == "unit":
         return 0
     fixtures = set(getattr(item, "fixturenames", ()))
-    if item.get_closest_marker("several_sparks") is not None:
+    if item.get_closest_marker("several_sparks") is not None or "kafka3" in fixtures:
         return 4
-    if "kafka3" in fixtures:
-        return 3
     return 2 if "spark" in fixtures else 1

@@ -18,9 +18,10 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-#: Of the machine: what a test takes is in conftest.py. With 6, two cores were idle for a third of
-#: the time; 9 were no faster, and tests ran into their own patience.
-SHARES = 8
+#: Of the machine: what a test takes is in conftest.py. With 8 and five processes two cores were
+#: busy all the time, and a run took no less: queries that wait go on triggering. With 9, tests ran
+#: into their own patience.
+SHARES = 6
 
 #: A file of so many tests on brokers is a long one.
 _MANY = 30

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC = 3
 _LOOK_EVERY_S = 0.02
+_LOOK_FOR_SIGNALS_S = 1.0
 #: A broker that stops cleanly first hands over its leaderships; without a quorum it cannot.
 _STOP_S = 20.0
 
@@ -432,7 +433,8 @@ def _main() -> int:
                 kafka.create_topic(name, partitions=partitions)
             print(_how_to_use(kafka, given.topic), file=sys.stderr)
             print(kafka.bootstrap_servers, flush=True)
-            signal.pause()
+            while True:  # a signal that the kernel gives to a client's thread does not end pause()
+                time.sleep(_LOOK_FOR_SIGNALS_S)
     except KeyboardInterrupt:
         return 0
     except LocalKafkaError as error:

@@ -288,6 +288,7 @@ def test_it_runs_as_a_command_and_says_how_to_reach_it() -> None:
     chosen.release()
     port = chosen.number
     command = [sys.executable, "-m", "pyspark_kafka_rebalance.testing.local_kafka"]
+    command[1:1] = ["-X", "faulthandler"]
     with subprocess.Popen(
         [*command, "--port", str(port), "--topic", "orders:3", "--topic", "views"],
         stdout=subprocess.PIPE,
@@ -309,6 +310,10 @@ def test_it_runs_as_a_command_and_says_how_to_reach_it() -> None:
             )
             assert (taken.returncode, taken.stderr) == (1, f"port {port} is taken\n")
             running.send_signal(signal.SIGINT)
-            assert running.wait(PATIENCE_S) == 0
+            try:
+                assert running.wait(PATIENCE_S) == 0
+            except subprocess.TimeoutExpired:
+                running.send_signal(signal.SIGABRT)  # which says where each thread is
+                pytest.fail(f"it goes on after Ctrl-C:\n{running.stderr.read()}")
         finally:
             running.kill()
