@@ -49,8 +49,6 @@ RESTLESS = ("q2", "m2")
 #: The process that carries out the soak, which keeps everything for the judge.
 SOAK = "soak"
 
-log = logging.getLogger(__name__)
-
 
 def make_soak(minutes: float, rate: int, protocol: Protocol) -> Plan:
     """A plan whose faults are graceful stops, one a minute, the last with its minute to end in."""
@@ -114,10 +112,10 @@ class Sampling(Background):
 
 
 class Soak(PlanRun):
-    """One run of a soak; ``sampling`` has what was seen meanwhile."""
+    """One run of a soak; ``sampling`` has what was seen meanwhile, once everybody has begun."""
 
-    sampling: Sampling
-    began_at: float
+    sampling: Sampling | None = None
+    began_at = 0.0
 
     def on_sample(self, seconds: float, lag: int) -> None:
         """Show how far it has come."""
@@ -126,7 +124,7 @@ class Soak(PlanRun):
         self.began_at = time.time()
         with Sampling(self, self.on_sample) as self.sampling:
             super().carry_out()
-        self.sampling.raise_if_failed()
+            self.sampling.stop()
 
     def named_processes(self) -> dict[int, str]:
         """The soak itself, brokers and readers, by process id."""
@@ -152,37 +150,42 @@ def main() -> int:
         f"{plan.protocol}; logs: {work}"
     )
     soak, outcome = _run(plan, work, console)
-    sampling = soak.sampling
-    rows = judge(sampling.samples, may_grow=frozenset({SOAK}))
-    problems = [
-        *outcome.problems,
-        *summary(outcome.verdicts),
-        *unbounded(sampling.lags, sampling.rate),
-        *(f"{row.role}: {row.verdict}" for row in rows if row.climbing),
-    ]
-    _write(given.out, soak)
-    marks = {
-        who: [soak.began_at + fault.at for fault in plan.faults if fault.target == who]
-        for who in RESTLESS
-    }
-    picture = given.out / "soak.png"
-    drawn = [sample for sample in sampling.samples if sample.role != SOAK]  # it keeps everything
-    soak_picture.save(picture, drawn, rows, sampling.lags, marks, soak.began_at)
-    console.print(_table(rows))
-    highest = max(lag for _, lag in sampling.lags)
+    problems = [*outcome.problems, *summary(outcome.verdicts)]
+    if soak.sampling is not None and len(soak.sampling.lags) > 1:
+        problems += _report(soak, soak.sampling, given.out, console)
     console.print(
-        f"{outcome.records:,} records, {outcome.deliveries:,} deliveries, {len(plan.faults)} stops;"
-        f" lag {highest:,.0f} at most, {sampling.rate:,.0f} offsets a second"
+        f"{outcome.records:,} records, {outcome.deliveries:,} deliveries, {outcome.runs} runs"
     )
-    console.print(f"drawn: {picture}; samples: {given.out}")
     for problem in problems:
         console.print(problem, style="red", markup=False)
     if problems:
         console.print(f"FAILED; kept: {work}", style="red")
         return 1
-    console.print("flat, bounded, and the ledger is clean")
+    console.print("nothing climbs, the lag is bounded, the ledger is clean")
     shutil.rmtree(work)
     return 0
+
+
+def _report(soak: Soak, sampling: Sampling, folder: Path, console: Console) -> list[str]:
+    """Show and write what was seen; return what is wrong with it."""
+    rows = judge(sampling.samples, may_grow=frozenset({SOAK}))
+    _write(folder, sampling, soak.began_at)
+    marks = {
+        who: [soak.began_at + fault.at for fault in soak.plan.faults if fault.target == who]
+        for who in RESTLESS
+    }
+    drawn = [sample for sample in sampling.samples if sample.role != SOAK]  # it keeps everything
+    soak_picture.save(folder / "soak.png", drawn, rows, sampling.lags, marks, soak.began_at)
+    console.print(_table(rows))
+    highest = max(lag for _, lag in sampling.lags)
+    console.print(f"lag {highest:,.0f} at most, {sampling.rate:,.0f} offsets a second")
+    if not any(row.trends for row in rows):
+        console.print("too short to say what is flat")
+    console.print(f"drawn: {folder / 'soak.png'}; samples: {folder}")
+    return [
+        *unbounded(sampling.lags, sampling.rate),
+        *(f"{row.role}: {row.verdict}" for row in rows if row.climbing),
+    ]
 
 
 def _run(plan: Plan, work: Path, console: Console) -> tuple[Soak, Outcome]:
@@ -207,27 +210,29 @@ def _run(plan: Plan, work: Path, console: Console) -> tuple[Soak, Outcome]:
                 super().carry_out()
                 bars.update(bar, completed=plan.lasts_s, description="settling, then judging")
 
+        soak = Shown(kafka, sparks, plan, work)
         try:
-            soak = Shown(kafka, sparks, plan, work)
             return soak, soak.run()
+        except Exception as error:  # what was seen until then may tell why
+            logging.exception("the soak")
+            return soak, Outcome((), (f"the soak: {error!r}",), 0, 0, 0, 0, 0.0, soak.folder)
         finally:
             sparks.close()
 
 
-def _write(folder: Path, soak: Soak) -> None:
+def _write(folder: Path, sampling: Sampling, began: float) -> None:
     """Two files of what was seen, in seconds since the beginning."""
     folder.mkdir(parents=True, exist_ok=True)
-    began = soak.began_at
     with (folder / "processes.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["at_s", "role", "pid", *WHAT])
-        for one in soak.sampling.samples:
+        for one in sampling.samples:
             at, memory = f"{one.at - began:.1f}", f"{one.memory_mb:.2f}"
             lines.writerow([at, one.role, one.pid, memory, one.fds, one.threads])
     with (folder / "lag.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["at_s", "lag"])
-        lines.writerows([f"{at - began:.1f}", int(lag)] for at, lag in soak.sampling.lags)
+        lines.writerows([f"{at - began:.1f}", int(lag)] for at, lag in sampling.lags)
 
 
 def _table(rows: list[Row]) -> Table:
