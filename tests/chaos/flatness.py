@@ -2,8 +2,9 @@
 
 What is *flat*: a line is fitted (least squares) through the medians of every minute, without the
 first fifth, in which pools fill and caches warm up. It may rise by :data:`LIMITS` an hour; a rise
-that is smaller than ``noise`` altogether is none. A role whose processes are started again and
-again is judged from run to run, by the median of each.
+that is smaller than ``noise`` altogether is none, nor is one that the scatter of the points
+explains (two standard errors of the slope). A role whose processes are started again and again is
+judged from run to run, by the median of each.
 
 A JVM lets its heap grow to its limit before it looks for what nobody uses. Its memory is judged by
 that limit and :data:`BESIDE_HEAP_MB`, and its slope is only shown.
@@ -11,6 +12,7 @@ that limit and :data:`BESIDE_HEAP_MB`, and its slope is only shown.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,6 +64,8 @@ class Trend:
     ----------
     start, end : float
         What is there in the first and the last of them.
+    error : float
+        The standard error of the slope.
     line : tuple of (float, float)
         Where the line begins and ends.
     """
@@ -69,6 +73,7 @@ class Trend:
     start: float
     end: float
     per_hour: float
+    error: float
     line: tuple[tuple[float, float], tuple[float, float]]
 
     @property
@@ -77,7 +82,7 @@ class Trend:
         return high - low
 
     def climbs(self, limit: Limit) -> bool:
-        return self.per_hour > limit.per_hour and self.rise > limit.noise
+        return self.per_hour - 2 * self.error > limit.per_hour and self.rise > limit.noise
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,13 @@ class Row:
     Attributes
     ----------
     trends : mapping of str to Trend
-        By :data:`WHAT`; empty if it did not live for long enough.
+        By :data:`WHAT`; of those that are short, that of the longest.
     climbing : tuple of str
         What is not flat; empty if all is.
     memory_by_slope : bool
         Whether the slope of the memory is judged.
+    is_short : bool
+        Whether nothing is judged, because no process lived for long enough.
     """
 
     role: str
@@ -100,12 +107,13 @@ class Row:
     trends: Mapping[str, Trend]
     climbing: tuple[str, ...] = ()
     memory_by_slope: bool = True
+    is_short: bool = False
 
     @property
     def verdict(self) -> str:
         if self.climbing:
             return "climbs: " + ", ".join(self.climbing)
-        return "flat" if self.trends else "short"
+        return "short" if self.is_short else "flat"
 
 
 def slope(points: Points) -> float:
@@ -146,8 +154,13 @@ def trend(points: Points) -> Trend:
     (since, start), (until, end) = points[0], points[-1]
     middle = statistics.fmean(at for at, _ in points)
     mean = statistics.fmean(value for _, value in points)
-    first, last = (mean + per_hour * (at - middle) / 3_600 for at in (since, until))
-    return Trend(start, end, per_hour, ((since, first), (until, last)))
+    fitted = [mean + per_hour * (at - middle) / 3_600 for at, _ in points]
+    left = sum((value - one) ** 2 for (_, value), one in zip(points, fitted, strict=True))
+    spread = sum((at - middle) ** 2 for at, _ in points)
+    error = 0.0
+    if len(points) > 2 and spread:
+        error = 3_600 * math.sqrt(left / (len(points) - 2) / spread)
+    return Trend(start, end, per_hour, error, ((since, fitted[0]), (until, fitted[-1])))
 
 
 def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> list[Row]:
@@ -166,9 +179,9 @@ def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> 
         For each role: one row for each process that lived for long, one for its processes from run
         to run if there are enough, and one in any case.
     """
-    lives: dict[tuple[int, float], list[Sample]] = defaultdict(list)
+    lives: dict[tuple[int, float, bool], list[Sample]] = defaultdict(list)
     for sample in samples:
-        lives[sample.pid, sample.started].append(sample)
+        lives[sample.pid, sample.started, sample.is_zombie].append(sample)
     by_role: dict[str, list[list[Sample]]] = defaultdict(list)
     for life in lives.values():
         by_role[life[-1].role].append(life)  # between fork and exec it looked like its parent
@@ -180,11 +193,15 @@ def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> 
         runs = [life for life in some if _lasted(life) >= LEAST_RUN_S]
         if len(runs) >= LEAST_RUNS:
             mine.append(_row_from_run_to_run(role, runs, grows))
+        if not mine and not max(map(_lasted, some)):
+            continue  # a command that was over at the next look
         if not mine:
-            mine.append(Row(role, len(some), sum(map(len, some)), {}))
+            row = _row_of_a_life(role, max(some, key=_lasted), grows)
+            samples = sum(map(len, some))
+            mine.append(replace(row, runs=len(some), samples=samples, climbing=(), is_short=True))
         alive = Counter(sample.at for life in some for sample in life)
         at_once = trend(medians(without_warm_up([(at, float(alive[at])) for at in times])))
-        if at_once.climbs(LIMITS["processes"]):
+        if times[-1] - times[0] >= LEAST_S and at_once.climbs(LIMITS["processes"]):
             more = (*mine[0].climbing, "processes at once")
             mine[0] = replace(mine[0], climbing=more)
         rows += mine

@@ -18,15 +18,16 @@ _PROC = Path("/proc")
 
 #: What a process is, by what its command line contains; the first that matches.
 _PARTS = {
+    "watchdog.py": "watchdog",  # whose command line has its server's
     "SparkSubmit": "JVM",
     "python_streaming_source_runner": "planner",
     "tests.chaos.plan_query": "driver",
     "tests.chaos.plan_member": "",
     "kafka.Kafka": "",
-    "watchdog": "watchdog",
 }
 #: Spark's daemons, each for the workers of one module, which it forks.
 _DAEMON = "pyspark.daemon"
+ZOMBIE = "zombie"
 _HEAP = re.compile(r"-Xmx(\d+)([mMgG])")
 
 
@@ -69,6 +70,10 @@ class Sample:
     threads: int
     heap_mb: float | None = None
 
+    @property
+    def is_zombie(self) -> bool:
+        return self.role.endswith(ZOMBIE)
+
 
 def take_samples(named: Mapping[int, str]) -> list[Sample]:
     """Look at the named processes and all their descendants."""
@@ -84,7 +89,7 @@ def take_samples(named: Mapping[int, str]) -> list[Sample]:
                     role,
                     pid,
                     process.started,
-                    *_taken_by(pid),
+                    *(_taken_by(pid) if process.command else (0.0, 0, 0)),
                     heap_mb=heap_limit_mb(process.command),
                 )
             )
@@ -107,7 +112,7 @@ def roles(processes: Mapping[int, Process], named: Mapping[int, str]) -> dict[in
 def _part(process: Process, parent: Process | None, is_named: bool) -> str:
     command = process.command
     if not command:
-        return "zombie"
+        return ZOMBIE
     if _DAEMON in command:
         module = command.rpartition(" ")[2].rpartition(".")[2]
         forked = parent is not None and parent.command == command
@@ -122,7 +127,7 @@ def _part(process: Process, parent: Process | None, is_named: bool) -> str:
 def heap_limit_mb(command: str) -> float | None:
     """Return what the last ``-Xmx`` of a command line says; None if it is not that of a JVM."""
     limits = _HEAP.findall(command)
-    if not limits:
+    if not limits or Path(command.partition(" ")[0]).name != "java":
         return None
     number, unit = limits[-1]
     return float(number) * (1_024 if unit in "gG" else 1)
@@ -146,7 +151,5 @@ def _taken_by(pid: int) -> tuple[float, int, int]:
     """Megabytes, descriptors and threads."""
     lines = (_PROC / str(pid) / "status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
-    if "RssAnon" not in fields:  # a zombie
-        return 0.0, 0, 0
     own = sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem"))
     return own / 1_024, len(os.listdir(_PROC / str(pid) / "fd")), int(fields["Threads"])

@@ -40,7 +40,6 @@ from .surroundings import PATIENCE_S, Background
 Protocol = Literal["classic", "consumer"]
 
 SAMPLE_EVERY_S = 5.0
-REBALANCE_EVERY_S = 60.0
 AWAY_S = 20.0
 GROUP = "g"
 READERS = (Reader("q1"), Reader("q2"), Reader("m1", "member"), Reader("m2", "member"))
@@ -50,11 +49,11 @@ RESTLESS = ("q2", "m2")
 SOAK = "soak"
 
 
-def make_soak(minutes: float, rate: int, protocol: Protocol) -> Plan:
-    """A plan whose faults are graceful stops, one a minute, the last with its minute to end in."""
+def make_soak(minutes: float, every_s: float, rate: int, protocol: Protocol) -> Plan:
+    """A plan whose faults are graceful stops; the last one has as long as all others to end in."""
     faults = tuple(
-        Fault(n * REBALANCE_EVERY_S, "stop", RESTLESS[n % len(RESTLESS)], AWAY_S)
-        for n in range(1, int(minutes * 60 / REBALANCE_EVERY_S))
+        Fault(n * every_s, "stop", RESTLESS[n % len(RESTLESS)], AWAY_S)
+        for n in range(1, int(minutes * 60 / every_s))
     )
     seed = SystemRandom().randrange(10**6)  # of the records' partitions
     return Plan(seed, protocol, READERS, faults, rate=rate, lasts_s=minutes * 60)
@@ -144,7 +143,7 @@ def main() -> int:
         format="%(asctime)s %(threadName)s %(name)s %(levelname)s %(message)s",
     )
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    plan = make_soak(given.minutes, given.rate, given.protocol)
+    plan = make_soak(given.minutes, given.every, given.rate, given.protocol)
     console.print(
         f"{given.minutes:g} minutes, {plan.rate} records a second, group protocol "
         f"{plan.protocol}; logs: {work}"
@@ -179,7 +178,7 @@ def _report(soak: Soak, sampling: Sampling, folder: Path, console: Console) -> l
     console.print(_table(rows))
     highest = max(lag for _, lag in sampling.lags)
     console.print(f"lag {highest:,.0f} at most, {sampling.rate:,.0f} offsets a second")
-    if not any(row.trends for row in rows):
+    if all(row.is_short for row in rows):
         console.print("too short to say what is flat")
     console.print(f"drawn: {folder / 'soak.png'}; samples: {folder}")
     return [
@@ -213,7 +212,7 @@ def _run(plan: Plan, work: Path, console: Console) -> tuple[Soak, Outcome]:
         soak = Shown(kafka, sparks, plan, work)
         try:
             return soak, soak.run()
-        except Exception as error:  # what was seen until then may tell why
+        except (Exception, KeyboardInterrupt) as error:  # what was seen until then may tell why
             logging.exception("the soak")
             return soak, Outcome((), (f"the soak: {error!r}",), 0, 0, 0, 0, 0.0, soak.folder)
         finally:
@@ -245,15 +244,12 @@ def _table(rows: list[Row]) -> Table:
     for row in rows:
         cells = [row.role, str(row.runs), f"{row.samples:,}"]
         for what in WHAT:
-            found = row.trends.get(what)
-            if found is None:
-                cells += ["", ""]
-            else:
-                gain = f"{found.per_hour:+.1f}"
-                judged = what != "memory_mb" or row.memory_by_slope
-                cells.append(f"{found.start:.0f} → {found.end:.0f}")
-                cells.append(gain if judged else f"({gain})")
-        style = "red" if row.climbing else None if row.trends else "dim"
+            found = row.trends[what]
+            gain = f"{found.per_hour:+.1f} ±{found.error:.1f}"
+            if what == "memory_mb" and not row.memory_by_slope:
+                gain = f"({gain})"
+            cells += [f"{found.start:.0f} → {found.end:.0f}", "" if row.is_short else gain]
+        style = "red" if row.climbing else "dim" if row.is_short else None
         table.add_row(*cells, row.verdict, style=style)
     return table
 
@@ -261,6 +257,7 @@ def _table(rows: list[Row]) -> Table:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--every", type=float, default=60.0, help="seconds from stop to stop")
     parser.add_argument("--rate", type=int, default=100, help="records a second")
     parser.add_argument("--protocol", choices=get_args(Protocol), default="consumer")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="table and picture")

@@ -17,7 +17,7 @@ from .flatness import WHAT, Points, Row
 from .process_samples import Sample
 
 _TITLES = {"memory_mb": "memory, MB", "fds": "descriptors", "threads": "threads"}
-_COLOURS = [colour for name in ("tab10", "Dark2") for colour in matplotlib.colormaps[name].colors]
+_COLOURS = [colour for name in ("tab20", "Dark2") for colour in matplotlib.colormaps[name].colors]
 _INK = "#555555"
 _LINES = {"solid line": "-", "dotted line": ":"}
 
@@ -47,9 +47,10 @@ def save(
     """
     lives: dict[tuple[int, float], list[Sample]] = defaultdict(list)
     for sample in samples:
-        lives[sample.pid, sample.started].append(sample)
+        if not sample.is_zombie:
+            lives[sample.pid, sample.started].append(sample)
     figure = Figure(figsize=(15, 12), dpi=110, layout="constrained")
-    grid = figure.add_gridspec(len(WHAT) + 1, 2)
+    grid = figure.add_gridspec(len(WHAT) + 1, 4, width_ratios=(6, 1, 6, 2.3))
     kinds = {
         "JVMs": [life for life in lives.values() if life[-1].heap_mb is not None],
         "other processes": [life for life in lives.values() if life[-1].heap_mb is None],
@@ -58,22 +59,23 @@ def save(
         roles = sorted({life[-1].role for life in some})
         colours = {role: _COLOURS[n % len(_COLOURS)] for n, role in enumerate(roles)}
         for place, what in enumerate(WHAT):
-            axes = figure.add_subplot(grid[place, column])
+            axes = figure.add_subplot(grid[place, 2 * column])
             for life in some:
                 minutes = [(sample.at - began) / 60 for sample in life]
                 values = [getattr(sample, what) for sample in life]
                 axes.plot(minutes, values, color=colours[life[-1].role], lw=0.8, alpha=0.6)
             for row in rows:
-                if row.role in colours and what in row.trends:
+                if row.role in colours and not row.is_short:
                     times, values = zip(*row.trends[what].line, strict=True)
                     minutes = [(at - began) / 60 for at in times]
                     axes.plot(minutes, values, "--", color=colours[row.role], lw=1.8)
             _finish(axes, f"{_TITLES[what]}: {title}", marks, began)
-            if place == 0:
-                for role, colour in colours.items():
-                    axes.plot([], [], color=colour, label=role)
-                axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
-    axes = figure.add_subplot(grid[len(WHAT), :])
+        names = figure.add_subplot(grid[: len(WHAT), 2 * column + 1])
+        names.axis("off")
+        for role, colour in colours.items():
+            names.plot([], [], color=colour, label=role)
+        names.legend(loc="upper left", fontsize=7, frameon=False, borderaxespad=0)
+    axes = figure.add_subplot(grid[len(WHAT), :3])
     axes.plot([(at - began) / 60 for at, _ in lags], [lag for _, lag in lags], color=_INK, lw=1)
     _finish(axes, "the group's lag, offsets", marks, began)
     left = ", ".join(f"{name} leaves: {line}" for name, line in zip(marks, _LINES, strict=False))

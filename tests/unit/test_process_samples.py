@@ -99,6 +99,14 @@ def test_an_outlier_in_a_minute_does_not_count():
     assert trend(medians(points)).rise == 0.0
 
 
+def test_the_error_of_a_slope():
+    # 0, 1, 1 at 0, 1, 2 hours: residuals -1/6, 1/3, -1/6; one degree of freedom; spread 2.
+    found = trend([(0, 0), (HOUR_S, 1), (2 * HOUR_S, 1)])
+    assert found.per_hour == pytest.approx(0.5)
+    assert found.error == pytest.approx((1 / 6 / 2) ** 0.5)
+    assert trend([(0, 0), (HOUR_S, 1)]).error == 0.0
+
+
 # -- processes ------------------------------------------------------------------------------------
 
 
@@ -116,13 +124,28 @@ def test_what_climbs_by_more_than_its_limit_is_found(what):
 
 def test_a_short_life_has_no_slope():
     (row,) = judge(life(until=LEAST_S / 2, memory=10_000))
-    assert (row.verdict, row.trends) == ("short", {})
+    assert row.verdict == "short"
 
 
 def test_a_rise_within_the_noise_is_none():
     """Four megabytes in ten minutes are 24 an hour, and may be a cache."""
     assert climbing(life(until=LEAST_S + 60, memory=24)) == {}
     assert climbing(life(until=LEAST_S + 60, memory=60)) == {"q1 planner": ("memory",)}
+
+
+def test_a_rise_that_the_scatter_explains_is_none():
+    chance = Random(7)
+    scattered = [
+        replace(sample, threads=300 + n // 120 + 60 * chance.randint(-1, 1) * (n // 12 % 2))
+        for n, sample in enumerate(life())
+    ]
+    (row,) = judge(scattered)
+    assert row.trends["threads"].per_hour > LIMITS["threads"].per_hour
+    assert row.verdict == "flat"
+
+
+def test_a_command_that_is_over_at_the_next_look_has_no_row():
+    assert judge([*life(), *life("q1 chmod", 50.0, 55.0, pid=2)]) == judge(life())
 
 
 def test_a_heap_may_fill_up_and_descriptors_and_threads_of_a_jvm_may_not_grow():
@@ -153,6 +176,8 @@ def test_processes_that_are_left_behind_are_counted():
     left = [life("q2 planner", n * 120.0, HOUR_S, pid=100 + n) for n in range(30)]
     (verdict,) = climbing(*left).values()
     assert verdict == ("processes at once",)
+    soon = [life("q2 planner", n * 60.0, LEAST_S / 2, pid=100 + n) for n in range(4)]
+    assert climbing(*soon) == {}, "too short a time to say so"
     workers = [life("q1 worker", n * 120.0, (n + 2) * 120.0, pid=100 + n) for n in range(29)]
     assert climbing(*workers) == {}
 
@@ -162,6 +187,13 @@ def test_a_process_has_the_role_it_came_to_have():
     planner = life()
     first = replace(planner[0], role="q1 JVM")
     assert [row.role for row in judge([first, *planner[1:]])] == ["q1 planner"]
+
+
+def test_a_process_that_nobody_has_waited_for_had_its_role_before():
+    lived = life(until=HOUR_S / 2)
+    ended = [replace(s, role="q1 zombie") for s in life(since=HOUR_S / 2)]
+    both = [*lived, *(replace(s, started=0.0) for s in ended)]
+    assert [row.role for row in judge(both)] == ["q1 planner", "q1 zombie"]
 
 
 def test_a_process_id_that_is_used_again_is_another_process():
@@ -208,7 +240,7 @@ def test_roles():
         6: (5, daemon),
         7: (3, "python3 -m pyspark.daemon pyspark.sql.worker.plan_data_source_read"),
         8: (1, "python -m tests.chaos.plan_member {}"),
-        9: (1, "python -I -S watchdog.py 1"),
+        9: (1, "python -I -S watchdog.py 1 java -Xmx512m kafka.Kafka server.properties"),
         10: (9, "java -Xmx512m kafka.Kafka server.properties"),
         11: (3, ""),
         12: (3, "/usr/bin/chmod 700 x"),
@@ -235,7 +267,12 @@ def test_roles():
 
 @pytest.mark.parametrize(
     ("command", "megabytes"),
-    [("java -Xmx512m -cp x", 512), ("java -Xmx1g -Xmx2G", 2_048), ("python -m x", None)],
+    [
+        ("/x/java -Xmx512m -cp x", 512),
+        ("java -Xmx1g -Xmx2G", 2_048),
+        ("java -cp x", None),
+        ("python watchdog.py java -Xmx1g", None),
+    ],
 )
 def test_heap_limits(command, megabytes):
     assert heap_limit_mb(command) == megabytes
