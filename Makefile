@@ -62,7 +62,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos soak test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -124,6 +124,12 @@ test-chaos: $(VENV)/.dev ## Run the tests that let members and brokers come and 
 	@$(if $(findstring --plans,$(ARGS)),$(WITH_JAVA) $(PY) -m tests.spark.spark_home)
 	@echo "== $(if $(findstring --plans,$(ARGS)),random plans,long churns of other plans each time; python -m tests.chaos --seed SEED repeats one$(COMMA) and tests.chaos.producer_bounces)"
 	@$(WITH_JAVA) $(PY) -m $(if $(findstring --plans,$(ARGS)),tests.chaos.plans $(ARGS),pytest $(ARGS) tests/chaos)
+
+soak: $(VENV)/.dev ## Let two queries and two members run for an hour, with a rebalance a minute: does anything grow? (ARGS="--minutes 15")
+	@$(FETCH_JARS)
+	@$(WITH_JAVA) $(PY) -m tests.spark.spark_home
+	@echo "== soak"
+	@$(WITH_JAVA) $(PY) -m tests.chaos.soak $(ARGS)
 
 test-oldest: ## Run what may differ by the Spark on the oldest PySpark that is supported, with one group protocol (before a release)
 	@$(MAKE) --no-print-directory test SPARK=$(OLDEST_SPARK) TESTS='$(SOURCE_TESTS)'

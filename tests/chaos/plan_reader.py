@@ -36,6 +36,7 @@ class RunningReader:
         self.reader = reader
         self.name = reader.name
         self.run = -1
+        self.pid: int | None = None  # the last process it ran in, for a query its driver
         self.breaks: list[Break] = []
         self.starts: list[Started] = []
         self.problems: list[str] = []
@@ -75,6 +76,7 @@ class RunningReader:
             settings["proxy_url"] = self.network and self.network.url
             self._process = self._child(plan_member.__name__, settings)
             self._process.wait_for("started")
+        self.pid = self._process.pid
 
     def _child(self, module: str, settings: Mapping[str, Any]) -> ChildProcess:
         return ChildProcess(
