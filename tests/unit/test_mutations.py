@@ -16,7 +16,7 @@ def test_a_fault_changes_one_place_and_is_python(mutation: Mutation) -> None:
 
 def test_a_fault_without_a_place_is_an_error() -> None:
     nowhere = Mutation("nowhere", "nothing", "consumer/lease.py", "no such code", "")
-    with pytest.raises(ValueError, match="nowhere: .* has 'no such code' 0 times"):
+    with pytest.raises(ValueError, match="'no such code' 0 times"):
         mutated(nowhere)
 
 
