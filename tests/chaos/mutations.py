@@ -271,7 +271,7 @@ def _try(one: Mutation, seed: int, plans: int) -> tuple[int, list[str]]:
 def found_in(output: str) -> list[str]:
     """What the plans have printed below the one that failed, shortened."""
     lines = output.partition("FAILED\n")[2].splitlines()
-    told = [line.strip() for line in lines if line.startswith("  ")]
+    told = [line.strip() for line in lines if re.match(r"  \S", line)]
     return [line[:80] for line in told[:2]]
 
 

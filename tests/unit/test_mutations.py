@@ -30,6 +30,7 @@ def test_what_was_found_is_below_the_plan_that_failed() -> None:
         "seed 2: classic: FAILED\n"
         "  duplicate: a-0 at 3, q1: q2 had delivered it\n"
         "plan = Plan(\n"
+        "    seed=2,\n"
         "2 plans, 1 failed: [2]\n"
     )
     assert found_in(output) == ["duplicate: a-0 at 3, q1: q2 had delivered it"]
