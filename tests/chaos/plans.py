@@ -33,21 +33,24 @@ def main() -> int:
     )
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers come and go
     print(f"{given.plans} plans from seed {given.seed}; logs: {work}", flush=True)
-    failed = []
+    done, failed = 0, []
     with LocalKafka(3, folder=work / "kafka") as kafka:
         sparks = Sparks(work)
         try:
             for seed in range(given.seed, given.seed + given.plans):
                 plan = make_plan(seed)
                 outcome = _run(kafka, sparks, plan, work)
+                done += 1
                 if outcome.failed:
                     failed.append(seed)
                     _shrink(kafka, sparks, plan, outcome, work, given.shrink_s)
+                    if given.until_failed:
+                        break
                 elif not given.keep:
                     shutil.rmtree(outcome.work)
         finally:
             sparks.close()
-    print(f"{given.plans} plans, {len(failed)} failed: {failed}", flush=True)
+    print(f"{done} plans, {len(failed)} failed: {failed}", flush=True)
     return 1 if failed else 0
 
 
@@ -74,6 +77,8 @@ def _shrink(
 ) -> None:
     """Leave faults out as long as a verdict of the same name comes of the rest."""
     print(as_python(plan), flush=True)
+    if not seconds:
+        return
     deadline = time.monotonic() + seconds
     names = {verdict.name for verdict in outcome.verdicts}
 
@@ -94,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--shrink-s", type=float, default=300.0, help="how long a failing plan is shrunk"
     )
+    parser.add_argument("--until-failed", action="store_true", help="stop after one that fails")
     parser.add_argument("--keep", action="store_true", help="also what is left of those that pass")
     return parser.parse_args()
 

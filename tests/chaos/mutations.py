@@ -1,0 +1,287 @@
+"""Put known faults back, one at a time, and see whether random plans find them.
+
+``python -m tests.chaos.mutations`` tries them all; ``--only lease,marks`` some. Each runs on a copy
+of the package with one place changed, until a plan has failed or ``--plans`` have passed. It tests
+the plans and the oracle: a fault that no plan finds is one that they are blind to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "pyspark_kafka_rebalance"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One place in the package, and what is wrong there afterwards.
+
+    Attributes
+    ----------
+    name : str
+        For ``--only``.
+    fault : str
+        What the package does then.
+    file : str
+        Below the package.
+    was, becomes : str
+        ``was`` must be in the file exactly once.
+    """
+
+    name: str
+    fault: str
+    file: str
+    was: str
+    becomes: str
+
+
+MUTATIONS = (
+    # -- queries ----------------------------------------------------------------------------------
+    Mutation(
+        "revoke",
+        "a revoke does not wait for the batch that reads the partition",
+        "source/group/assignment.py",
+        "if self.batches.have(p) or p in flushed_later}",
+        "if p in flushed_later}",
+    ),
+    Mutation(
+        "open-commit",
+        "a query releases a partition before the group has its last offset",
+        "source/group/assignment.py",
+        "self.awaiting_batch(partitions) | {p for p in partitions if self.commits.is_open(p)}",
+        "self.awaiting_batch(partitions)",
+    ),
+    Mutation(
+        "early-commit",
+        "a query commits what it hands out before Spark has committed the batch",
+        "source/group/assignment.py",
+        "        self.marks.hand_out(ranges)\n",
+        "        self.marks.hand_out(ranges)\n"
+        "        self.marks.prove((p, one.end) for p, one in ranges.items())\n"
+        "        self.commits.compare(ranges)\n",
+    ),
+    Mutation(
+        "skip",
+        "a batch begins one offset behind the end of the last one",
+        "source/group/assignment.py",
+        "own.position, own.read = handed.end, True",
+        "own.position, own.read = handed.end + 1, True",
+    ),
+    Mutation(
+        "resumed",
+        "a revoke does not wait for a batch that Spark reruns after a restart",
+        "source/group/assignment.py",
+        "        self.batches.add(ranges, catch_up)\n        self._unflushed |=",
+        "        self.batches.add({}, {})\n        self._unflushed |=",
+    ),
+    Mutation(
+        "checkpoint",
+        "a restart forgets the positions of the checkpoint",
+        "source/group/assignment.py",
+        "self.marks.restore(positions)",
+        "self.marks.restore({})",
+    ),
+    Mutation(
+        "group-only",
+        "a partition starts at the group's offset, even if the query has read further",
+        "source/group/marks.py",
+        "max(-1 if committed is None else committed, self._handed_out.get(partition, -1))",
+        "-1 if committed is None else committed",
+    ),
+    Mutation(
+        "grown",
+        "a partition added to a topic starts at its end",
+        "source/group/starts.py",
+        "if partition in self._created_anew or partition not in self._found:\n"
+        '            return "earliest"',
+        "if partition in self._created_anew or partition not in self._found:\n"
+        '            return "latest"',
+    ),
+    Mutation(
+        "unmarked",
+        "rows of a replay that the group already has are not marked lost",
+        "source/group/marking.py",
+        "if standing.committed is not None and standing.committed > ranges[partition].start",
+        "if standing.committed is None and ranges[partition].start < 0",
+    ),
+    Mutation(
+        "replay",
+        "a replay does not wait for the next owner of its partitions (17, 18)",
+        "source/group/marking.py",
+        "if now >= until or (seen.joined and all(slow)):",
+        "if now >= 0.0 or (seen.joined and all(slow)):",
+    ),
+    Mutation(
+        "lease",
+        "a process that was suspended for longer than its session hands out all the same",
+        "consumer/lease.py",
+        "return self._age() < self.session_timeout_ms / 1000 * (1 - MARGIN_SHARE)",
+        "return self._renewed_at is not None",
+    ),
+    Mutation(
+        "stop",
+        "a query that is stopped does not commit its last batch",
+        "source/group/group_commits.py",
+        "if self._proofs.look(wait_s=self._left_to_leave_s()):",
+        "if self._proofs.look(wait_s=0.0) and self._members is None:",
+    ),
+    Mutation(
+        "late-commit",
+        "what waits to be committed at a loss is sent after the next join (2)",
+        "consumer/commit_loop.py",
+        "before, self._commits = self._commits, OffsetCommits()",
+        "before = OffsetCommits()",
+    ),
+    # -- gaps -------------------------------------------------------------------------------------
+    Mutation(
+        "no-gap",
+        "a partition that starts live forgets its backlog",
+        "source/group/positioning.py",
+        "self._gaps.begin(partition, unread.between(0, live), unproven.between(0, live))",
+        "self._gaps.forget(partition)",
+    ),
+    Mutation(
+        "gap-twice",
+        "a gap is read by batch after batch until it is proven",
+        "source/group/assignment.py",
+        "self.gaps.hand_out(caught_up)",
+        "self.gaps.hand_out({})",
+    ),
+    # -- members ----------------------------------------------------------------------------------
+    Mutation(
+        "drained",
+        "a member releases a partition while its last commit is under way",
+        "consumer/ownership.py",
+        "released = self._standing.releasing.difference(outstanding)",
+        "released = self._standing.releasing",
+    ),
+    Mutation(
+        "reconciled",
+        "the consumer protocol's heartbeat lists the target as owned, and not what is owned",
+        "consumer/reconciliation.py",
+        "return {**self.assignable, **self._owned}",
+        "return dict(self.assignable)",
+    ),
+    Mutation(
+        "claim",
+        "a classic member joins without a claim to what it owns",
+        "consumer/classic.py",
+        "claim = self._subscription.owned() if mine else frozenset()",
+        "claim = frozenset()",
+    ),
+    Mutation(
+        "backwards",
+        "a lower offset is committed in the background after a higher one (1)",
+        "consumer/commit_line.py",
+        "        if entry.offset > self.floor:\n"
+        "            self.waiting, self.floor, self.added_after",
+        "        if entry.offset:\n            self.waiting, self.floor, self.added_after",
+    ),
+    Mutation(
+        "close",
+        "a member that stops does not wait for its last commits",
+        "consumer/deferred.py",
+        "while not self._hand_outs.end():",
+        "while self._hand_outs is None:",
+    ),
+    # -- reading ----------------------------------------------------------------------------------
+    Mutation(
+        "aborted",
+        "records of aborted transactions are read with read_committed",
+        "fetch/transactions.py",
+        "return producer_id in self._open",
+        "return producer_id < -1",
+    ),
+    Mutation(
+        "empty-end",
+        "an answer without records ends a range, whatever the log has",
+        "fetch/range_reader.py",
+        "if answer.high_watermark < self._end:",
+        "if answer.high_watermark < 0:",
+    ),
+    # -- producer groups --------------------------------------------------------------------------
+    Mutation(
+        "points",
+        "a transaction that touches several source partitions writes one restart point",
+        "producer/transactions.py",
+        "for p, value in values.items()\n                }",
+        "for p, value in list(values.items())[:1]\n                }",
+    ),
+)
+
+
+def main() -> int:
+    given = _arguments()
+    wanted = [one for one in MUTATIONS if not given.only or one.name in given.only.split(",")]
+    for one in wanted:  # before the first of them takes minutes
+        mutated(one)
+    table = Table("fault", "what the package does then", "plans", "found by", title="mutations")
+    blind = 0
+    for one in wanted:
+        began = time.monotonic()
+        plans, found = _try(one, given.seed, given.plans)
+        took_s = time.monotonic() - began
+        blind += not found
+        table.add_row(one.name, one.fault, str(plans), "; ".join(found) or "nobody")
+        print(f"{one.name}: {plans} plans, {took_s:.0f} s: {found or 'NOT FOUND'}", flush=True)
+    Console().print(table)
+    return 1 if blind else 0
+
+
+def mutated(one: Mutation) -> str:
+    """The changed file's text; raises ValueError if there is no such place, or more than one."""
+    text = (ROOT / PACKAGE / one.file).read_text()
+    if text.count(one.was) != 1:
+        raise ValueError(f"{one.name}: {one.file} has {one.was!r} {text.count(one.was)} times")
+    return text.replace(one.was, one.becomes)
+
+
+def _try(one: Mutation, seed: int, plans: int) -> tuple[int, list[str]]:
+    """How many plans it took, and the names of the verdicts or what else was wrong."""
+    with tempfile.TemporaryDirectory(prefix=f"mutation-{one.name}-") as folder:
+        root = Path(folder)
+        shutil.copytree(
+            ROOT / PACKAGE, root / PACKAGE, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        (root / "tests").symlink_to(ROOT / "tests")
+        (root / PACKAGE / one.file).write_text(mutated(one))
+        command = [
+            *(sys.executable, "-m", "tests.chaos.plans", "--until-failed", "--shrink-s", "0"),
+            *("--seed", str(seed), "--plans", str(plans)),
+        ]
+        run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    count = len(re.findall(r"^seed \d+:", run.stdout, re.M))
+    if not count:
+        raise RuntimeError(f"{one.name}: no plan has run:\n{run.stdout}\n{run.stderr}")
+    return count, found_in(run.stdout)
+
+
+def found_in(output: str) -> list[str]:
+    """What the plans have printed below the one that failed, shortened."""
+    lines = output.partition("FAILED\n")[2].splitlines()
+    told = [line.strip() for line in lines if re.match(r"  \S", line)]
+    return [line[:80] for line in told[:2]]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutations", description=__doc__)
+    parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--seed", type=int, default=300, help="of the first plan of each")
+    parser.add_argument("--plans", type=int, default=8, help="at most so many for each")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
