@@ -75,6 +75,8 @@ def run_ours(settings: dict[str, Any], ledger: LedgerLines, given: Orders) -> No
         result = consumer.poll_with_rebalance(timeout_ms=POLL_MS)
         polls += 1
         now = time.time()
+        if result.lost:
+            ledger.write(event="lost", at=now)
         gone = result.lost | result.revoked
         kept = [one for one in held if one[2] not in gone]
         held.clear()

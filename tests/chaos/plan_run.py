@@ -383,7 +383,7 @@ class PlanRun:
                         told = json.loads(line)
                     except json.JSONDecodeError:  # killed in the midst of the line
                         continue
-                    events += _events_of(name, run, told)
+                    events += events_of(name, run, told)
         return events
 
     def _ended_sessions(
@@ -405,11 +405,15 @@ class PlanRun:
         return found
 
 
-def _events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
-    batch = told["batch"]
+def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
+    """What one line of a reader's ledger says."""
+    batch = told.get("batch", -1)
     if told["event"] == "began":
         logs = frozenset(_log(*p) for p in told["logs"])
         return [oracle.Began(told["at"], name, run, batch, logs)]
+    if told["event"] == "lost":
+        # Without an answer for a session it gives up by itself, and no coordinator logs that.
+        return [Break(told["at"], told["at"], name, run, "lost", ends_the_run=False)]
     return [
         Delivered(
             _log(topic, partition),

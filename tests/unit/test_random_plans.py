@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chaos.oracle import Break
+from tests.chaos.plan_run import events_of
 from tests.chaos.random_plans import (
     BROKERS,
     OF_MEMBERS,
@@ -86,3 +88,9 @@ def test_a_plan_is_printed_as_python(seed):
     there = {"Plan": Plan, "Reader": Reader, "Fault": Fault}
     exec(as_python(plan), there)
     assert there["plan"] == plan
+
+
+def test_what_a_member_says_it_has_lost_is_a_break_and_not_its_end() -> None:
+    """By itself, after a session without an answer: the coordinator's log does not have that."""
+    (found,) = events_of("m0", 3, {"event": "lost", "at": 12.5})
+    assert found == Break(12.5, 12.5, "m0", 3, "lost", ends_the_run=False)
