@@ -29,11 +29,10 @@ CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane
 USES_SPARK := compiled_pyspark|data_source|graceful_stop|reading|schema|spark_versions|stream
 SOURCE_TESTS = tests/spark \
   $(shell grep -lE '^ *(from|import) (pyspark\b|pyspark_kafka_rebalance\.source(\.| import )($(USES_SPARK))\b)' tests/unit/test_*.py)
-# Those that between them make every call of Spark's to a source, in batches and streams.
-CALL_TESTS = $(addprefix tests/spark/,test_source.py test_triggers.py test_assign.py test_graceful_stop.py) \
-  $(filter tests/unit/%,$(SOURCE_TESTS))
 # Those of them that need nothing of this folder's in an executor, and no Sparks of their own.
 CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_graceful_stop.py)
+# Those that between them make every call of Spark's to a source, in batches and streams.
+CALL_TESTS = $(CLUSTER_TESTS) tests/spark/test_assign.py $(filter tests/unit/%,$(SOURCE_TESTS))
 # What an installation is made from.
 INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))

@@ -6,7 +6,6 @@ A run is repeated by its seed; what the members make of it is up to the machine.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .churn import PROTOCOLS, Churn, Outcome
 from .plan import Step, make_plan
+from .run_log import log_into
 
 #: More of them say nothing new.
 _SHOWN = 50
@@ -35,11 +35,7 @@ def main() -> int:
         brokers=() if arguments.librdkafka else (1, 2, 3),
     )
     work = Path(tempfile.mkdtemp(prefix="churn-"))
-    logging.basicConfig(
-        filename=work / "log",
-        level=logging.INFO,
-        format="%(asctime)s %(threadName)s %(name)s %(levelname)s %(message)s",
-    )
+    log_into(work)
     console.print(f"seed {plan.seed}, group protocol {arguments.protocol}; log, ledger: {work}")
     with (
         LocalKafka(3) as kafka,

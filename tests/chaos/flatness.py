@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .process_samples import Sample
+from .process_samples import Sample, by_life
 
 #: What is there at a time, in seconds.
 Points = Sequence[tuple[float, float]]
@@ -120,10 +120,7 @@ def slope(points: Points) -> float:
     """What the points gain in an hour, by least squares; 0 if there are not two times."""
     if len({at for at, _ in points}) < 2:
         return 0.0
-    middle = statistics.fmean(at for at, _ in points)
-    mean = statistics.fmean(value for _, value in points)
-    above = sum((at - middle) * (value - mean) for at, value in points)
-    return 3_600 * above / sum((at - middle) ** 2 for at, _ in points)
+    return 3_600 * statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
 def without_warm_up(points: Points, share: float = WARM_UP_SHARE) -> Points:
@@ -136,16 +133,21 @@ def without_warm_up(points: Points, share: float = WARM_UP_SHARE) -> Points:
 
 def medians(points: Points, seconds: float = MEDIANS_OF_S) -> Points:
     """The median of every so many seconds, at the middle of its times."""
-    bins: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for at, value in points:
-        bins[int((at - points[0][0]) // seconds)].append((at, value))
     return [
         (
             statistics.fmean(at for at, _ in some),
             statistics.median(value for _, value in some),
         )
-        for some in bins.values()
+        for some in _windows(points, seconds).values()
     ]
+
+
+def _windows(points: Points, seconds: float) -> dict[int, list[tuple[float, float]]]:
+    """The points of every so many seconds from the first on, by the number of the window."""
+    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for at, value in points:
+        found[int((at - points[0][0]) // seconds)].append((at, value))
+    return found
 
 
 def trend(points: Points) -> Trend:
@@ -179,13 +181,11 @@ def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> 
         For each role: one row for each process that lived for long, one for its processes from run
         to run if there are enough, and one in any case.
     """
-    lives: dict[tuple[int, float, bool], list[Sample]] = defaultdict(list)
-    for sample in samples:
-        lives[sample.pid, sample.started, sample.is_zombie].append(sample)
+    lives = by_life(samples)
     by_role: dict[str, list[list[Sample]]] = defaultdict(list)
-    for life in lives.values():
+    for life in lives:
         by_role[life[-1].role].append(life)  # between fork and exec it looked like its parent
-    times = sorted({sample.at for life in lives.values() for sample in life})
+    times = sorted({sample.at for life in lives for sample in life})
     rows = []
     for role, some in sorted(by_role.items()):
         grows = role in may_grow
@@ -197,8 +197,8 @@ def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> 
             continue  # a command that was over at the next look
         if not mine:
             row = _row_of_a_life(role, max(some, key=_lasted), grows)
-            samples = sum(map(len, some))
-            mine.append(replace(row, runs=len(some), samples=samples, climbing=(), is_short=True))
+            seen = sum(map(len, some))
+            mine.append(replace(row, runs=len(some), samples=seen, climbing=(), is_short=True))
         alive = Counter(sample.at for life in some for sample in life)
         at_once = trend(medians(without_warm_up([(at, float(alive[at])) for at in times])))
         if times[-1] - times[0] >= LEAST_S and at_once.climbs(LIMITS["processes"]):
@@ -267,10 +267,12 @@ def unbounded(lags: Points, rate: float) -> list[str]:
             f"lag {highest:,.0f} after {(at - lags[0][0]) / 60:.1f} min, more than "
             f"{HIGH_LAG_S:g} s of traffic ({high:,.0f})"
         )
-    windows: dict[int, list[float]] = defaultdict(list)
-    for at, lag in lags:
-        windows[int((at - lags[0][0]) // LAG_WINDOW_S)].append(lag)
-    late = [minute for minute, some in windows.items() if min(some) > low and len(some) > 1]
+    windows = _windows(lags, LAG_WINDOW_S)
+    late = [
+        minute
+        for minute, some in windows.items()
+        if len(some) > 1 and min(lag for _, lag in some) > low
+    ]
     if late:
         found.append(
             f"in {len(late)} of {len(windows)} minutes, first in that after {late[0]} min, the lag "

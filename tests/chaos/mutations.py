@@ -20,7 +20,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).parents[2]
+from .plan_sparks import ROOT
+
 PACKAGE = "pyspark_kafka_rebalance"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from tests.kafka.flaky_network import FlakyNetwork
@@ -32,6 +32,14 @@ log = logging.getLogger(__name__)
 _NOT_CONNECTED = "Python worker failed to connect back"
 
 
+class Pause(NamedTuple):
+    """When something of a run was suspended, or its network disturbed."""
+
+    run: int
+    since: float
+    until: float
+
+
 class RunningReader:
     """A reader over its lives; its orders are carried out one after the other."""
 
@@ -43,14 +51,13 @@ class RunningReader:
         self.breaks: list[Break] = []
         self.starts: list[Started] = []
         self.problems: list[str] = []
-        self.pauses: list[tuple[float, float]] = []
+        self.pauses: list[Pause] = []
         self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         self.network = FlakyNetwork() if reader.kind in ("member", "producer") else None
         self._plan_run = run
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
         self._to_fail = 0
-        self._paused_run = -1  # the last one in which something of it was suspended
         self._ends = threading.Condition()
 
     # -- lives ------------------------------------------------------------------------------------
@@ -143,7 +150,7 @@ class RunningReader:
         error = self._ended.get("error", "")
         if self._to_fail and "the sink fails" in error:
             self._to_fail -= 1
-        elif self._paused_run == self.run and _NOT_CONNECTED in error:
+        elif _NOT_CONNECTED in error and any(pause.run == self.run for pause in self.pauses):
             log.info("run %d: Spark did not wait for its planner, which was suspended", self.run)
         else:
             self.problems.append(f"{self.name} run {self.run} ended unasked: {_short(error)}")
@@ -202,13 +209,12 @@ class RunningReader:
 
     def _suspend(self, pids: Iterable[int], seconds: float) -> None:
         since = time.time()
-        self._paused_run = self.run
         for pid in pids:
             _send(pid, signal.SIGSTOP)
         time.sleep(seconds)
         for pid in pids:
             _send(pid, signal.SIGCONT)
-        self.pauses.append((since, time.time()))
+        self.pauses.append(Pause(self.run, since, time.time()))
 
     def _cut(self, seconds: float) -> None:
         assert self.network is not None
@@ -228,7 +234,7 @@ class RunningReader:
         network()
         time.sleep(seconds)
         self.network.mend()
-        self.pauses.append((since, time.time()))
+        self.pauses.append(Pause(self.run, since, time.time()))
 
     def _slow(self, seconds: float) -> None:
         self._tell("slow", seconds)
@@ -261,7 +267,8 @@ class RunningReader:
 
     def pause_before(self, at: float) -> float | None:
         """Since when it was paused, if that is why its session ended then."""
-        return next((s for s, until in self.pauses if s <= at <= until + SESSION_S + 4.0), None)
+        late_s = SESSION_S + 4.0
+        return next((p.since for p in self.pauses if p.since <= at <= p.until + late_s), None)
 
     # -- the end ----------------------------------------------------------------------------------
 

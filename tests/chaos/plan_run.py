@@ -68,6 +68,11 @@ class Outcome:
         return bool(self.verdicts or self.problems)
 
 
+def broken_off(problem: str, work: Path) -> Outcome:
+    """The outcome of a plan that could not be carried out."""
+    return Outcome((), (problem,), 0, 0, 0, 0, 0.0, work)
+
+
 class PlanRun:
     """One run of a plan.
 
@@ -407,13 +412,13 @@ class PlanRun:
 
 def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
     """What one line of a reader's ledger says."""
-    batch = told.get("batch", -1)
-    if told["event"] == "began":
-        logs = frozenset(_log(*p) for p in told["logs"])
-        return [oracle.Began(told["at"], name, run, batch, logs)]
     if told["event"] == "lost":
         # Without an answer for a session it gives up by itself, and no coordinator logs that.
         return [Break(told["at"], told["at"], name, run, "lost", ends_the_run=False)]
+    batch = told["batch"]
+    if told["event"] == "began":
+        logs = frozenset(_log(*p) for p in told["logs"])
+        return [oracle.Began(told["at"], name, run, batch, logs)]
     return [
         Delivered(
             _log(topic, partition),

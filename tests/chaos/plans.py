@@ -18,19 +18,16 @@ from random import SystemRandom
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .oracle import summary
-from .plan_run import Outcome, PlanRun
+from .plan_run import Outcome, PlanRun, broken_off
 from .plan_sparks import Sparks
 from .random_plans import Plan, as_python, make_plan, shrink
+from .run_log import log_into
 
 
 def main() -> int:
     given = _arguments()
     work = Path(tempfile.mkdtemp(prefix="plans-"))
-    logging.basicConfig(
-        filename=work / "log",
-        level=logging.INFO,
-        format="%(asctime)s %(threadName)s %(name)s %(levelname)s %(message)s",
-    )
+    log_into(work)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers come and go
     print(f"{given.plans} plans from seed {given.seed}; logs: {work}", flush=True)
     done, failed = 0, []
@@ -60,7 +57,7 @@ def _run(kafka: LocalKafka, sparks: Sparks, plan: Plan, work: Path) -> Outcome:
         outcome = one.run()
     except Exception as error:  # a query that does not start, brokers that do not come up
         logging.exception("seed %d", plan.seed)
-        outcome = Outcome((), (f"the plan itself: {error}",), 0, 0, 0, 0, 0.0, one.folder)
+        outcome = broken_off(f"the plan itself: {error}", one.folder)
     print(
         f"seed {plan.seed}: {plan.protocol}, {len(plan.readers)} readers, {len(plan.faults)} "
         f"faults, {outcome.runs} runs, {outcome.records} records, {outcome.deliveries} deliveries, "
@@ -77,8 +74,6 @@ def _shrink(
 ) -> None:
     """Leave faults out as long as a verdict of the same name comes of the rest."""
     print(as_python(plan), flush=True)
-    if not seconds:
-        return
     deadline = time.monotonic() + seconds
     names = {verdict.name for verdict in outcome.verdicts}
 

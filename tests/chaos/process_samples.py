@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,14 @@ def take_samples(named: Mapping[int, str]) -> list[Sample]:
                 )
             )
     return found
+
+
+def by_life(samples: Iterable[Sample]) -> list[list[Sample]]:
+    """The samples of each process; what is left of it once it has ended is apart."""
+    lives: dict[tuple[int, float, bool], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        lives[sample.pid, sample.started, sample.is_zombie].append(sample)
+    return list(lives.values())
 
 
 def roles(processes: Mapping[int, Process], named: Mapping[int, str]) -> dict[int, str]:

@@ -35,6 +35,7 @@ from pyspark_kafka_rebalance.testing.shop.ledger import committed_values
 from . import producer_instance
 from .bounce_plan import MIN_INSTANCES, Bounce, make_bounces
 from .churn import PROTOCOLS
+from .run_log import log_into
 from .surroundings import PATIENCE_S, wait_until_in_sync
 
 log = logging.getLogger(__name__)
@@ -341,11 +342,7 @@ def main() -> int:
     parser.add_argument("--bounces", type=int, default=100)
     given = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="producer-bounces-"))
-    logging.basicConfig(
-        filename=work / "log",
-        level=logging.INFO,
-        format="%(asctime)s %(threadName)s %(name)s %(levelname)s %(message)s",
-    )
+    log_into(work)
     print(f"seed {given.seed}, group protocol {given.protocol}; logs: {work}", flush=True)
     with LocalKafka(3) as kafka:
         outcome = ProducerBounces(

@@ -31,10 +31,11 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 from . import soak_picture
 from .flatness import WHAT, Row, judge, unbounded
 from .oracle import summary
-from .plan_run import Outcome, PlanRun
+from .plan_run import Outcome, PlanRun, broken_off
 from .plan_sparks import Sparks
 from .process_samples import Sample, take_samples
 from .random_plans import Fault, Plan, Reader
+from .run_log import log_into
 from .surroundings import PATIENCE_S, Background
 
 Protocol = Literal["classic", "consumer"]
@@ -137,11 +138,7 @@ def main() -> int:
     given = _arguments()
     console = Console(highlight=False)
     work = Path(tempfile.mkdtemp(prefix="soak-"))
-    logging.basicConfig(
-        filename=work / "log",
-        level=logging.INFO,
-        format="%(asctime)s %(threadName)s %(name)s %(levelname)s %(message)s",
-    )
+    log_into(work)
     logging.getLogger("kafka").setLevel(logging.ERROR)
     plan = make_soak(given.minutes, given.every, given.rate, given.protocol)
     console.print(
@@ -214,7 +211,7 @@ def _run(plan: Plan, work: Path, console: Console) -> tuple[Soak, Outcome]:
             return soak, soak.run()
         except (Exception, KeyboardInterrupt) as error:  # what was seen until then may tell why
             logging.exception("the soak")
-            return soak, Outcome((), (f"the soak: {error!r}",), 0, 0, 0, 0, 0.0, soak.folder)
+            return soak, broken_off(f"the soak: {error!r}", soak.folder)
         finally:
             sparks.close()
 

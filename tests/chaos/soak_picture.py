@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from .flatness import WHAT, Points, Row
-from .process_samples import Sample
+from .process_samples import Sample, by_life
 
 _TITLES = {"memory_mb": "memory, MB", "fds": "descriptors", "threads": "threads"}
 _COLOURS = [colour for name in ("tab20", "Dark2") for colour in matplotlib.colormaps[name].colors]
@@ -45,15 +44,12 @@ def save(
     began : float
         Where the axis of time begins.
     """
-    lives: dict[tuple[int, float], list[Sample]] = defaultdict(list)
-    for sample in samples:
-        if not sample.is_zombie:
-            lives[sample.pid, sample.started].append(sample)
+    lives = by_life(sample for sample in samples if not sample.is_zombie)
     figure = Figure(figsize=(15, 12), dpi=110, layout="constrained")
     grid = figure.add_gridspec(len(WHAT) + 1, 4, width_ratios=(6, 1, 6, 2.3))
     kinds = {
-        "JVMs": [life for life in lives.values() if life[-1].heap_mb is not None],
-        "other processes": [life for life in lives.values() if life[-1].heap_mb is None],
+        "JVMs": [life for life in lives if life[-1].heap_mb is not None],
+        "other processes": [life for life in lives if life[-1].heap_mb is None],
     }
     for column, (title, some) in enumerate(kinds.items()):
         roles = sorted({life[-1].role for life in some})

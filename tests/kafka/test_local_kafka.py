@@ -287,8 +287,8 @@ def test_it_runs_as_a_command_and_says_how_to_reach_it() -> None:
     chosen = ReservedPort()
     chosen.release()
     port = chosen.number
-    command = [sys.executable, "-m", "pyspark_kafka_rebalance.testing.local_kafka"]
-    command[1:1] = ["-X", "faulthandler"]
+    command = [sys.executable, "-X", "faulthandler", "-m"]
+    command.append("pyspark_kafka_rebalance.testing.local_kafka")
     with subprocess.Popen(
         [*command, "--port", str(port), "--topic", "orders:3", "--topic", "views"],
         stdout=subprocess.PIPE,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.mutations import MUTATIONS, PACKAGE, ROOT, Mutation, found_in, mutated
+from tests.chaos.mutations import MUTATIONS, PACKAGE, Mutation, found_in, mutated
+from tests.chaos.plan_sparks import ROOT
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
