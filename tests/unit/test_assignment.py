@@ -691,6 +691,17 @@ def test_no_range_for_a_member_whose_lease_is_over(query: QueryAssignment) -> No
     assert query.partitions.plannable() == {P: 100, Q: 10}
 
 
+def test_a_whole_batch_is_handed_out_or_nothing_of_it(query: QueryAssignment) -> None:
+    """With an order among partitions: the rest would overtake what is left out."""
+    query.assign(1, 42, [Q])
+    query.positioning.start_at(Q, 0, 0)
+    planned = {P: a_range(P, 100, 150), Q: a_range(Q, 0, 10)}
+    sure: Callable[[int], bool] = [False, True].__getitem__
+    assert query.hand_out(planned, sure, whole=True) == {}
+    assert query.partitions.plannable() == {P: 100, Q: 0}
+    assert query.hand_out(planned, certain, whole=True) == planned
+
+
 def test_no_range_from_an_older_position(query: QueryAssignment) -> None:
     """Lost, and back further on, while the end offsets were asked for."""
     planned = {P: a_range(P, 100, 150)}

@@ -96,7 +96,7 @@ class Logs:
 
     # -- as brokers answer ------------------------------------------------------------------------
 
-    def awaited(self):
+    def awaited(self, planned):
         return self.starting
 
     def anew(self):

@@ -761,6 +761,25 @@ def test_a_lease_that_does_not_hold_leaves_its_partitions_out(
     assert handed_out[0] == {P: planned[P]}
 
 
+def test_with_an_order_a_lease_that_does_not_hold_leaves_the_batch_out(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed = {P: 100, Q: 200}
+    query = make(readers="2", maxTaskIdleMs="0")
+    query.start()
+    group.members[0].assign(P)
+    group.members[1].assign(Q)
+    query.rounds()
+    planned = {P: a_range(P, 100, 150), Q: a_range(Q, 200, 250)}
+    group.members[0].lease_holds = False
+    assert query.membership.hand_out(planned) is None
+    assert query.membership.plannable() == {P: 100, Q: 200}
+    group.members[0].lease_holds = True
+    handed_out = query.membership.hand_out(planned)
+    assert handed_out is not None
+    assert handed_out[0] == planned
+
+
 def test_a_revoke_requested_during_planning_leaves_the_partition_out(query: Query) -> None:
     planned = {P: a_range(P, 100, 150)}
     assert query.membership.plannable() == {P: 100}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -310,8 +310,11 @@ class Owned:
         with self.state as state:
             state.assignment.partitions.add(partition, OwnedPartition(0, 1))
 
-    def now(self) -> frozenset[TopicPartition]:
-        return self._awaited.now()
+    def now(self, planned: Collection[TopicPartition] | None = None) -> frozenset[TopicPartition]:
+        """With a batch that is planned from what can be read now, if nothing else is said."""
+        with self.state as state:
+            readable = state.assignment.partitions.plannable().keys()
+        return self._awaited.now(readable if planned is None else planned)
 
 
 def test_until_the_members_have_settled_all_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +332,16 @@ def test_a_start_that_is_not_known_is_awaited(monkeypatch: pytest.MonkeyPatch) -
     owned.own(P)
     owned.start(Q)
     assert owned.now() == {Q}
+
+
+def test_what_has_come_while_the_ends_were_asked_for_is_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch is planned from older positions, and would overtake it."""
+    owned = Owned(monkeypatch, Members())
+    owned.own(P, Q, R)
+    assert owned.now([P, R]) == {Q}
+    assert not owned.now()
 
 
 def test_what_a_member_may_not_hand_out_now_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,7 @@ class QueryAssignment:
         planned: Mapping[TopicPartition, OffsetRange],
         certain: Callable[[int], bool],
         catch_up: CaughtUp = NOTHING,
+        whole: bool = False,
     ) -> dict[TopicPartition, OffsetRange]:
         """Record the ranges that are still allowed now, and return only those (invariant 1).
 
@@ -165,6 +166,9 @@ class QueryAssignment:
             Whether this member's membership is certain right now (its lease).
         catch_up : mapping
             Parts of gaps, decided the same way; ``batches`` has those that were allowed.
+        whole : bool
+            Whether the ranges are recorded all or none: with an order among partitions, the rest
+            of a batch would overtake what is left out.
         """
         owned, revoking = self.partitions.all(), self.partitions.revoking()
         certain = cache(certain)
@@ -174,12 +178,16 @@ class QueryAssignment:
             may = own is not None and partition not in revoking and certain(own.member)
             return own if may else None
 
-        ranges = {}
-        for partition, handed in planned.items():
-            own = allowed(partition)
-            if own is not None and own.position == handed.start:
-                own.position, own.read = handed.end, True
-                ranges[partition] = handed
+        ranges = {
+            partition: handed
+            for partition, handed in planned.items()
+            if (own := allowed(partition)) is not None and own.position == handed.start
+        }
+        if whole and len(ranges) < len(planned):
+            ranges = {}
+        for partition, handed in ranges.items():
+            own = owned[partition]
+            own.position, own.read = handed.end, True
         caught_up = {}
         for partition, pieces in catch_up.items():
             own = allowed(partition)

@@ -56,8 +56,11 @@ class AwaitedPartitions:
         self._had: frozenset[TopicPartition] | None = None  # when the members last had settled
         self._missing_since: dict[TopicPartition, float] = {}
 
-    def now(self) -> Collection[TopicPartition]:
+    def now(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Partitions that cannot be read now, and those that may come back to a member.
+
+        A batch is planned from the positions of ``planned``, which is older than the ends of their
+        logs: a broker may have taken seconds to tell these. What has come since is not read.
 
         A revoked partition is left out once the members have settled, or at once if there is only
         one member. Before they first settle, every partition of the query's topics is expected.
@@ -66,6 +69,7 @@ class AwaitedPartitions:
             partitions = state.assignment.partitions
             positions, owned = partitions.plannable(), partitions.all()
             starting = {p for found in partitions.unpositioned().values() for p in found}
+            starting.update(positions.keys() - planned)
             certain = [member.may_hand_out() for member in self._members]
             if not all(certain):
                 starting.update(p for p in positions if not certain[owned[p].member])

@@ -271,6 +271,8 @@ class QueryMembership:
     ) -> tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState] | None:
         """The last step of planning, under the lock: record the ranges that are still certain.
 
+        With ``maxTaskIdleMs`` all or none of them.
+
         Returns
         -------
         tuple or None
@@ -281,7 +283,10 @@ class QueryMembership:
             assignment = state.assignment
             pending, pending_catch_up = assignment.unproven(), assignment.unproven_gaps()
             ranges = assignment.hand_out(
-                planned, lambda member: self._members[member].may_hand_out(), catch_up
+                planned,
+                lambda member: self._members[member].may_hand_out(),
+                catch_up,
+                whole=self._options.event_time is not None,
             )
             caught_up = assignment.batches.caught_up()
             if not ranges and not caught_up and not assignment.events.wait():

@@ -66,9 +66,9 @@ class RecordTimes:
         self._prepared: dict[TopicPartition, int] = {}  # timestamps already requested
         self._answer: Callable[[], dict[TopicPartition, RecordTime | None]] = dict
 
-    def awaited(self) -> Collection[TopicPartition]:
-        """Partitions that the query has or is about to get, and cannot read yet."""
-        return self._awaited.now()
+    def awaited(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Partitions that the query has or is about to get, and a batch of these cannot read."""
+        return self._awaited.now(planned)
 
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose topic or leader has changed since the last call.

@@ -121,7 +121,7 @@ class EventTime:
         self._times.prepare(first_at, newest=self._idles and not self._newest_may_be_old)
 
     def _cut(self, draft: Draft) -> None:
-        unknown = draft.postponed | frozenset(self._times.awaited())
+        unknown = draft.postponed | frozenset(self._times.awaited(draft.positions.keys()))
         waiting = self._partitions.waiting(draft) if self._idles else {}
         unread = {p: end for p, end in draft.until.items() if end > draft.positions[p]}
         if not unread:

@@ -19,8 +19,14 @@ SHORT = 100
 class Times(Protocol):
     """What is known about timestamps, or brokers tell; without what they do not tell now."""
 
-    def awaited(self) -> Collection[TopicPartition]:
-        """Partitions that the query has, or is about to have, and cannot read yet."""
+    def awaited(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Partitions that the query has, or is about to have, and a batch of these cannot read.
+
+        Parameters
+        ----------
+        planned : collection of TopicPartition
+            Those whose positions the batch is planned from. Others may have come since.
+        """
         ...
 
     def anew(self) -> Collection[TopicPartition]:
