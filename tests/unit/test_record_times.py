@@ -387,6 +387,19 @@ def test_each_partition_is_awaited_for_as_long_as_it_is_missing(
     assert owned.now() == {R}
 
 
+def test_what_has_come_and_gone_before_the_members_were_quiet_is_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owned = Owned(monkeypatch, Members())
+    owned.own(P)
+    assert not owned.now()
+    owned.members.settled = False
+    owned.own(P, Q)
+    assert not owned.now(), "and a batch reads Q"
+    owned.own(P)
+    assert owned.now() == {Q}
+
+
 def test_what_was_released_is_awaited_until_each_member_had_a_heartbeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -53,7 +53,8 @@ class AwaitedPartitions:
         self._members = members
         self._heard_within_s = heartbeat_interval_s + _HEARD_WITHIN_S
         self._clock = clock
-        self._had: frozenset[TopicPartition] | None = None  # when the members last had settled
+        #: What the query had when the members last had settled, and has had since; None before.
+        self._had: frozenset[TopicPartition] | None = None
         self._missing_since: dict[TopicPartition, float] = {}
 
     def now(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
@@ -73,14 +74,17 @@ class AwaitedPartitions:
             certain = [member.may_hand_out() for member in self._members]
             if not all(certain):
                 starting.update(p for p in positions if not certain[owned[p].member])
-        had = frozenset(self._members.partitions() if self._had is None else self._had)
+        had = frozenset(self._members.partitions()) if self._had is None else self._had
         missing = had - positions.keys()
         quiet_s = _SETTLED_FOR_S + (self._heard_within_s if missing else 0.0)
         if self._members.have_settled() and self._state.unchanged_s() >= quiet_s:
             self._had, self._missing_since = frozenset(positions), {}
             return starting
-        if self._had is not None and len(self._members) == 1:
-            return starting  # a partition that leaves the only member leaves the query
+        if self._had is not None:
+            # One that is read before all are quiet can move again, and again be awaited.
+            self._had = had = had | positions.keys()
+            if len(self._members) == 1:
+                return starting  # a partition that leaves the only member leaves the query
         now = self._clock()
         # Dated anew for what was there in the meantime: joins can follow each other for minutes.
         self._missing_since = {p: self._missing_since.get(p, now) for p in missing}
