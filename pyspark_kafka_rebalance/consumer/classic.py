@@ -86,8 +86,10 @@ class ClassicProtocol:
         return self._led_counts is not None
 
     def is_stable(self) -> bool:
-        """Whether it has joined, with no join under way and no assignment to be applied."""
-        return self._record.member.joined and not self._joining and not self._unapplied
+        """Whether it has joined, with no join due or under way and no assignment to be applied."""
+        due = self._must_rejoin or self._released_at is not None
+        joins = due or self._joining
+        return self._record.member.joined and not joins and not self._unapplied
 
     def taken(self, event: AssignmentReceived) -> None:
         """Nothing to do: no join begins until the assignment is applied."""
@@ -329,6 +331,7 @@ class ClassicProtocol:
             return  # it answers an earlier generation; the join has said all there is to say
         if Consequence.ALIVE in found:
             self._parts.lease.renew(sent_at)
+            self._parts.schedule.accepted()
         if Consequence.STANDS in found:
             self._claim.stood(sent_at)
         if Consequence.FALL_BACK in found:

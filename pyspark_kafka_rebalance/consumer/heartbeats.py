@@ -27,10 +27,18 @@ class HeartbeatSchedule:
         ``heartbeat.interval.ms`` as configured. A coordinator may ask for a shorter one.
     clock : callable
         Seconds.
+
+    Attributes
+    ----------
+    interval_s : float
+        The interval in force.
+    heard_at : float
+        When the last heartbeat that was accepted was sent.
     """
 
     def __init__(self, interval_s: float, clock: Callable[[], float]) -> None:
         self.interval_s = interval_s
+        self.heard_at = -math.inf
         self._longest_s = interval_s
         self._clock = clock
         self._sent_at = -math.inf
@@ -40,6 +48,10 @@ class HeartbeatSchedule:
     def sent(self) -> None:
         """A heartbeat is sent now."""
         self._sent_at = self._clock()
+
+    def accepted(self) -> None:
+        """The coordinator has accepted the heartbeat that was sent last."""
+        self.heard_at = self._sent_at
 
     def agree(self, interval_s: float) -> None:
         """The coordinator names its interval (KIP-848)."""

@@ -70,6 +70,11 @@ class MemberStatus(ClusterQueries):
         return self._membership.is_stable()
 
     @property
+    def heard_at(self) -> float:
+        """When the last heartbeat that was accepted was sent, monotonic seconds; -inf before."""
+        return self._membership.parts.schedule.heard_at
+
+    @property
     def member_id(self) -> str:
         """The id by which the coordinator knows this member; empty before the first join."""
         return self._membership.member_id

@@ -225,6 +225,7 @@ class NextGenerationProtocol:
             if not record.accept(attempt, answered):
                 return
             parts.lease.renew(sent_at)
+            parts.schedule.accepted()
             since = self._reconciliation.answered(report)
             if response.assignment is not None:
                 self._decided_at = since

@@ -59,6 +59,7 @@ class FakeMember:
         self.config = config
         self.generation = -1
         self.is_stable = True
+        self.heard_at = math.inf
         self.session_timeout_ms = 10_000
         self.member_id = f"member-{len(group.members)}"
         self.lease_holds = True

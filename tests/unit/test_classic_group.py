@@ -53,6 +53,7 @@ class Application:
         self.stranded = False  # with the address of one that does not answer
         self.may_lose_requests = True
         self.may_be_lost = False
+        self.owes_a_join = False  # it has released something, and has not said so
         self.polled_at = clock.now
         cluster = SimpleNamespace(
             topics=lambda: {"t"}, partitions_for_topic=lambda t: {p.partition for p in PARTITIONS}
@@ -112,6 +113,8 @@ class Application:
                 for p in t.partitions
             }
             assert sent <= self.owned - self.record.lost_of(self.owned), "of what is not owned"
+        if type(request).__name__ == "JoinGroupRequest":
+            self.owes_a_join = False
         return await self.loop.send(request, node, timeout_ms)
 
     def _look_up(self) -> Wait:
@@ -198,6 +201,7 @@ class Application:
 
     def forget(self) -> None:
         self.owned, self.revoking, self.giving_up = set(), set(), set()
+        self.owes_a_join = False
 
     def commit(self, partition: TopicPartition, offset: int) -> None:
         if partition in self.knows_to_own():
@@ -216,6 +220,7 @@ class Application:
         if drained:
             self.owned -= drained
             self.giving_up -= drained
+            self.owes_a_join = True
             self.protocol.released(drained)
 
     def leave(self) -> None:
@@ -439,6 +444,11 @@ class Group(RuleBasedStateMachine):
         if hasattr(self, "applications"):
             owned = [p for application in self.applications for p in application.knows_to_own()]
             assert len(owned) == len(set(owned)), f"owned twice: {sorted(owned)}"
+
+    @invariant()
+    def a_member_is_not_stable_before_it_has_told_what_it_has_released(self) -> None:
+        for application in getattr(self, "applications", ()):
+            assert not (application.owes_a_join and application.membership.is_stable())
 
     @invariant()
     def no_loop_has_failed(self) -> None:

@@ -48,6 +48,15 @@ def test_the_coordinator_may_ask_for_more_heartbeats_not_for_fewer(clock: Clock)
     assert schedule.until_due() == 1.0
 
 
+def test_what_was_heard_is_dated_by_the_heartbeat_not_by_its_answer(clock: Clock) -> None:
+    schedule = HeartbeatSchedule(1.0, clock)
+    assert schedule.heard_at < 0
+    schedule.sent()
+    clock.now += 3.0
+    schedule.accepted()
+    assert schedule.heard_at == 100.0
+
+
 def test_a_held_heartbeat_waits_whatever_is_due(clock: Clock) -> None:
     schedule = HeartbeatSchedule(1.0, clock)
     assert schedule.held_for() == 0.0

@@ -24,9 +24,10 @@ from pyspark_kafka_rebalance.errors import (
 from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
 from pyspark_kafka_rebalance.fetch.columns import record_schema
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group import awaited_partitions
+from pyspark_kafka_rebalance.source.group import awaited_partitions, last_change
 from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source.group.awaited_partitions import AwaitedPartitions
+from pyspark_kafka_rebalance.source.group.last_change import LastChange
 from pyspark_kafka_rebalance.source.group.log_ends import LogEnds
 from pyspark_kafka_rebalance.source.group.owned_partitions import OwnedPartition
 from pyspark_kafka_rebalance.source.group.query_state import QueryState
@@ -283,18 +284,18 @@ def test_what_is_not_told_is_left_out_and_what_is_not_allowed_is_said(
 class Owned:
     """What the members own."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, members: Members, heartbeat_s: float = 0.0
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, members: Members) -> None:
         monkeypatch.setattr(awaited_partitions, "_SETTLED_FOR_S", 0.0)
-        monkeypatch.setattr(awaited_partitions, "_HEARD_WITHIN_S", 0.0)
-        self.state = QueryState(options())
+        monkeypatch.setattr(last_change, "_ASSIGNED_WITHIN_S", 0.0)
         self.time = 0.0
+        self.state = QueryState(options())
+        with self.state as state:
+            state.last_change = LastChange(lambda: self.time)
+        self.hear()
         self.members = members
         self._awaited = AwaitedPartitions(
             self.state,
             members,  # type: ignore[arg-type]
-            heartbeat_s,
             lambda: self.time,
         )
 
@@ -305,6 +306,12 @@ class Owned:
             for partition in partitions:
                 owned.add(partition, OwnedPartition(0, 1))
                 owned.start_at(partition, 10)
+
+    def hear(self) -> None:
+        """Every member has the answers to two more heartbeats."""
+        with self.state as state:
+            state.last_change.heard(self.time)
+            state.last_change.heard(self.time)
 
     def start(self, partition: TopicPartition) -> None:
         with self.state as state:
@@ -400,15 +407,19 @@ def test_what_has_come_and_gone_before_the_members_were_quiet_is_awaited(
     assert owned.now() == {Q}
 
 
-def test_what_was_released_is_awaited_until_each_member_had_a_heartbeat(
+def test_what_was_released_is_awaited_until_each_member_has_been_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is being revoked any more, and the next owner has not heard of it."""
-    owned = Owned(monkeypatch, Members(), heartbeat_s=3_600.0)
+    owned = Owned(monkeypatch, Members())
     owned.own(P, Q, R)
     assert not owned.now()
     owned.own(P, R)
+    with owned.state as state:
+        state.last_change.note()
     assert owned.now() == {Q}
+    owned.hear()
+    assert not owned.now(), "it has gone to another query"
 
 
 def test_what_leaves_the_only_member_has_left(monkeypatch: pytest.MonkeyPatch) -> None:

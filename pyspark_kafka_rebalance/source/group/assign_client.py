@@ -8,6 +8,7 @@ ever requested. A partition is lost only when it is deleted; the planner decides
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
@@ -91,6 +92,11 @@ class AssignClient:
     def is_stable(self) -> bool:
         """Always True: there is no group to join."""
         return True
+
+    @property
+    def heard_at(self) -> float:
+        """Always inf: no coordinator has anything to tell."""
+        return math.inf
 
     @property
     def member_id(self) -> str:

@@ -18,13 +18,9 @@ from .query_state import QueryState
 #: members can keep ours from settling.
 _IN_TRANSIT_AT_MOST_S = 10.0
 
-#: How long nothing must change before the members have settled.
+#: How long nothing must change before the members have settled. If a partition is missing, all of
+#: them must also have been told what has become of it (``LastChange``).
 _SETTLED_FOR_S = 1.0
-
-#: How much longer if a partition is missing, besides a heartbeat interval: a member learns with its
-#: next heartbeat what another one has released, and until then nothing shows that the partition is
-#: on its way. On a busy machine a heartbeat and its answer have taken more than a second.
-_HEARD_WITHIN_S = 1.0
 
 
 class AwaitedPartitions:
@@ -36,8 +32,6 @@ class AwaitedPartitions:
         Knows what is owned.
     members : QueryMembers
         Know whether they have settled.
-    heartbeat_interval_s : float
-        How often each member hears from the coordinator.
     clock : callable
         Seconds, monotonic.
     """
@@ -46,12 +40,10 @@ class AwaitedPartitions:
         self,
         state: QueryState,
         members: QueryMembers,
-        heartbeat_interval_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._members = members
-        self._heard_within_s = heartbeat_interval_s + _HEARD_WITHIN_S
         self._clock = clock
         #: What the query had when the members last had settled, and has had since; None before.
         self._had: frozenset[TopicPartition] | None = None
@@ -74,10 +66,11 @@ class AwaitedPartitions:
             certain = [member.may_hand_out() for member in self._members]
             if not all(certain):
                 starting.update(p for p in positions if not certain[owned[p].member])
+            change = state.last_change
+            is_quiet, all_told = change.unchanged_s() >= _SETTLED_FOR_S, change.all_told
         had = frozenset(self._members.partitions()) if self._had is None else self._had
         missing = had - positions.keys()
-        quiet_s = _SETTLED_FOR_S + (self._heard_within_s if missing else 0.0)
-        if self._members.have_settled() and self._state.unchanged_s() >= quiet_s:
+        if self._members.have_settled() and is_quiet and (all_told or not missing):
             self._had, self._missing_since = frozenset(positions), {}
             return starting
         if self._had is not None:

@@ -167,7 +167,7 @@ class DeletionWatch:
             by_name = {p for p in replaced & owned.keys() if self._is_by_name(owned[p].member, p)}
             state.assignment.partitions.created_while_owned(by_name)
             if deleted or back:
-                state.note_change()
+                state.last_change.note()
         if unread:
             log.warning("%s deleted, before any of it was to be read here", names_of(unread))
         for index, member in enumerate(self._members if deleted else ()):

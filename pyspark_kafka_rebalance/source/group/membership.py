@@ -337,6 +337,9 @@ class QueryMembership:
         if not stands_aside:
             for index, member in enumerate(self._members):
                 self._apply(index, member)
+            heard_at = min(member.heard_at for member in self._members)
+            with self._state as state:
+                state.last_change.heard(heard_at)
         self.commits.move()
         self.deletions.find()
         self._known_to_group.find_committed()
@@ -353,7 +356,7 @@ class QueryMembership:
         with self._state as state:
             assignment = state.assignment
             if result.lost or result.revoked or result.assigned:
-                state.note_change()
+                state.last_change.note()
             overdue = assignment.waiting_revokes(result.lost)
             owned = assignment.partitions.all()
             gone = {p for p in result.revoked | result.lost if p in owned}
@@ -381,7 +384,7 @@ class QueryMembership:
             state.starts.assigned(result.assigned)
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)
-                state.note_change()
+                state.last_change.note()
                 assignment.partitions.new_generation(index, member.generation)
             assignment.keep(index, result.to_be_revoked)
             assignment.request_revoke(result.to_be_revoked)

@@ -125,5 +125,5 @@ class OverdueBatch:
                     p for p, o in state.assignment.partitions.all().items() if o.member == index
                 ]
                 state.assignment.lose(index, mine)
-                state.note_change()
+                state.last_change.note()
             member.leave_until_polled(reason)

@@ -38,6 +38,11 @@ class QueryMember(Protocol):
         ...
 
     @property
+    def heard_at(self) -> float:
+        """When the last heartbeat that was accepted was sent, monotonic seconds; -inf before."""
+        ...
+
+    @property
     def member_id(self) -> str:
         """The id by which the coordinator knows it; empty before it has joined."""
         ...

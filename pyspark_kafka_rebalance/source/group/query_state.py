@@ -18,7 +18,6 @@ event of the pump.
 from __future__ import annotations
 
 import threading
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from kafka.structs import TopicPartition
 from ..catch_up_options import CatchUpOptions
 from ..plan.catch_up import CatchUpPace
 from .assignment import QueryAssignment
+from .last_change import LastChange
 from .open_batches import OpenBatches
 from .starts import Starts
 
@@ -56,7 +56,7 @@ class SharedState:
     gone_elsewhere : set
         Partitions that were deleted while this query did not own them, until the planner has taken
         them.
-    changed_at : float
+    last_change : LastChange
         When the group, or what is known of the partitions, last changed.
     """
 
@@ -69,11 +69,7 @@ class SharedState:
         self.deleted: dict[TopicPartition, int | None] = {}
         self.pace = CatchUpPace((options.catch_up or CatchUpOptions()).batch_ms / 1000)
         self.gone_elsewhere: set[TopicPartition] = set()
-        self.changed_at = time.monotonic()
-
-    def note_change(self) -> None:
-        """The group, or what is known of the partitions, has changed."""
-        self.changed_at = time.monotonic()
+        self.last_change = LastChange()
 
 
 class QueryState:
@@ -107,7 +103,7 @@ class QueryState:
     def unchanged_s(self) -> float:
         """Seconds since the last change."""
         with self as state:
-            return time.monotonic() - state.changed_at
+            return state.last_change.unchanged_s()
 
     def unpositioned(self) -> list[TopicPartition]:
         """Newly assigned partitions whose start is not known yet."""

@@ -58,8 +58,7 @@ class RecordTimes:
     ) -> None:
         self._options = options
         self._members = members
-        heartbeat_s = options.consumer_config["heartbeat_interval_ms"] / 1000
-        self._awaited = AwaitedPartitions(state, members, heartbeat_s)
+        self._awaited = AwaitedPartitions(state, members)
         self._log_ends = log_ends
         self._leaderships: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
         self._leaderships_ms = -1.0

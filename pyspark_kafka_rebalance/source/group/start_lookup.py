@@ -128,7 +128,7 @@ class StartLookup:
                         continue  # it has no leader, so it could not be read now anyway
                     state.starts.started(partition, member.assigned_topic_id(partition))
                 state.starts.saw(cluster.topic_ids({p.topic for p in partitions}))
-                state.note_change()
+                state.last_change.note()
 
     def _start_live(
         self,
