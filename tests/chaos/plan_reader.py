@@ -166,8 +166,12 @@ class RunningReader:
         self.start()
 
     def _kill_planner(self, seconds: float) -> None:
-        for pid in self._planners():
-            _send(pid, signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE_S
+        while self._ended is None and time.monotonic() < deadline:
+            for pid in self._planners():  # maybe that of the run before, which is still ending
+                _send(pid, signal.SIGKILL)
+            with self._ends:
+                self._ends.wait_for(lambda: self._ended is not None, 1.0)
         self._wait_until_ended()
         self._break("planner killed")
         self._let_go()

@@ -335,7 +335,9 @@ class PlanRun:
             delivered = self._delivered(reader.name for reader in mine)
             breaks = [b for reader in mine for b in reader.breaks]
             breaks += self._ended_sessions(group, mine, began_at)
-            history = [one for one in produced if self._is_for(group, one) or one.aborted]
+            # One that is to be read by nobody and is read all the same, is an aborted read.
+            aborted = [one for one in produced if one.aborted and self.plan.read_committed]
+            history = [*aborted, *(one for one in produced if self._is_for(group, one))]
             history += delivered
             history += [start for reader in mine for start in reader.starts]
             history += breaks
