@@ -429,3 +429,18 @@ def test_what_leaves_the_only_member_has_left(monkeypatch: pytest.MonkeyPatch) -
     owned.own(P)
     owned.members.settled = False
     assert not owned.now()
+
+
+def test_what_the_only_member_is_asked_to_revoke_has_not_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group may take the request back, and the records between would come late."""
+    owned = Owned(monkeypatch, Members(count=1))
+    owned.own(P, Q)
+    assert not owned.now()
+    with owned.state as state:
+        state.assignment.request_revoke({Q})
+    owned.members.settled = False
+    assert owned.now() == {Q}
+    owned.own(P)
+    assert not owned.now()

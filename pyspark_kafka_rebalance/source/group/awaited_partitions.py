@@ -56,7 +56,8 @@ class AwaitedPartitions:
         logs: a broker may have taken seconds to tell these. What has come since is not read.
 
         A revoked partition is left out once the members have settled, or at once if there is only
-        one member. Before they first settle, every partition of the query's topics is expected.
+        one member. One whose revoke is requested is still the query's: the group may take the
+        request back. Before they first settle, every partition of the query's topics is expected.
         """
         with self._state as state:
             partitions = state.assignment.partitions
@@ -69,19 +70,19 @@ class AwaitedPartitions:
             change = state.last_change
             is_quiet, all_told = change.unchanged_s() >= _SETTLED_FOR_S, change.all_told
         had = frozenset(self._members.partitions()) if self._had is None else self._had
+        had |= positions.keys()  # one that is read before all are quiet can move again
         missing = had - positions.keys()
+        if self._had is not None and len(self._members) == 1:
+            missing &= owned.keys()  # what has left the only member has left the query
         if self._members.have_settled() and is_quiet and (all_told or not missing):
             self._had, self._missing_since = frozenset(positions), {}
             return starting
         if self._had is not None:
-            # One that is read before all are quiet can move again, and again be awaited.
-            self._had = had = had | positions.keys()
-            if len(self._members) == 1:
-                return starting  # a partition that leaves the only member leaves the query
+            self._had = had
         now = self._clock()
         # Dated anew for what was there in the meantime: joins can follow each other for minutes.
         self._missing_since = {p: self._missing_since.get(p, now) for p in missing}
         gone = {p for p, at in self._missing_since.items() if now - at >= _IN_TRANSIT_AT_MOST_S}
         if gone:
-            self._had = (had | positions.keys()) - gone
+            self._had = had - gone
         return starting | (missing - gone)
