@@ -110,7 +110,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     given = parser.parse_args(arguments)
     if not given.group:
-        parser.error("argument --group: a text that is not empty")
+        parser.error("argument --group: a non-empty text")
     return given
 
 

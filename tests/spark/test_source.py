@@ -583,7 +583,7 @@ def test_an_unreachable_broker_is_named(stream):
         query.run()
     assert re.match(
         r"KafkaRebalanceError: no broker of kafka\.bootstrap\.servers=127\.0\.0\.1:1 can be used: "
-        r"none let this client in within [0-9.]+ s with security_protocol=PLAINTEXT "
+        r"none accepted this client within [0-9.]+ s with security_protocol=PLAINTEXT "
         r"\(127\.0\.0\.1:1: 111 ECONNREFUSED\)\n",
         shown_first(caught.value),
     )

@@ -98,7 +98,7 @@ BAD_OPTIONS: list[BadOptions] = [
     *_pattern(
         _PATTERN, r"\p{Alpha}+", "[[ab]c]", r"(?<year>\d+)", "(?u-i)x", "(" * 500 + ")" * 500
     ),
-    *_pattern("not empty", "", "  "),
+    *_pattern("non-empty", "", "  "),
     *_assigned("kafka.group.id", "the consumer group of the query", None),
     *_assigned("kafka.group.instance.id", "has no use with assign: the query joins no group", "a"),
     *_assigned(
@@ -121,7 +121,7 @@ BAD_OPTIONS: list[BadOptions] = [
     *_one("path", "load() without a path", "/data"),
     # The group.
     *_one("kafka.group.id", "is missing", None),
-    *_one("kafka.group.id", "not empty", "", "   "),
+    *_one("kafka.group.id", "non-empty", "", "   "),
     *_one("groupIdPrefix", "kafka.group.id instead", "p"),
     *_one("kafka.group.protocol", "classic or consumer or auto", "share", "", "2"),
     *_one("kafka.group.instance.id", "ASCII letters", "", "a b", "ü", ".", "x" * 250),

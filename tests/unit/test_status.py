@@ -284,7 +284,7 @@ def run(monkeypatch: pytest.MonkeyPatch, looks: Looks, *options: str) -> int:
     [
         (["--group", "g"], "--bootstrap-servers"),
         (["--bootstrap-servers", "h:1"], "--group"),
-        (["--bootstrap-servers", "h:1", "--group", ""], "not empty"),
+        (["--bootstrap-servers", "h:1", "--group", ""], "non-empty"),
         (["--bootstrap-servers", "h:1", "--group", "\udcff"], "UTF-8"),
         (["--bootstrap-servers", "h:1", "--group", "g", "--watch", "soon"], "'soon'"),
         (["--bootstrap-servers", "h:1", "--group", "g", "--timeout", "nan"], "'nan'"),
