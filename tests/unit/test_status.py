@@ -326,7 +326,10 @@ def test_a_settings_file(
     assert config["bootstrap_servers"] == ["h:1"]
     assert config["sasl_plain_password"] == "secret"
     assert config["client_id"] == "me"
-    assert capsys.readouterr().err == f"{settings}: no effect here: enable.auto.commit, retries\n"
+    assert (
+        capsys.readouterr().err
+        == f"{settings}: these settings have no effect here: enable.auto.commit, retries\n"
+    )
 
 
 @pytest.mark.parametrize(
