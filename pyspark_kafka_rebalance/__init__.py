@@ -104,8 +104,8 @@ def __getattr__(name: str) -> Any:
             if (error.name or "").partition(".")[0] != "pyspark":
                 raise
             raise ModuleNotFoundError(
-                f"{name} needs PySpark, which is not installed here; the extra 'spark' of this "
-                "package brings it",
+                f"{name} needs PySpark, which is not installed here: pip install "
+                "'pyspark-kafka-rebalance[spark]'",
                 name="pyspark",
             ) from None
         return getattr(module, name)

@@ -131,7 +131,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         await asyncio.shield(self._thread.begin_close(timeout_ms))
         polling = self._thread.polling
         if polling is not None and not self._one_poll.locked() and (error := polling.exception()):
-            log.error("closed before the failure of a cancelled poll was told", exc_info=error)
+            log.error("closed before the failure of a cancelled poll was raised", exc_info=error)
             self._thread.polling = None
 
     async def __aenter__(self) -> Self:
@@ -228,8 +228,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     def _refuse_others(self, is_of_it: Callable[[Any], bool]) -> None:
         if self._records and not is_of_it(self._iterated.result):
             raise IllegalStateError(
-                "records that async for has polled in another way are to be returned first, "
-                "by that or by a poll of the same kind"
+                "async for has polled records of another kind, which must be returned first, by "
+                "async for or by a poll of that kind"
             )
 
     async def polled_by(self, poll: Callable[[], Any], is_of_it: Callable[[Any], bool]) -> _Polled:
@@ -275,7 +275,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                 other = polling.exception() is None and not is_of_it(polling.result().result)
                 if other and _is_to_be_returned(polling.result().result):
                     raise IllegalStateError(
-                        "a cancelled poll of another kind is to be returned first"
+                        "the result of a cancelled poll of another kind must be returned first, "
+                        "by a poll of that kind"
                     )
                 self._thread.polling = None
                 consumer._polls.woken.clear()  # a wakeup may have come just after the poll ended

@@ -63,7 +63,7 @@ class CatchUpOptions:
             raise OptionError("enable_parallel_rebalance", enabled, "True or False")
         if threshold is not None and threshold_ms is not None:
             raise OptionError(
-                "catch_up_threshold_ms", threshold_ms, "nothing beside catch_up_threshold"
+                "catch_up_threshold_ms", threshold_ms, "no value together with catch_up_threshold"
             )
         for name, value in (
             ("catch_up_threshold", threshold),

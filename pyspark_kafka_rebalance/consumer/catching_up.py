@@ -232,7 +232,7 @@ class CatchingUp:
             if not error.retriable:
                 self._fails(error, *self._wanted)
             else:
-                log.info("catching up goes on after %r", error)
+                log.info("catching up continues after %r", error)
         else:
             if self.in_order and self._subscription.ahead.reading:
                 return self._read_ahead(found)

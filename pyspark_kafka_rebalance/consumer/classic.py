@@ -208,12 +208,12 @@ class ClassicProtocol:
             self._nameless = self._joins.names_at_once and not attempt.member.member_id
         # If no generation is synced, what no poll has given up since the loss is somebody else's.
         claim = self._subscription.owned() if mine else frozenset()
-        log.info("group %s: joining, claims %d partitions", self._parts.group_id, len(claim))
+        log.info("group %s: joining, claiming %d partitions", self._parts.group_id, len(claim))
         try:
             joined = await self._joins.join(attempt.member, topics, claim)
             if not self._goes_on(attempt, joined):
                 if not attempt.member.member_id:
-                    await self.leave_async(joined.member, "left while it joined")
+                    await self.leave_async(joined.member, "left while joining")
                 return 0
         finally:
             self._nameless = False
@@ -265,7 +265,12 @@ class ClassicProtocol:
         try:
             return await self._joins.review(joined)
         except kafka_errors.KafkaError as error:
-            log.info("group %s: not reviewed, joining again: %r", self._parts.group_id, error)
+            log.info(
+                "group %s: cannot tell whether this static member needs a rebalance, joining "
+                "again: %r",
+                self._parts.group_id,
+                error,
+            )
             return Review(rebalance=True)
 
     async def _until_named(self, timeout_ms: float) -> None:
@@ -292,7 +297,8 @@ class ClassicProtocol:
             if refused == self._record.member and synced < refused.generation:
                 self._record.become(Member(synced, refused.member_id))
                 log.info(
-                    "group %s: generation %d is not known, back to %d until the next join",
+                    "group %s: the coordinator does not know generation %d, going back to %d "
+                    "until the next join",
                     self._parts.group_id,
                     refused.generation,
                     synced,
@@ -321,7 +327,9 @@ class ClassicProtocol:
             error, unanswered = type(failure), failure
         found = after_heartbeat(error, answered=unanswered is None)
         if unanswered is None and self._unheard.answered(error) and not self._joining:
-            log.info("group %s: the coordinator stands still, joining again", self._parts.group_id)
+            log.info(
+                "group %s: the coordinator stays unavailable, joining again", self._parts.group_id
+            )
             self._must_rejoin = True
             self._join_alarm.notify()
         if Consequence.FIND_COORDINATOR in found:

@@ -87,7 +87,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
             found[p], told, _ = Remaining.decode(entry.offset, entry.metadata, bound)
             if told in (Told.NEWER, Told.ANOTHER_COMMIT):
                 log.warning(
-                    "%s-%d: from offset %d on records may come again; the commit tells %s",
+                    "%s-%d: records from offset %d on may come again: the commit's metadata %s",
                     *(*p, entry.offset, told.value),
                 )
         return found

@@ -174,7 +174,7 @@ class CommittingConsumer(MemberStatus):
             raise OptionError(
                 "parallel_rebalance",
                 "live",
-                "None or 'ordered' for an iteration, which has one order; or poll",
+                "None or 'ordered' to iterate, because an iteration has one order; or call poll",
             )
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:

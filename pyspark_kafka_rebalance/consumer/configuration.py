@@ -31,7 +31,7 @@ def checked_config(
         raise OptionError(
             "group_remote_assignor",
             group_remote_assignor,
-            "nothing with group_protocol='classic', where the leader's own assignor decides",
+            "no value with group_protocol='classic', because the group leader's assignor decides",
         )
     if config.get("enable_auto_commit"):
         raise OptionError(
@@ -41,7 +41,7 @@ def checked_config(
         raise OptionError(
             "partition_assignment_strategy",
             config["partition_assignment_strategy"],
-            "nothing: cooperative-sticky is the strategy of every member",
+            "no value: every member uses cooperative-sticky",
         )
     limit = config.get("max_poll_interval_ms", KafkaConsumer.DEFAULT_CONFIG["max_poll_interval_ms"])
     if revoke_timeout_ms is not None and not 0 < revoke_timeout_ms <= limit:
@@ -54,7 +54,9 @@ def checked_config(
     )
     if not 0 < interval < session:
         raise OptionError(
-            "heartbeat_interval_ms", interval, f"1 to less than session_timeout_ms={session}"
+            "heartbeat_interval_ms",
+            interval,
+            f"at least 1 and less than session_timeout_ms={session}",
         )
     config["enable_auto_commit"] = False
     return config

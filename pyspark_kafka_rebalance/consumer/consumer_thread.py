@@ -53,7 +53,7 @@ class ConsumerThread:
     async def start(self) -> None:
         """Make the consumer; IllegalStateError if called a second time."""
         if self._started:
-            raise IllegalStateError("started before; make a new one")
+            raise IllegalStateError("already started; make a new consumer")
         self._started = True
 
         def make() -> None:
@@ -97,7 +97,9 @@ class ConsumerThread:
         if self._closing is not None:
             raise IllegalStateError("the consumer is closed")
         if self.consumer is None:
-            raise IllegalStateError("the consumer is not started: 'async with', or await start()")
+            raise IllegalStateError(
+                "the consumer is not started: use 'async with' or await start()"
+            )
         return self.consumer
 
     def wakeup(self) -> None:

@@ -381,7 +381,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         for option in ("key_deserializer", "value_deserializer"):
             if self.config[option] is not None:
                 raise OptionError(
-                    option, self.config[option], "nothing for poll_arrow, which hands out bytes"
+                    option, self.config[option], "no value with poll_arrow, which returns bytes"
                 )
         from .arrow_records import arrow_form  # not at the top: other polls need no Arrow
 

@@ -82,7 +82,7 @@ class GapHandOuts:
             self._behind.add(partition)
             self.known = True
         log.info(
-            "%s-%d: polls begin at offset %d; %d offsets from %d on, in %d gaps, are caught up",
+            "%s-%d: polls start at offset %d; catching up on %d offsets from %d on, in %d gaps",
             *partition,
             remaining.live,
             remaining.count(remaining.live),
@@ -143,8 +143,8 @@ class GapHandOuts:
                 continue
             if entry.metadata:
                 raise ValueError(
-                    f"no metadata can be committed of {partition.topic}-{partition.partition} "
-                    "while it catches up: they tell what is not processed"
+                    f"cannot commit metadata for {partition.topic}-{partition.partition} while it "
+                    "catches up: the metadata hold the offsets that are not processed yet"
                 )
             if entry.offset < position and not everything:
                 continue
@@ -225,8 +225,8 @@ class GapHandOuts:
         gone = less(unread, [Gap(begin, end)])
         if gone:
             log.warning(
-                "group %s: %s-%d was to be caught up from offset %d on, and its log holds [%d, %d) "
-                "now: %s are not there any more, and are not delivered",
+                "group %s: cannot catch up on all of %s-%d from offset %d on: its log now holds "
+                "[%d, %d); %s are gone and will not be delivered",
                 self._all._group_id,
                 *partition,
                 unread[0].start,

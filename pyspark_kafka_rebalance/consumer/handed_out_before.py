@@ -92,9 +92,9 @@ class HandedOutBefore:
         if handed_out < offset <= self._over.get(partition, -1):
             self.refused(partition, offset)
             raise PartitionsLostError(
-                f"nothing committed: {partition.topic}-{partition.partition} at {offset} is "
-                f"past {handed_out}, where its log was truncated or read anew since, or where "
-                "it is handed out since it is assigned anew"
+                f"nothing committed: {partition.topic}-{partition.partition} at {offset} is past "
+                f"{handed_out}, the offset that polls have reached since it was assigned again, or "
+                "since its log was truncated or read again"
             )
 
     def why_not(self, partition: TopicPartition, offset: int) -> Exception:
@@ -109,6 +109,6 @@ class HandedOutBefore:
         if offset < self._over.get(partition, offset):
             return PartitionsLostError(
                 f"nothing committed: {name} was lost or revoked after offset {offset} was handed "
-                "out, and is assigned anew, or its log was truncated"
+                "out, and assigned again, or its log was truncated"
             )
         return ValueError(f"{name}: offset {offset} was not handed out")

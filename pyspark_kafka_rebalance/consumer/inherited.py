@@ -81,7 +81,7 @@ def inherit(
     remaining, told, leader_epoch = Remaining.decode(committed.offset, committed.metadata, bound_to)
     if told is Told.GAPS:
         log.info(
-            "%s-%d: from offset %d on %d of %d records may be processed already, and are left out",
+            "%s-%d: from offset %d on, %d of %d records may already be processed and are skipped",
             *partition,
             committed.offset,
             remaining.live - committed.offset - remaining.count(remaining.live),
@@ -101,7 +101,7 @@ def is_described(committed: OffsetAndMetadata) -> bool:
 def warn_of(partition: TopicPartition, committed: OffsetAndMetadata, told: Told) -> None:
     """Log why a commit's metadata are ignored."""
     log.warning(
-        "%s-%d: records from offset %d on may come again; the commit's metadata tell %s",
+        "%s-%d: records from offset %d on may come again: the commit's metadata %s",
         *partition,
         committed.offset,
         told.value,

@@ -281,7 +281,9 @@ class NextGenerationProtocol:
         self._reconciliation.retarget(named, self._decided_at, complete=complete)
         self._offer_assignment()
         if not complete:
-            log.info("group %s: assigned topics that the metadata lack yet", self._parts.group_id)
+            log.info(
+                "group %s: the metadata do not have all assigned topics yet", self._parts.group_id
+            )
 
     def _offer_assignment(self) -> None:
         """Offer the consumer what it may own now, in place of an unapplied assignment; locked."""
@@ -312,7 +314,7 @@ class NextGenerationProtocol:
         if Consequence.MATCH_HERE in found:
             pattern = self._wanted.match_here()
             log.warning(
-                "group %s: the broker cannot read the pattern %r, matching it here instead: %s",
+                "group %s: the broker rejects the pattern %r, so the client matches it instead: %s",
                 self._parts.group_id,
                 pattern,
                 message,
@@ -333,7 +335,9 @@ class NextGenerationProtocol:
         now = self._parts.clock()
         if self._unreleased_since is None:
             self._unreleased_since = now
-            log.warning("group %s: %s: waiting for it", self._parts.group_id, message)
+            log.warning(
+                "group %s: waiting until the instance id is free: %s", self._parts.group_id, message
+            )
         # 1.5 sessions, because the other member's last heartbeat may be recent.
         elif now - self._unreleased_since > 1.5 * self._parts.lease.session_timeout_ms / 1000:
             self._parts.fail(kafka_errors.UnreleasedInstanceIdError(message))

@@ -409,8 +409,9 @@ class TimestampOrderedRecords:
             if now - since > _WARN_AFTER_S:
                 self._waits_since[partition] = math.inf
                 log.warning(
-                    "group %s: records wait for %s-%d, of which nothing has come for %.0f s, "
-                    "although its broker may have some: its leader may be away",
+                    "group %s: records are held back until %s-%d delivers: nothing has come from "
+                    "it for %.0f s, although its broker may have records; its leader may be "
+                    "unavailable",
                     self._consumer._group_id,
                     *partition,
                     now - since,

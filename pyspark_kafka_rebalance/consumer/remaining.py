@@ -51,10 +51,10 @@ _HIGHEST = 2**63 - 1
 class Told(enum.Enum):
     """What a commit's metadata said about the records beyond its offset."""
 
-    NOTHING = "nothing: they are empty, or somebody else's"
+    NOTHING = "are empty, or another client's"
     GAPS = "gaps"
-    ANOTHER_COMMIT = "nothing: they belong to another commit, or are damaged"
-    NEWER = "nothing: a newer version of this package wrote them"
+    ANOTHER_COMMIT = "belong to another commit, or are damaged"
+    NEWER = "were written by a newer version of this package"
 
 
 class Decoded(NamedTuple):
@@ -88,7 +88,7 @@ class Remaining:
 
     def __post_init__(self) -> None:
         if self.live < 0 or (self.gaps and not self._are_below()):
-            raise ValueError(f"these are no gaps below the live position {self.live}: {self.gaps}")
+            raise ValueError(f"invalid gaps below the live position {self.live}: {self.gaps}")
 
     def _are_below(self) -> bool:
         gaps = self.gaps

@@ -153,9 +153,11 @@ class SimpleCommits:
             await self._loop.run(self._active)
         except Exception as error:  # raised by the client's next call
             if self._ended or self._io.loop.closed:
-                log.debug("group %s: the commits ended with the client: %r", self._group_id, error)
+                log.debug(
+                    "group %s: the commit loop ended with the client: %r", self._group_id, error
+                )
                 return
-            log.exception("group %s: the commits ended", self._group_id)
+            log.exception("group %s: the commit loop failed", self._group_id)
             self._failure = KafkaRebalanceError(f"group {self._group_id!r}: {error!r}")
             self._failure.__cause__ = error
 

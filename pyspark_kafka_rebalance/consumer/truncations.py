@@ -73,8 +73,8 @@ class Truncations:
             self._commits.move_back(partition, offset)
         elif self._completion.truncated_at(partition, offset):
             log.warning(
-                "group %s: %s-%d goes back to offset %d: its log was truncated or its topic "
-                "created anew; what was processed from there on is not committed any more",
+                "group %s: %s-%d goes back to offset %d: its log was truncated or its topic was "
+                "recreated; processed offsets from there on will not be committed",
                 self._group_id,
                 *partition,
                 offset,

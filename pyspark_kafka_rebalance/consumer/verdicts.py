@@ -204,10 +204,10 @@ def explained(error: Exception, group_id: str, topics: frozenset[str]) -> KafkaR
     if isinstance(error, AuthenticationError):
         told = AuthenticationError(f"{group}: {error}")
     elif isinstance(error, kafka_errors.GroupAuthorizationFailedError):
-        told = AuthorizationError(f"{group}: membership takes READ on the group: {error!r}")
+        told = AuthorizationError(f"{group}: membership needs READ on the group: {error!r}")
     elif isinstance(error, kafka_errors.TopicAuthorizationFailedError):
         told = AuthorizationError(
-            f"{group}: membership takes READ on each of its topics, here "
+            f"{group}: membership needs READ on each of its topics, here "
             f"{', '.join(sorted(topics))}: {error!r}"
         )
     else:

@@ -75,15 +75,25 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    doctor.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="ask these brokers, too")
+    doctor.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,…", help="check these brokers, too"
+    )
     doctor.add_argument(
         "--command-config",
         type=Path,
         metavar="FILE",
         help="the Java client's settings for secured brokers, as Kafka's own tools take them",
     )
-    doctor.add_argument("--topic", action="append", type=utf8, default=[], help="may it be read?")
-    doctor.add_argument("--group", action="append", type=utf8, default=[], help="may it be joined?")
+    doctor.add_argument(
+        "--topic",
+        action="append",
+        type=utf8,
+        default=[],
+        help="check that it exists and may be read",
+    )
+    doctor.add_argument(
+        "--group", action="append", type=utf8, default=[], help="check that it may be joined"
+    )
     given = parser.parse_args(arguments)
     of_brokers = given.command and (given.topic or given.group or given.command_config)
     if of_brokers and not given.bootstrap_servers:
@@ -144,7 +154,7 @@ def _of_brokers(given: argparse.Namespace) -> Iterator[Finding]:
         settings["bootstrap.servers"] = servers
         client_config = map_client_settings(settings).client
     except (OSError, OptionError) as error:
-        yield fail("settings of the brokers", str(error), "mend --command-config or the address")
+        yield fail("settings of the brokers", str(error), "correct --command-config or the address")
         return
     with connected(servers, client_config) as probe:
         brokers = probe if isinstance(probe, BrokerFacts) else probe.brokers()

@@ -86,7 +86,10 @@ def _judge_decoder(facts: PythonFacts, working_directory: str, choice: str) -> F
     if package.parent == PurePath(working_directory):
         advice = "run from another folder, or build it here: make venv"
         return warn(subject, f"missing in the checkout {package.parent}: {slow}", advice)
-    advice = "install a wheel, or install from source where a C compiler and Python's headers are"
+    advice = (
+        "install a wheel, or install from source on a machine with a C compiler and Python's "
+        "headers"
+    )
     return warn(subject, f"missing in {package}: {slow}", advice)
 
 
@@ -114,9 +117,9 @@ def judge_spark_python(
     found = f"{named}, {facts.executable}"
     if facts.version[:2] != driver.version[:2]:
         versions = f"is Python {_dotted(facts.version)}, the driver's {_dotted(driver.version)}"
-        return fail(subject, f"{found} {versions}; Spark wants the same minor version", advice)
+        return fail(subject, f"{found} {versions}; Spark needs the same minor version", advice)
     if facts.versions.get(NAME) is None:
-        failure = "load() ends in DATA_SOURCE_NOT_FOUND" if "load()" in role else "tasks fail"
+        failure = "load() fails with DATA_SOURCE_NOT_FOUND" if "load()" in role else "tasks fail"
         return fail(subject, f"{found} has no {NAME}: {failure}", advice)
     for name in ("kafka", "pyarrow"):
         library = _judge_library(name, facts)
@@ -129,7 +132,7 @@ def judge_spark_python(
     if facts.prefix == driver.prefix:
         return ok(subject, f"{found}, the driver's")
     if not facts.decoder:
-        advice = "install a wheel there, or from source where a C compiler is"
+        advice = "install a wheel there, or from source with a C compiler"
         return warn(subject, f"{found}, whose package lacks the compiled decoder", advice)
     return ok(subject, found)
 
@@ -142,11 +145,11 @@ def judge_discovery(facts: PythonFacts) -> Finding:
         if broken:
             names = "; ".join(f"{name} ({error})" for name, error in sorted(broken.items()))
             found = f"{names}: one module pyspark_* that cannot be imported hides all data sources"
-            return fail(subject, found, f"mend or uninstall it in {facts.executable}")
+            return fail(subject, found, f"repair or uninstall it in {facts.executable}")
         return ok(subject, 'format("kafka_deferred") is found')
     if NAME in facts.listed:
         reason = facts.errors.get(NAME) or facts.errors.get("source") or "it has no DefaultSource"
-        advice = f"install the package anew, with what it needs, in {facts.prefix}"
+        advice = f"reinstall the package and its dependencies in {facts.prefix}"
         return fail(subject, f"{NAME} is found and cannot be used: {reason}", advice)
     return fail(
         subject,
@@ -199,7 +202,9 @@ def judge_settings(
             )
             yield hint("settings", found, "set it to true there, or where the session is built")
     if compiled is False:
-        found = "each Python process of Spark compiles PySpark anew, about half a second"
+        found = (
+            "each Python process of Spark compiles PySpark again, which takes about half a second"
+        )
         yield hint(
             "settings", found, f"python -m {NAME}.source.compiled_pyspark, once on each host"
         )
@@ -235,7 +240,7 @@ def judge_topic(facts: TopicFacts) -> Finding:
         return fail(subject, "this user may not see it", "allow READ on the topic")
     if facts.error == "UnknownTopicOrPartitionError":
         advice = "create it, or check its name; allow DESCRIBE if it is there"
-        return fail(subject, "there is no such topic, or it may not be seen", advice)
+        return fail(subject, "it does not exist, or this user may not see it", advice)
     if facts.error:
         return fail(subject, facts.error, "ask the cluster's administrator")
     found = f"{facts.partitions} partition{'' if facts.partitions == 1 else 's'}"
@@ -251,7 +256,7 @@ def judge_group(facts: GroupFacts) -> Finding:
         advice = "allow READ on the group"
         return fail(subject, facts.error, advice)
     if not facts.of_consumers:
-        return fail(subject, "its members are no consumers", "choose another group")
+        return fail(subject, "its members are not consumers", "choose another group")
     state = "it is new" if facts.state == "Dead" else f"{facts.state}, {facts.members} members"
     if facts.may_read is False:
         return fail(subject, f"{state}; this user may not join it", "allow READ on the group")

@@ -22,8 +22,8 @@ def _fastest() -> Callable[[memoryview], int]:
         from kafka.record.util import calc_crc32c as interpreted
 
         log.warning(
-            "neither the package crc32c nor the compiled decoder is installed: checksums of record "
-            "batches are computed in Python, which takes most of the time of reading"
+            "neither the package crc32c nor the compiled decoder is installed: checksums of "
+            "record batches are computed in Python, which takes most of the read time"
         )
         return cast("Callable[[memoryview], int]", interpreted)
 

@@ -22,14 +22,15 @@ _CHOICE = "PYSPARK_KAFKA_REBALANCE_DECODER"
 
 def _compiled() -> ModuleType | None:
     if os.environ.get(_CHOICE) == "python":
-        log.warning("records are decoded in Python, since %s says so", _CHOICE)
+        log.warning("records are decoded in Python, because %s=python", _CHOICE)
         return None
     try:
         from . import _record_batch
     except ImportError as error:
         log.warning(
-            "the compiled decoder is missing, records are decoded in Python, which takes about "
-            "thirty times as long; installing the package where a C compiler is builds it (%s)",
+            "the compiled decoder is missing, so records are decoded in Python, which takes about "
+            "thirty times as long; to build it, install the package on a machine with a C "
+            "compiler (%s)",
             error,
         )
         return None

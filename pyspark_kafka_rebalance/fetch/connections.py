@@ -90,7 +90,7 @@ def explain_final(error: Exception, doing: str) -> KafkaRebalanceError | None:
     if isinstance(error, kafka_errors.AuthorizationError):
         on_group = isinstance(error, kafka_errors.GroupAuthorizationFailedError)
         return AuthorizationError(
-            f"{text}; it takes READ on the {'group' if on_group else 'topic'}"
+            f"{text}; it needs READ on the {'group' if on_group else 'topic'}"
         )
     if isinstance(error, kafka_errors.UnsupportedVersionError):
         return UnsupportedBrokerError(text)

@@ -240,7 +240,7 @@ class RangeReader:
         if self._replica is not None:
             # Whatever it is, the leader knows better: a replica may lag, or have left.
             self._replica = None
-            self._again(f"its replica: {error!r}", at)
+            self._again(f"its replica failed: {error!r}", at)
             return
         if not isinstance(error, kafka_errors.OffsetOutOfRangeError):
             self._leaders.forget(topic, partition)
@@ -322,7 +322,7 @@ class RangeReader:
         text = f"{self.range}: {what}"
         if self._settings.fail_on_data_loss:
             raise DataLossError(text)
-        log.warning("%s; going on, since fail_on_data_loss is off", text)
+        log.warning("%s; reading on, because fail_on_data_loss is off", text)
         self.position = max(self.position, goes_on_at)
         if ends_at is not None:
             self._end = min(self._end, ends_at)

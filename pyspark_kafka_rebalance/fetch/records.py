@@ -168,7 +168,9 @@ def append_records(
         else:
             headers, position = _headers(payload, position, record_end)
         if position != record_end:
-            raise MalformedError(f"a record of {position - record_end:+} bytes beside its length")
+            raise MalformedError(
+                f"a record differs from its length by {position - record_end:+} bytes"
+            )
         if start <= offset < end:
             add_key(key)
             add_value(value)

@@ -81,13 +81,13 @@ CONSUMED = Instrument(
     "messaging.client.consumed.messages",
     Kind.OBSERVED_COUNTER,
     "{message}",
-    "Records that polls have brought",
+    "Records that polls returned",
 )
 SENT = Instrument(
     "messaging.client.sent.messages",
     Kind.COUNTER,
     "{message}",
-    "Records sent in transactions, counted when these end",
+    "Records sent in transactions, counted when the transactions end",
 )
 OPERATIONS = Instrument(
     "messaging.client.operation.duration",
@@ -106,105 +106,105 @@ LAG_TIME = Instrument(
     "kafka_rebalance.lag.time",
     Kind.OBSERVED_GAUGE,
     "s",
-    "For how long the next record has been waiting, at most",
+    "Upper bound of how long the next record has been waiting",
 )
 POSITION = Instrument(
     "kafka_rebalance.position",
     Kind.OBSERVED_GAUGE,
     "{offset}",
-    "The next offset to be read",
+    "The next offset to read",
 )
 COMMITTED = Instrument(
     "kafka_rebalance.committed.offset",
     Kind.OBSERVED_GAUGE,
     "{offset}",
-    "The next offset, as the group has it",
+    "The group's committed offset",
 )
 COMMIT_AGE = Instrument(
     "kafka_rebalance.committed.age",
     Kind.OBSERVED_GAUGE,
     "s",
-    "Since the last commit that was accepted",
+    "Time since the last accepted commit",
 )
 CATCH_UP = Instrument(
     "kafka_rebalance.catch_up.offsets",
     Kind.OBSERVED_GAUGE,
     "{offset}",
-    "Offsets set aside that are still to be caught up with",
+    "Offsets set aside and not caught up yet",
 )
 FETCHED = Instrument(
     "kafka_rebalance.fetched",
     Kind.OBSERVED_COUNTER,
     "By",
-    "Record batches that brokers have sent, as compressed",
+    "Record batches that brokers sent, in their compressed size",
 )
 FETCH_LATENCY = Instrument(
     "kafka_rebalance.fetch.latency.avg",
     Kind.OBSERVED_GAUGE,
     "s",
-    "How long brokers took to answer a fetch, on average of the last minute",
+    "How long brokers took to answer a fetch: average of the last minute",
 )
 FETCH_LATENCY_MAX = Instrument(
     "kafka_rebalance.fetch.latency.max",
     Kind.OBSERVED_GAUGE,
     "s",
-    "How long brokers took to answer a fetch, at most in the last minute",
+    "How long brokers took to answer a fetch: maximum of the last minute",
 )
 POLL_AGE = Instrument(
     "kafka_rebalance.poll.age",
     Kind.OBSERVED_GAUGE,
     "s",
-    "Since the application's last sign of life",
+    "Time since the application's last sign of life",
 )
 ASSIGNED = Instrument(
     "kafka_rebalance.assigned_partitions",
     Kind.OBSERVED_SUM,
     "{partition}",
-    "Partitions that are assigned, those being revoked included",
+    "Assigned partitions, including those being revoked",
 )
 REVOKING = Instrument(
     "kafka_rebalance.revoking_partitions",
     Kind.OBSERVED_SUM,
     "{partition}",
-    "Partitions that the group wants back and has not got yet",
+    "Partitions that the group has asked back and not received yet",
 )
 REVOKE_AGE = Instrument(
     "kafka_rebalance.revoke.age",
     Kind.OBSERVED_GAUGE,
     "s",
-    "Since the group wants the partition back",
+    "Time since the group asked the partition back",
 )
 REBALANCES = Instrument(
     "kafka_rebalance.rebalances",
     Kind.COUNTER,
     "{rebalance}",
-    "Assignments that the group has made and this member has applied",
+    "Assignments from the group that this member has applied",
 )
 LOST = Instrument(
     "kafka_rebalance.lost_partitions",
     Kind.COUNTER,
     "{partition}",
-    "Partitions lost, with the membership or undrained at the deadline of their revoke",
+    "Partitions lost with the membership, or undrained at the deadline of their revoke",
 )
 REVOKES = Instrument(
     "kafka_rebalance.revoke.duration",
     Kind.HISTOGRAM,
     "s",
-    "From a revoke's request to its release",
+    "Time from a revoke request to the partition's release",
     _WAITS_S,
 )
 HAND_OVERS = Instrument(
     "kafka_rebalance.hand_over.duration",
     Kind.HISTOGRAM,
     "s",
-    "From a partition's assignment to its first record",
+    "Time from a partition's assignment to its first record",
     _WAITS_S,
 )
 TRANSACTIONS = Instrument(
     "kafka_rebalance.transaction.duration",
     Kind.HISTOGRAM,
     "s",
-    "From a transaction's first record to its end",
+    "Time from a transaction's first record to its end",
     _WAITS_S,
 )
 COMMITTED_RECORDS = Instrument(
@@ -217,7 +217,7 @@ RESTART_POINT_AGE = Instrument(
     "kafka_rebalance.restart_point.age",
     Kind.OBSERVED_GAUGE,
     "s",
-    "Since a restart point was committed last",
+    "Time since the last commit of a restart point",
 )
 ROWS = Instrument(
     "kafka_rebalance.query.rows",
@@ -236,7 +236,7 @@ PROGRESS_AGE = Instrument(
     "kafka_rebalance.query.progress.age",
     Kind.OBSERVED_GAUGE,
     "s",
-    "Since the query has reported progress",
+    "Time since the query's last progress report",
 )
 
 #: All instruments, in the order of the documentation.

@@ -24,7 +24,7 @@ def harmless(method: Callable[..., None]) -> Callable[..., None]:
         try:
             method(self, *arguments, **named)
         except Exception:
-            log.exception("no more metrics of this client")
+            log.exception("metrics failed; no more metrics for this client")
             self.end()
 
     return told

@@ -93,7 +93,7 @@ def _kept_progress(session: SparkSession | None, run_id: str) -> Mapping[str, An
         (last,) = (query.lastProgress for query in queries if str(query.runId) == run_id)
         return None if last is None else dict(json.loads(last.json))
     except Exception as error:  # as with any listener, nothing else may suffer
-        log.debug("the progress of the idle run %s is not known: %r", run_id, error)
+        log.debug("cannot read the progress of the idle run %s: %r", run_id, error)
         return None
 
 

@@ -124,7 +124,9 @@ def observe(
         thread.observe(member)
         observation._begin(_of_the_living(thread, _forget_thread), member)
     else:
-        raise TypeError(f"neither a consumer nor a producer group of this package: {client!r:.200}")
+        raise TypeError(
+            f"expected a consumer or producer group of this package, not {client!r:.200}"
+        )
     return observation
 
 

@@ -183,7 +183,7 @@ class AsyncProducerGroup:
         closing = self._closing
         done, _ = await asyncio.wait([closing], timeout=timeout_s)
         if not done:
-            log.warning("producer group: not closed in time; a call before still waits")
+            log.warning("producer group: not closed in time; an earlier call is still waiting")
             return
         closing.result()
         if self._polling is not None and not self._polling.cancelled():

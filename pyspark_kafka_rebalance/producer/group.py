@@ -144,7 +144,7 @@ class ProducerGroup(GroupStatus):
             The brokers refused a request.
         """
         if self._started:
-            raise IllegalStateError("subscribed before; make a new one")
+            raise IllegalStateError("already subscribed; make a new producer group")
         self._started = True
         self._listener = listener
         self._membership.start()

@@ -181,8 +181,8 @@ class ProducerMembership:
             raise MembershipError(
                 f"producer group {self._options.group_id!r}: other members say that the source has "
                 f"more than source_partition_count={count} partitions, and this member was "
-                f"assigned {', '.join(map(str, unknown))}; call grow() with their number, or start "
-                "it with that"
+                f"assigned {', '.join(map(str, unknown))}; call grow() with the new number, or "
+                "start this member with it"
             )
 
     def wake(self) -> None:
@@ -195,7 +195,9 @@ class ProducerMembership:
         deadline = time.monotonic() + timeout_s
         self._taker.stop(min(timeout_s / 2, 1.0))  # first: it asks through the member
         if not self._pump.stop(max(0.1, deadline - time.monotonic())):
-            log.warning("producer group %s: not left in time", self._options.group_id)
+            log.warning(
+                "producer group %s: did not leave the group in time", self._options.group_id
+            )
 
     @property
     def member_id(self) -> str:
@@ -242,7 +244,10 @@ class ProducerMembership:
         revoking = _numbers(member.revoking)
         with self.changed:
             ownership = self.ownership
-            ownership.lost(_numbers(result.lost), "this member has lost what it sent records of")
+            ownership.lost(
+                _numbers(result.lost),
+                "this member has lost a source partition that it sent records of",
+            )
             self._identity = member.identity()  # None if a loss is not reported yet
             ownership.released(_numbers(result.revoked))
             ownership.assigned(_numbers(result.assigned))
@@ -268,7 +273,9 @@ class ProducerMembership:
             try:
                 self._member.close(timeout_ms=left_s * 1000)
             except Exception:
-                log.exception("producer group %s: not left cleanly", self._options.group_id)
+                log.exception(
+                    "producer group %s: did not leave the group cleanly", self._options.group_id
+                )
         with self.changed:
             self.changed.notify_all()
 

@@ -68,7 +68,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         type=_setting,
         metavar="NAME=VALUE",
-        help="more of the Java client's settings, as in: --kafka security.protocol=SSL",
+        help="a setting of the Java client, as in --kafka security.protocol=SSL; may be repeated",
     )
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_kafka_rebalance.producer",
@@ -77,18 +77,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     offsets = parser.add_subparsers(required=True, metavar="offsets").add_parser("offsets")
     commands = offsets.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("list", parents=[common], help="show them, and who owns what")
+    listing = commands.add_parser(
+        "list",
+        parents=[common],
+        help="list the restart points and the owner of each source partition",
+    )
     listing.add_argument("--json", action="store_true", help="for programs")
-    setting = commands.add_parser("set", parents=[common], help="where instances are to go on")
+    setting = commands.add_parser(
+        "set", parents=[common], help="set the restart points where instances continue"
+    )
     setting.add_argument("points", nargs="+", type=_point, metavar="SOURCE_PARTITION=RESTART_POINT")
     resetting = commands.add_parser(
-        "reset", parents=[common], help="as if nothing had ever been committed"
+        "reset",
+        parents=[common],
+        help="clear restart points, as if nothing had ever been committed",
     )
     resetting.add_argument("source_partitions", nargs="*", type=int, metavar="SOURCE_PARTITION")
-    resetting.add_argument("--all", action="store_true", help="all of them")
+    resetting.add_argument("--all", action="store_true", help="all source partitions")
     given = parser.parse_args(arguments)
     if given.command == "reset" and given.all == bool(given.source_partitions):
-        resetting.error("name source partitions, or say --all")
+        resetting.error("name source partitions, or pass --all")
     return given
 
 
@@ -103,7 +111,7 @@ def _setting(text: str) -> tuple[str, str]:
 def _point(text: str) -> tuple[int, str]:
     number, equals, point = text.partition("=")
     if not equals or not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: not SOURCE_PARTITION=RESTART_POINT")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected SOURCE_PARTITION=RESTART_POINT")
     return int(number), point
 
 

@@ -20,13 +20,13 @@ _METADATA_MAX_AGE_MS = 5_000
 
 _OURS = {
     "group_id": "the first argument",
-    "transactional_id": "nothing: each member has one of its own",
-    "enable_idempotence": "nothing: transactions need it",
-    "acks": "nothing: transactions need 'all'",
-    "isolation_level": "nothing: restart points are always read committed",
-    "enable_auto_commit": "nothing: commit_transaction commits",
-    "partition_assignment_strategy": "nothing: cooperative-sticky is the strategy of every member",
-    "max_poll_interval_ms": "nothing: session_timeout_ms says how long a producer may be silent",
+    "transactional_id": "no value: each member has its own",
+    "enable_idempotence": "no value: transactions need it",
+    "acks": "no value: transactions need 'all'",
+    "isolation_level": "no value: restart points are always read with read_committed",
+    "enable_auto_commit": "no value: commit_transaction commits",
+    "partition_assignment_strategy": "no value: every member uses cooperative-sticky",
+    "max_poll_interval_ms": "no value: session_timeout_ms limits how long a producer may be silent",
 }
 
 

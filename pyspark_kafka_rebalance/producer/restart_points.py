@@ -110,12 +110,12 @@ def chosen_points(
         raise OptionError(
             "restart_points",
             dict(points),
-            "one for each source partition that records were sent of; "
+            "one for each source partition that records were sent of; source partitions "
             f"without: {', '.join(map(str, without))}",
         )
     if strangers := sorted(points.keys() - owned.keys()):
         raise PartitionsLostError(
-            f"source partitions {strangers} are not owned by this member, which has "
-            f"{sorted(owned)}; without their restart points the transaction can be committed"
+            f"source partitions {strangers} are not owned by this member, which owns "
+            f"{sorted(owned)}; leave out their restart points to commit the transaction"
         )
     return dict(points)

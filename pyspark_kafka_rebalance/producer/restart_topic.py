@@ -58,13 +58,13 @@ def ensure_topic(client_config: dict[str, Any], topic: str, partitions: int) -> 
             return _ensure(admin, topic, partitions)
         except kafka_errors.TopicAuthorizationFailedError as error:
             raise AuthorizationError(
-                "a producer group takes CREATE, DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS and, to "
+                "a producer group needs CREATE, DESCRIBE, READ, WRITE, DESCRIBE_CONFIGS and, to "
                 f"grow, ALTER on the topic {topic!r}: {error!r}"
             ) from error
         except kafka_errors.KafkaError as error:
             if not error.retriable or time.monotonic() > deadline:
                 raise
-            log.info("topic %s: looked at again: %r", topic, error)
+            log.info("topic %s: asking again: %r", topic, error)
         finally:
             admin.close()
         time.sleep(_ASK_AGAIN_S)
@@ -80,8 +80,8 @@ def _ensure(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
         raise OptionError(
             "source_partition_count",
             partitions,
-            f"{found}, as many as topic {topic!r} has partitions and other members have "
-            "been given; to make the source smaller, stop the group and delete the topic, or "
+            f"{found}, the number of partitions of topic {topic!r}, which other members were "
+            "given; to make the source smaller, stop the group and delete the topic, or "
             "use another group_id",
         )
     if found < partitions:
@@ -149,7 +149,7 @@ def _check_settings(admin: KafkaAdminClient, topic: str) -> None:
         answer = admin.describe_configs([resource], config_filter="all")
         settings = {name: found["value"] for name, found in answer["topic"][topic].items()}
     except (kafka_errors.TopicAuthorizationFailedError, KeyError, TypeError) as error:
-        log.warning("topic %s: its settings cannot be read: %r", topic, error)
+        log.warning("topic %s: cannot read its settings: %r", topic, error)
         return
     if not settings:  # a broker that does not know a new topic yet returns none
         raise kafka_errors.UnknownTopicOrPartitionError(topic)
@@ -165,8 +165,8 @@ def _check_settings(admin: KafkaAdminClient, topic: str) -> None:
     largest = int(settings.get("max.message.bytes") or 0)
     if largest < _MAX_MESSAGE_BYTES:
         log.warning(
-            "topic %s: max.message.bytes=%d, so that larger restart points will be refused; "
-            "%d takes all that are allowed",
+            "topic %s: max.message.bytes=%d, so the broker will reject larger restart points; %d "
+            "accepts all allowed sizes",
             topic,
             largest,
             _MAX_MESSAGE_BYTES,

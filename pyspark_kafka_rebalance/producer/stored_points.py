@@ -193,7 +193,7 @@ class StoredPoints:
             raise KafkaRebalanceError(f"nothing was changed: {error}") from error
         except InDoubtError as error:
             raise KafkaRebalanceError(
-                f"it is not known whether the restart points were changed; list them: {error}"
+                f"the restart points may or may not have been changed; list them: {error}"
             ) from error
         finally:
             producer.close(_ABORT_S)
@@ -206,7 +206,7 @@ class StoredPoints:
             raise OptionError(
                 "source partition",
                 ", ".join(map(str, strangers)),
-                f"0 to {max(before)}, which topic {self.topic!r} has",
+                f"0 to {max(before)}, the partitions of topic {self.topic!r}",
             )
         group = self.describe()
         if group.members:
@@ -228,7 +228,7 @@ class StoredPoints:
             if time.monotonic() > deadline:
                 raise KafkaRebalanceError(
                     f"nothing was changed: {transactional_id!r}, which is out of the group, has "
-                    "an open transaction that cannot be aborted; it ends with its timeout"
+                    "an open transaction that cannot be aborted; it ends at its timeout"
                 )
             time.sleep(_ASK_AGAIN_S)
 

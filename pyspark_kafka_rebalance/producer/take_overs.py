@@ -92,7 +92,7 @@ class TakeOvers:
         except (kafka_errors.KafkaError, KafkaRebalanceError) as error:
             if isinstance(error, kafka_errors.KafkaError) and not error.retriable:
                 raise
-            log.info("topic %s: restart points are asked for again: %r", self._topic, error)
+            log.info("topic %s: reading the restart points again: %r", self._topic, error)
             return _AFTER_A_FAILURE_S
         for p, (point, after) in found.items():
             self._found(p, waiting[p], point, after)

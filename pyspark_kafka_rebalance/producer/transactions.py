@@ -44,8 +44,8 @@ _ABORT_S = 10.0
 _BY_THE_APPLICATION = "by the application"
 
 _IN_DOUBT = (
-    "the answer to its commit is missing, so that it may have been committed; what was owned is "
-    "assigned anew by a poll, with the restart points that the log has"
+    "the answer to its commit is missing, so it may have been committed; a poll assigns the owned "
+    "source partitions again, with the restart points in the log"
 )
 
 
@@ -353,13 +353,15 @@ class Transactions:
         if source_partition is None:
             sources: Collection[int] = owned.keys()
             if not owned:
-                raise PartitionsLostError("this member owns no source partition; poll() for some")
+                raise PartitionsLostError(
+                    "this member owns no source partition; call poll() until it assigns one"
+                )
         elif source_partition in owned:
             sources = (source_partition,)
         else:
             raise PartitionsLostError(
-                f"source partition {source_partition} is not owned by this member, which has "
-                f"{sorted(owned)}; poll() tells what is assigned, revoked and lost"
+                f"source partition {source_partition} is not owned by this member, which owns "
+                f"{sorted(owned)}; poll() returns what is assigned, revoked and lost"
             )
         new = [p for p in sources if p not in self._counts]
         if not new and begun:
@@ -378,7 +380,9 @@ class Transactions:
             gone = [p for p in new if not membership.ownership.owns(p)]
             membership.ownership.touch([p for p in new if p not in gone])
             if gone:
-                membership.ownership.doom("this member has lost what it was about to send of")
+                membership.ownership.doom(
+                    "this member has lost a source partition that it was about to send records of"
+                )
         self._counts |= dict.fromkeys(new, 0)
         if not begun:
             self._begun_at = time.monotonic()
@@ -421,8 +425,8 @@ class Transactions:
             return
         reason = (
             "records of source partitions "
-            f"{', '.join(map(str, sorted(held)))} were aborted before, and not everybody who had "
-            "sent some has been told; the restart points would move beyond them"
+            f"{', '.join(map(str, sorted(held)))} were aborted before, and not every sender has "
+            "been notified; the restart points would move beyond them"
         )
         if self._is_begun():
             self._abort(reason)

@@ -109,7 +109,7 @@ _LONG = integer(0, LONG_MAX)
 _BUFFER = integer(-1, INT_MAX)
 _RESETS = ValueType(
     one_of("earliest", "latest").parse,
-    "earliest or latest, where a partition starts that the group has no offset for",
+    "earliest or latest: where a partition without a committed offset starts",
 )
 
 _MAPPED = {
@@ -160,16 +160,22 @@ _ONLY = {
     "enable.metrics.push": ("false", "client metrics are not pushed to the broker"),
     "partition.assignment.strategy": (
         "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
-        "under an eager assignor every rebalance stops every partition",
+        "an eager assignor stops every partition in every rebalance",
     ),
-    "ssl.enabled.protocols": ("TLSv1.2,TLSv1.3", "the newest that the broker has is negotiated"),
-    "ssl.protocol": ("TLSv1.3", "TLSv1.3 or, where the broker has no 1.3, TLSv1.2 is negotiated"),
+    "ssl.enabled.protocols": (
+        "TLSv1.2,TLSv1.3",
+        "client and broker negotiate the newest version that both support",
+    ),
+    "ssl.protocol": (
+        "TLSv1.3",
+        "client and broker negotiate TLSv1.3, or TLSv1.2 if the broker has no 1.3",
+    ),
 }
 
 _JAVA_CLASS = "a Java class cannot run in this Python source"
-_KERBEROS = f"Kerberos is not supported yet; kafka.sasl.mechanism={' or '.join(LOGIN_MODULES)}"
+_KERBEROS = f"Kerberos is not supported yet; set kafka.sasl.mechanism={' or '.join(LOGIN_MODULES)}"
 _OAUTH = (
-    "tokens come by client credentials from kafka.sasl.oauthbearer.token.endpoint.url alone, and "
+    "tokens come only from kafka.sasl.oauthbearer.token.endpoint.url, by client credentials, and "
     "are renewed before they expire"
 )
 _NO_ARGUMENT = "kafka-python has no such setting"
@@ -183,18 +189,18 @@ _REFUSED = {
     "value.deserializer": "values are bytes; deserialize them with DataFrame operations",
     # No counterpart here.
     "config.providers": _JAVA_CLASS,
-    "default.api.timeout.ms": "a broker's answer is waited for as kafka.request.timeout.ms says",
+    "default.api.timeout.ms": "kafka.request.timeout.ms limits the wait for a broker's answer",
     "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to the Java client",
-    "max.poll.records": "whole offset ranges are read; maxOffsetsPerTrigger bounds a batch",
+    "max.poll.records": "tasks read whole offset ranges; maxOffsetsPerTrigger limits a micro-batch",
     "metadata.recovery.rebootstrap.trigger.ms": _NO_ARGUMENT,
     "metadata.recovery.strategy": _NO_ARGUMENT,
     "metric.reporters": _JAVA_CLASS,
     "metrics.recording.level": _NO_ARGUMENT,
-    "retry.backoff.max.ms": f"{_NO_ARGUMENT}; kafka.retry.backoff.ms stays as it is",
-    "share.acknowledgement.mode": "a share group is another kind of group",
-    "share.acquire.mode": "a share group is another kind of group",
-    "socket.connection.setup.timeout.max.ms": "kafka-python's consumer does not let it be set",
-    "socket.connection.setup.timeout.ms": "kafka-python's consumer does not let it be set",
+    "retry.backoff.max.ms": f"{_NO_ARGUMENT}; the back-off stays at kafka.retry.backoff.ms",
+    "share.acknowledgement.mode": "it is for share groups, and this source joins a consumer group",
+    "share.acquire.mode": "it is for share groups, and this source joins a consumer group",
+    "socket.connection.setup.timeout.max.ms": "kafka-python's consumer cannot set it",
+    "socket.connection.setup.timeout.ms": "kafka-python's consumer cannot set it",
     # Security.
     "security.providers": _JAVA_CLASS,
     "ssl.cipher.suites": "kafka-python 3 ignores it; restrict the ciphers on the broker",
@@ -359,7 +365,10 @@ def _check_together(mapped: ClientSettings, settings: Mapping[str, str]) -> None
     """Check settings that must fit together; the clients would find out much later."""
     assignor = mapped.consumer.get("group_remote_assignor")
     if assignor is not None and mapped.consumer["group_protocol"] == "classic":
-        allowed = "nothing with kafka.group.protocol=classic, where the group's leader assigns"
+        allowed = (
+            "no value with kafka.group.protocol=classic, because the group leader assigns "
+            "partitions"
+        )
         raise OptionError("kafka.group.remote.assignor", assignor, allowed)
     request = mapped.client.get("request_timeout_ms", 30_000)
     idle = mapped.client.get("connections_max_idle_ms", 540_000)

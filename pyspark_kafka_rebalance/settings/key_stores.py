@@ -213,7 +213,7 @@ def _pkcs12_certificates(content: bytes, password: str | None) -> str:
     own = [] if store.cert is None else [store.cert]
     certificates = [c.certificate for c in (*own, *store.additional_certs)]
     if not certificates:
-        raise ValueError("there is no certificate in it")
+        raise ValueError("it contains no certificate")
     return "".join(c.public_bytes(Encoding.PEM).decode("ascii") for c in certificates)
 
 
@@ -228,7 +228,7 @@ def _pkcs12_identity(content: bytes, password: str | None) -> tuple[bytes, str]:
 
     store = pkcs12.load_pkcs12(content, _bytes(password))
     if store.key is None or store.cert is None:
-        raise ValueError("there is no private key with a certificate in it")
+        raise ValueError("it contains no private key with a certificate")
     made_up = secrets.token_urlsafe(32)
     key = store.key.private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(made_up.encode())

@@ -125,9 +125,9 @@ class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
         token = _token_in(answer, asked_at)
         if token is None:
             raise AuthenticationError(
-                f"the token endpoint {self._url} answers without an access_token in JSON"
+                f"the token endpoint {self._url} did not return JSON with an access_token"
             )
-        log.info("a new token of client %s from %s", self._client_id, self._url)
+        log.info("got a new token for client %s from %s", self._client_id, self._url)
         return token
 
     def _refused(self, status: int, answer: bytes) -> Exception:

@@ -19,7 +19,8 @@ from .values import NON_EMPTY_TEXT, REDACTED, ValueType, one_of, parse_value
 
 _PROTOCOLS = one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", ignore_case=True)
 _HOST_NAME_CHECK = ValueType(
-    one_of("https", "").parse, "https, or the empty text for certificates of other host names"
+    one_of("https", "").parse,
+    "https, or an empty value to accept certificates for other host names",
 )
 _STORE_TYPES = one_of("PEM", "PKCS12", "JKS", ignore_case=True)
 
@@ -113,7 +114,7 @@ def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
             raise OptionError(
                 "kafka.security.protocol",
                 settings.get("security.protocol"),
-                f"{kind}, since kafka.{name} is given and has no effect otherwise",
+                f"{kind}, because kafka.{name} is set and has no effect otherwise",
             )
     config = {"security_protocol": protocol} if "security.protocol" in settings else {}
     if protocol.startswith("SASL"):
@@ -144,7 +145,7 @@ def _sasl(settings: Mapping[str, str]) -> dict[str, Any]:
             f"kafka.{name}", REDACTED, f"leave it out: it has no effect with {mechanism}"
         )
     if set(options) != {"username", "password"} or not all(options.values()):
-        raise jaas_error(f"{_JAAS_FORM} with both, not empty, and nothing else")
+        raise jaas_error(f"{_JAAS_FORM} with both, non-empty, and nothing else")
     user = options["username"]
     if mechanism.startswith("SCRAM"):
         # RFC 5802, section 5.1; kafka-python sends the name as it is.
@@ -183,7 +184,9 @@ def _token_provider(
         for option, name in _OAUTH_CREDENTIALS.items()
     }
     if not given["clientId"] or not given["clientSecret"]:
-        raise jaas_error(f"{_OAUTH_JAAS_FORM}, scope where the authorization server wants one")
+        raise jaas_error(
+            f"{_OAUTH_JAAS_FORM}, with a scope if the authorization server requires one"
+        )
     return ClientCredentialsTokens(
         url, given["clientId"], given["clientSecret"], given["scope"] or None, extensions
     )
@@ -255,7 +258,8 @@ def _keystore(settings: Mapping[str, str]) -> KeyStore | None:
             raise OptionError(
                 f"kafka.{_KEY_PASSWORD}",
                 REDACTED,
-                f"only beside kafka.ssl.keystore.location or kafka.{_KEY}, whose key it opens",
+                f"only together with kafka.ssl.keystore.location or kafka.{_KEY}, whose key it "
+                "decrypts",
             )
         return None
     if kind == "PEM":
@@ -265,8 +269,8 @@ def _keystore(settings: Mapping[str, str]) -> KeyStore | None:
         raise OptionError(
             f"kafka.{_KEY_PASSWORD}",
             REDACTED,
-            "the same as kafka.ssl.keystore.password, or nothing: one password opens all of a "
-            "PKCS12 store",
+            "the same as kafka.ssl.keystore.password, or leave it out: a PKCS12 store has one "
+            "password",
         )
     return KeyStore("ssl.keystore", kind, location, password=password)
 
@@ -286,7 +290,8 @@ def _store(
         raise OptionError(
             f"kafka.{password}",
             REDACTED,
-            f"leave it out: PEM files have none, a private key's is kafka.{_KEY_PASSWORD}",
+            "leave it out: a PEM file has no password; the private key's password is "
+            f"kafka.{_KEY_PASSWORD}",
         )
     for name in inline:
         if name in settings and kind != "PEM":
@@ -294,7 +299,9 @@ def _store(
                 f"kafka.{prefix}.type", settings.get(f"{prefix}.type"), f"PEM, for kafka.{name}"
             )
         if name in settings and location in settings:
-            raise OptionError(f"kafka.{location}", settings[location], f"nothing beside {name}")
+            raise OptionError(
+                f"kafka.{location}", settings[location], f"no value together with kafka.{name}"
+            )
     if location not in settings:
         return kind, None
     return kind, parse_value(f"kafka.{location}", settings[location], NON_EMPTY_TEXT)
@@ -304,4 +311,4 @@ def _pem(name: str, settings: Mapping[str, str]) -> str:
     try:
         return pem_text(settings[name])
     except ValueError:
-        raise OptionError(f"kafka.{name}", REDACTED, "text in PEM: -----BEGIN …-----") from None
+        raise OptionError(f"kafka.{name}", REDACTED, "PEM text: -----BEGIN …-----") from None

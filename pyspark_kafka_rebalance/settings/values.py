@@ -108,4 +108,4 @@ def _duration_ms(text: str) -> int:
 DURATION_MS = ValueType(_duration_ms, "a time like 500ms, 30s, 15m, 2h or 1d")
 BOOLEAN = ValueType(_boolean, "true or false")
 TEXT = ValueType(str, "any text")
-NON_EMPTY_TEXT = ValueType(_non_empty, "a text that is not empty")
+NON_EMPTY_TEXT = ValueType(_non_empty, "a non-empty text")

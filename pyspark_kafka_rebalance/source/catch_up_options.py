@@ -94,7 +94,7 @@ class CatchUpOptions:
         if mode != _LIVE:
             for name in CATCH_UP_OPTIONS:
                 if name != MODE and name.lower() in given:
-                    allowed = f"nothing, unless {MODE}={_LIVE}"
+                    allowed = f"no value, unless {MODE}={_LIVE}"
                     raise OptionError(name, given[name.lower()], allowed)
             return None
         found = {

@@ -92,10 +92,10 @@ def ask_cluster(
                 if final is not None:
                     raise final from error
                 if admin is None or left == 0 or not error.retriable:
-                    text = f"the brokers do not tell {what}: {error!r}"
+                    text = f"cannot find out {what}: {error!r}"
                     raise KafkaRebalanceError(text) from error
                 left -= 1
-                log.warning("the brokers do not tell %s, asked again: %r", what, error)
+                log.warning("cannot find out %s, asking again: %r", what, error)
                 time.sleep(options.offset_lookup_interval_ms / 1000)
     finally:
         if admin is not None:

@@ -117,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--undo", action="store_true", help="leave the sources alone in the zip; stop Spark before"
+        "--undo",
+        action="store_true",
+        help="remove the compiled modules from the zip again; stop Spark first",
     )
     undo = parser.parse_args(arguments).undo
     path = pyspark_zip()
@@ -127,12 +129,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if undo:
             remove_compiled(path)
-            print(f"{path}: sources alone")
+            print(f"{path}: compiled modules removed")
         else:
             print(f"{path}: compiling, which takes some seconds", flush=True)
             print(f"{path}: {add_compiled(path)} modules compiled")
     except (OSError, BadZipFile) as error:
-        print(f"{path} is as it was: {error}", file=sys.stderr)
+        print(f"{path} is unchanged: {error}", file=sys.stderr)
         return 1
     return 0
 

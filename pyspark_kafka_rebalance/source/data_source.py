@@ -58,7 +58,7 @@ class KafkaDeferredDataSource(DataSource):
             try:
                 self._parsed.for_batch()
             except OptionError as of_batch:
-                allowed = f"{error.allowed}. Nor is a batch possible: {of_batch}"
+                allowed = f"{error.allowed}. A batch is not possible either: {of_batch}"
                 raise OptionError(error.option, error.value, allowed, error.problem) from None
 
     @classmethod
@@ -77,7 +77,9 @@ class KafkaDeferredDataSource(DataSource):
         # compare the two, but an error raised there reaches the user garbled.
         if not self._schema_asked:
             raise OptionError(
-                "schema", "user-specified", f"none: it is fixed ({spark_ddl(self._parsed)})"
+                "schema",
+                "user-specified",
+                f"no value: the schema is fixed ({spark_ddl(self._parsed)})",
             )
         return self.__dict__
 

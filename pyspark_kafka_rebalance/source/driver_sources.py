@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ADVICE = "give every load() of a query a kafka.group.id of its own"
+_ADVICE = "give each load() of a query its own kafka.group.id"
 
 
 class DriverSources:
@@ -68,7 +68,7 @@ class DriverSources:
             os.write(self._file, json.dumps(entry).encode())
             unfinished.rename(self._path)  # whoever finds it finds it locked and whole
         except OSError as error:
-            log.info("other sources of this driver will not know of this one: %s", error)
+            log.info("other sources of this driver cannot see this one: %s", error)
 
     def leave(self) -> None:
         """Unregister this source before it leaves the group; idempotent."""
@@ -108,13 +108,13 @@ class DriverSources:
         if checkpoint is None or other["checkpoint"] is None:
             return (
                 f"{beside} another source of this Spark driver is in the group ({other['run']}). "
-                "Two queries share topics so. But if it is another load() of this query, as in a "
-                f"join or a union, each has only some of the partitions: {_ADVICE}"
+                "That is how two queries share topics. But if it is another load() of this query, "
+                f"as in a join or a union, each gets only some of the partitions: {_ADVICE}"
             )
         if checkpoint != other["checkpoint"]:
             return None
         return (
-            f"{beside} another load() of this query is in the group ({other['run']}), and each has "
+            f"{beside} another load() of this query is in the group ({other['run']}), so each gets "
             f"only some of the partitions: {_ADVICE}"
         )
 

@@ -99,8 +99,8 @@ class EndOfRun:
             if planned.partitions:
                 if now - answered_at >= POSTPONED_AT_MOST_S:
                     raise KafkaRebalanceError(
-                        f"not read to the end within {POSTPONED_AT_MOST_S:g} s, since their "
-                        "brokers or the group's coordinator do not answer: "
+                        f"these partitions were not read to the end within {POSTPONED_AT_MOST_S:g} "
+                        "s, because their brokers or the group coordinator do not answer: "
                         f"{names_of(planned.partitions)}"
                     )
                 membership.wait_for_change()

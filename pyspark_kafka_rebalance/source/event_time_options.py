@@ -47,6 +47,6 @@ class EventTimeOptions:
         drift = given.get(_DRIFT.lower())
         if max_idle_ms == _OFF:
             if drift is not None:
-                raise OptionError(_DRIFT, drift, f"nothing, unless {_IDLE_MS} is 0 or more")
+                raise OptionError(_DRIFT, drift, f"no value, unless {_IDLE_MS} is 0 or more")
             return None
         return cls(max_idle_ms, 0 if drift is None else parse_value(_DRIFT, drift, DURATION_MS))

@@ -88,7 +88,7 @@ def stop_gracefully(
     planners = _Planners(spark or SparkSession.active(), timeout_s + _STOPPED_AFTER_S, deadline)
     asked, gone = _ask(query, planners, deadline)
     if asked:
-        log.info("query %s: the source plans nothing more", query.id)
+        log.info("query %s: the source plans no more batches", query.id)
     drained = asked and _wait_until_idle(query, deadline)
     if drained:
         log.info("query %s: the last batch is committed", query.id)
@@ -98,7 +98,7 @@ def stop_gracefully(
         for run, end in last.items():
             planners.tell(run, end)
     if not drained and query.isActive:
-        log.warning("query %s: the batch under way took longer than %.1f s", query.id, timeout_s)
+        log.warning("query %s: the running batch took longer than %.1f s", query.id, timeout_s)
     complete = drained or not query.isActive  # if another stop() ended it, the planner knows
     query.stop()
     failed = query.exception() is not None
@@ -197,13 +197,17 @@ def _wait_until_left(planners: _Planners, runs: Iterable[str], commit_by: float)
         missing = True
         if answer == "reached":
             planners.give_up(run)
-            log.warning("a planner has not left its group in time: %s", run)
+            log.warning("a planner did not leave its group in time: %s", run)
         elif answer == "absent":
-            log.warning("it is not known whether the group has the last batch of %s", run)
+            log.warning(
+                "cannot tell whether the offsets of the last batch are committed to the group: %s",
+                run,
+            )
         else:
             log.warning(
-                "the group lacks commits of the last batch, whose next owner reads it again: %s; "
-                "the log of the planner, on the driver's host, names the partitions",
+                "run %s: some offsets of the last batch are not committed to the group, so the "
+                "next owners read these partitions again; the planner's log, on the driver's "
+                "host, names them",
                 run,
             )
     return not missing

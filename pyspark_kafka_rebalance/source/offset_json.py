@@ -151,8 +151,8 @@ def parse_offset(value: Any) -> StreamOffset:
     _require(_is_number(version) and version >= 1, "version", version)
     if version not in _POSITIONS:
         raise OffsetFormatError(
-            f"the checkpoint's offset has version {version}; this release of pyspark-kafka-"
-            f"rebalance reads versions up to {VERSION_WITH_GAPS}, a newer one wrote it"
+            f"the checkpoint's offset has version {version}, written by a newer release of "
+            f"pyspark-kafka-rebalance; this release reads versions up to {VERSION_WITH_GAPS}"
         )
     positions = _POSITIONS[version]
     of_gaps = _OF_GAPS if version >= VERSION_WITH_GAPS else ()

@@ -109,7 +109,7 @@ def require_all(
     missing = [p for p, bound in bounds.items() if bound is None]
     unknown = [p for p in named if p not in bounds]
     for wrong, problem, what_to_do in (
-        (missing, "leaves out partitions", "name all there are"),
+        (missing, "leaves out partitions", "name all partitions"),
         (unknown, "names partitions that do not exist", "leave them out"),
     ):
         if wrong:

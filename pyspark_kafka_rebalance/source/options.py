@@ -82,11 +82,11 @@ _OWN_OPTIONS = (
 
 #: Known options that are refused, with what to use instead or why.
 _REFUSED_OPTIONS = {
-    "groupIdPrefix": "use kafka.group.id instead, since the group is shared on purpose",
-    "path": "call load() without a path, since topics are named by subscribe or subscribePattern",
-    "paths": "call load() without paths, since topics are named by subscribe or subscribePattern",
-    "topic": "use subscribe, since topic is an option of the sink",
-    "includeFetchMetadata": "leave it out, since it is not supported yet",
+    "groupIdPrefix": "use kafka.group.id instead, because the group is shared on purpose",
+    "path": "call load() without a path, because topics are named by subscribe or subscribePattern",
+    "paths": "call load() without paths, because topics are named by subscribe or subscribePattern",
+    "topic": "use subscribe, because topic is an option of the sink",
+    "includeFetchMetadata": "leave it out, because it is not supported yet",
 }
 
 _KAFKA = "kafka."
@@ -299,7 +299,7 @@ class SourceOptions:
         """
         for name in CATCH_UP_OPTIONS:
             if name.lower() in self.given:
-                what_to_do = "leave it out, a batch catches up with nothing"
+                what_to_do = "leave it out, a batch has nothing to catch up on"
                 raise OptionError(name, None, what_to_do, problem="is for a stream only")
         for name in EVENT_TIME_OPTIONS:
             if name.lower() in self.given:
@@ -309,7 +309,7 @@ class SourceOptions:
             return replace(self, starting_offsets=StartingOffsets.EARLIEST)
         starts = self.starting_offsets
         if "latest" in (starts.everywhere, *starts.named.values()):
-            raise OptionError("startingOffsets", "latest", "of a batch: an offset, or earliest")
+            raise OptionError("startingOffsets", "latest", "an offset or earliest, for a batch")
         if starts == StartingOffsets.GROUP and not self.group_id:
             allowed = "the group at whose committed offsets the batch starts"
             raise OptionError("kafka.group.id", None, f"{allowed} (startingOffsets=group)")
@@ -394,5 +394,5 @@ def _anchor(pattern: str) -> str:
             return anchored
     except (re.error, RecursionError, OverflowError, Warning) as error:
         raise OptionError(
-            "subscribePattern", pattern, f"a regular expression that Python knows, too ({error})"
+            "subscribePattern", pattern, f"a regular expression that Python accepts, too ({error})"
         ) from None

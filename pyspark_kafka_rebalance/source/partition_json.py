@@ -52,10 +52,10 @@ def parse_numbers(
             raise ValueError(f"topic {topic!r} is not subscribed to")
         for partition, number in partitions.items():
             if not re.fullmatch("0|[1-9][0-9]{0,9}", partition) or int(partition) > INT_MAX:
-                raise ValueError(f"topic {topic!r}: {partition!r} is no partition number")
+                raise ValueError(f"topic {topic!r}: {partition!r} is not a partition number")
             # A bool is an int in Python, but not in JSON.
             if type(number) is not int or not lowest <= number <= LONG_MAX:
-                raise ValueError(f"partition {topic}-{partition}: {number!r} is no {what}")
+                raise ValueError(f"partition {topic}-{partition}: {number!r} is not a valid {what}")
             numbers[TopicPartition(topic, int(partition))] = number
     return numbers
 
@@ -71,12 +71,12 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
     partitions = set()
     for topic, listed in _topics(text):
         if not is_topic_name(topic):
-            raise ValueError(f"{topic!r} is no topic name")
+            raise ValueError(f"{topic!r} is not a topic name")
         if not isinstance(listed, list) or not listed:
             raise ValueError(f"topic {topic!r} does not list partitions")
         for partition in listed:
             if type(partition) is not int or not 0 <= partition <= INT_MAX:
-                raise ValueError(f"topic {topic!r}: {partition!r} is no partition number")
+                raise ValueError(f"topic {topic!r}: {partition!r} is not a partition number")
             partitions.add(TopicPartition(topic, partition))
     return tuple(sorted(partitions))
 

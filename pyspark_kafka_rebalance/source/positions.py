@@ -71,9 +71,9 @@ def positions_in(
         at = {name: found[partition] for name, found in own.items() if partition in found}
         if len(set(at.values())) > 1 and not one_group:
             raise KafkaRebalanceError(
-                f"its sources are at different positions of {partition.topic}-"
-                f"{partition.partition} ({', '.join(f'{n}: {o}' for n, o in at.items())}): name "
-                "the one that is meant with --source, or say --one-group if they share one"
+                f"the query's sources are at different positions of {partition.topic}-"
+                f"{partition.partition} ({', '.join(f'{n}: {o}' for n, o in at.items())}): choose "
+                "one with --source, or pass --one-group if they share a group"
             )
     return furthest, sorted(number for number in planned if number > newest)
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("checkpoint", nargs="+")
     several = parser.add_mutually_exclusive_group()
     several.add_argument(
-        "--source", help="of a query with several: its number in the plan, or name"
+        "--source", help="which source of a query with several: its number in the plan, or its name"
     )
     several.add_argument(
         "--one-group", action="store_true", help="the sources of a query share a group"
@@ -114,8 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found.append(positions)
         for batch in open_batches:
             print(
-                f"{redacted(text)}: batch {batch} was planned and is not committed; "
-                "what the sink has of it comes again",
+                f"{redacted(text)}: batch {batch} was planned and is not committed; records of it "
+                "that the sink already has will come again",
                 file=sys.stderr,
             )
     by_topic: dict[str, dict[str, int]] = {}

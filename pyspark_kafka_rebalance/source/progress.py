@@ -258,7 +258,7 @@ def _as_dict(one: Any) -> dict[str, Any]:
     text = getattr(one, "json", one)
     found = json.loads(text) if isinstance(text, str) else text
     if not isinstance(found, Mapping) or "sources" not in found:
-        raise TypeError(f"neither a streaming query nor its progress: {one!r:.200}")
+        raise TypeError(f"expected a streaming query or its progress, not {one!r:.200}")
     return dict(found)
 
 

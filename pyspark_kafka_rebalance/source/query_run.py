@@ -96,13 +96,14 @@ class QueryRun:
             Spark tracks its progress asynchronously, so where it stands is not proven.
         """
         log.warning(
-            "group %s: asked to stop by stop_gracefully(), and not stopped: reading on",
+            "group %s: stop_gracefully() asked the query to stop and did not stop it; reading "
+            "continues",
             self._options.group_id,
         )
         if self.membership.proofs.progress_is_asynchronous:
             raise KafkaRebalanceError(
-                "stop_gracefully() asked the query to stop and was ended before it did: start the "
-                "query again"
+                "stop_gracefully() asked the query to stop and ended before it stopped it: start "
+                "the query again"
             )
         self.end()
         return self.membership.left_behind()
@@ -127,8 +128,8 @@ class QueryRun:
         missing = self.membership.commits.uncommitted()
         if self.stop_request.answer(committed=not missing):
             log.warning(
-                "group %s: stopped, and these are not committed as far as they are read, so "
-                "that stop_gracefully() returns False: %s",
+                "group %s: stopped before all offsets that were read were committed, so "
+                "stop_gracefully() returns False: %s",
                 self._options.group_id,
                 names_of(missing),
             )

@@ -73,7 +73,7 @@ def _showing() -> Iterator[None]:
             final = explain_final(error, "a request to Kafka")
             raise final or KafkaRebalanceError(f"a request to Kafka failed: {error!r}") from error
     except KafkaRebalanceError as error:
-        log.debug("told to Spark: %s", error, exc_info=True)
+        log.debug("raised to Spark: %s", error, exc_info=True)
         if _is_sparks_process():
             os.environ[_HIDE_TRACEBACK] = "1"
         raise

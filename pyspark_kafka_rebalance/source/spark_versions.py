@@ -152,6 +152,6 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
 
     def _refuse_wrapper(self) -> None:
         raise KafkaRebalanceError(
-            f"{_WRAPPER}=true is not supported before Spark 4.2: leave it at false, AvailableNow "
-            "then reads all there is in one batch"
+            f"{_WRAPPER}=true is not supported before Spark 4.2: leave it at false; AvailableNow "
+            "then reads everything in one batch"
         )

@@ -35,8 +35,8 @@ class AtTimestamp:
     def no_record(self, partition: TopicPartition) -> KafkaRebalanceError:
         """Return the error for a partition that has no such record."""
         return KafkaRebalanceError(
-            f"{partition.topic}-{partition.partition} has no record of the time "
-            f"{self.timestamp_ms} or later; to start at its end then, set "
+            f"{partition.topic}-{partition.partition} has no record with timestamp "
+            f"{self.timestamp_ms} or later; to start at its end instead, set "
             "startingOffsetsByTimestampStrategy=latest"
         )
 

@@ -79,9 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="python -m pyspark_kafka_rebalance.status",
-        description="A consumer group as a table, of any client and in both protocols: who holds "
-        "which partition, how far the group is, what is being revoked. It joins no group.",
-        epilog="docs/observability.md says what each column means.",
+        description="Show a consumer group of any client, in both protocols, as a table: who owns "
+        "which partition, how far the group has read, what is being revoked. It does not join the "
+        "group.",
+        epilog="docs/observability.md explains each column.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -98,9 +99,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_seconds,
         const=_WATCH_S,
         metavar="SECONDS",
-        help=f"go on looking, every {_WATCH_S:g} s by default, until Ctrl-C",
+        help=f"refresh until Ctrl-C, every {_WATCH_S:g} s by default",
     )
-    add("--json", action="store_true", help="for programs: one line of JSON for each look")
+    add("--json", action="store_true", help="for programs: print one line of JSON per look")
     add(
         "--timeout",
         type=_patience,
@@ -110,7 +111,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     given = parser.parse_args(arguments)
     if not given.group:
-        parser.error("argument --group: a text that is not empty")
+        parser.error("argument --group: a non-empty text")
     return given
 
 
@@ -152,7 +153,10 @@ def _from_file(name: str) -> dict[str, str]:
     settings = decode_properties(content, "--command-config")
     ignored = settings.keys() & (KNOWN_SETTINGS | ADMIN_SETTINGS) - _USED - _NOT_FROM_FILE
     if ignored:
-        print(f"{name}: no effect here: {', '.join(sorted(ignored))}", file=sys.stderr)
+        print(
+            f"{name}: these settings have no effect here: {', '.join(sorted(ignored))}",
+            file=sys.stderr,
+        )
     return {n: text for n, text in settings.items() if n not in ignored | _NOT_FROM_FILE}
 
 

@@ -137,7 +137,7 @@ def _read(
         except KafkaRebalanceError as error:
             topics = {one.topic for one in left}
             if len(topics) == 1 or time.monotonic() > deadline:
-                log.info("timestamps not told: %s", error)
+                log.info("cannot read timestamps: %s", error)
                 break
             told: set[TopicPartition] = set()
             for topic in topics:  # so that a topic without READ does not hide the others

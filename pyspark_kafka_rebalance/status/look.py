@@ -102,12 +102,12 @@ class GroupLook:
                 raise
             except kafka_errors.AuthorizationError as error:
                 raise AuthorizationError(
-                    f"it takes DESCRIBE on group {self._group_id!r} and on its topics: {error}"
+                    f"it needs DESCRIBE on group {self._group_id!r} and on its topics: {error}"
                 ) from error
             except kafka_errors.KafkaError as error:
                 if error.retriable and self._admin is not None and time.monotonic() < deadline:
                     # A leader or the coordinator is moving.
-                    log.info("asked again: %r", error)
+                    log.info("asking again: %r", error)
                     time.sleep(_ASK_AGAIN_S)
                     continue
                 servers = ",".join(self._config["bootstrap_servers"])
@@ -137,7 +137,10 @@ class GroupLook:
         try:
             group = describe_group(admin, self._group_id)
         except ValueError as error:  # Kafka Connect's member data is not in the consumer format
-            text = f"group {self._group_id!r} is no consumer group: its members' data are others'"
+            text = (
+                f"group {self._group_id!r} is not a consumer group: its members' data have another "
+                "format"
+            )
             raise UnknownGroupError(text) from error
         if group.state == "Dead":
             raise UnknownGroupError(f"there is no consumer group {self._group_id!r}")

@@ -30,8 +30,8 @@ def live_table() -> Iterator[Show]:
         from rich.live import Live
     except ImportError:
         raise RichMissingError(
-            "--watch on a terminal takes the package rich (pip install rich); "
-            "--watch | cat and --watch --json do without"
+            "--watch on a terminal needs the package rich (pip install rich); --watch | cat and "
+            "--watch --json do not"
         ) from None
     with Live(console=Console(), auto_refresh=False) as live:
         yield lambda report, problem: live.update(_rendered(report, problem), refresh=True)

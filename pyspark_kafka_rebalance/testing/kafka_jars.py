@@ -185,7 +185,7 @@ def _run_ivy(work: Path) -> None:
     ivy = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if ivy.returncode != 0:
         end = "\n".join(ivy.stdout.splitlines()[-25:])
-        raise LocalKafkaError(f"Ivy could not fetch the jars; the end of what it said:\n{end}")
+        raise LocalKafkaError(f"Ivy could not fetch the jars; the end of its output:\n{end}")
 
 
 def _ivy_jar() -> Path:
@@ -197,8 +197,8 @@ def _ivy_jar() -> Path:
         for jar in sorted(place.glob("jars/ivy-*.jar")):
             return jar
     raise LocalKafkaError(
-        "fetching Kafka's jars needs the Ivy that pyspark brings along; "
-        "install it: pip install 'pyspark>=4.0,<4.4'"
+        "fetching Kafka's jars needs the Ivy that comes with pyspark; install it: pip install "
+        "'pyspark>=4.0,<4.4'"
     )
 
 

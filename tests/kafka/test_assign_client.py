@@ -138,7 +138,7 @@ def test_what_does_not_exist_is_named(
     absent = f"{topic_name}.absent"
     with pytest.raises(KafkaRebalanceError) as caught:
         client_of(*(TopicPartition(topic_name, n) for n in range(4)), TopicPartition(absent, 0))
-    named = f"assign names what does not exist: {topic_name}-2, {topic_name}-3, {absent}-0"
+    named = f"assign names partitions that do not exist: {topic_name}-2, {topic_name}-3, {absent}-0"
     assert str(caught.value) == named
 
 

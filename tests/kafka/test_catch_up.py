@@ -274,7 +274,7 @@ def test_what_retention_deleted_is_told_and_left_out(kafka, topic, committed_at,
         seen = Seen(member).until_gaps(300)
     assert seen.gaps == list(range(200, 500))
     assert f"{topic}-0" in caplog.text
-    assert "[0, 200) are not there any more" in caplog.text
+    assert "[0, 200) are gone" in caplog.text
 
 
 @pytest.mark.parametrize("beginning", [True, False], ids=["beginning", "offset"])

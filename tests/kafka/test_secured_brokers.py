@@ -133,7 +133,7 @@ def test_members_and_range_fetchers_log_in(
 def refused_login(kafka: SecuredKafka, how: str) -> tuple[dict[str, str], str]:
     """Settings that a broker, or the client, does not accept; and what the error says."""
     if how == "no certificate":
-        return {**tls(kafka, "MUTUAL"), **kafka.trust()}, "client's certificate, or misses one"
+        return {**tls(kafka, "MUTUAL"), **kafka.trust()}, "client's certificate, or requires one"
     if how == "a broker's certificate of an unknown authority":
         return tls(kafka, "TLS"), "its certificate is not accepted"
     if how == "another host name":

@@ -279,7 +279,7 @@ def test_a_missing_partition_is_named(
 ) -> None:
     """Spark's own source reads nothing of it, and says nothing."""
     kafka.create_topic(topic_name, partitions=2)
-    with pytest.raises(StreamingQueryException, match=f"does not exist: {topic_name}-2"):
+    with pytest.raises(StreamingQueryException, match=f"do not exist: {topic_name}-2"):
         assigned().run()
 
 

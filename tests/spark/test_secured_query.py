@@ -81,7 +81,7 @@ def test_a_group_without_permission_ends_the_query_and_is_named(
     kafka.create_topic(topic_name)
     kafka.allow("User:somebody", "READ", "GROUP", group_id)
     text = failure_of(stream(**as_options(kafka.login("PLAIN", "etl"))))
-    assert f"AuthorizationError: group '{group_id}': membership takes READ on the group" in text
+    assert f"AuthorizationError: group '{group_id}': membership needs READ on the group" in text
 
 
 @pytest.mark.newest_spark

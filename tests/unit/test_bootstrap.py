@@ -93,8 +93,9 @@ def test_the_error_names_what_each_server_met_last(look: Bootstrap, clock: Clock
     error = look.error(CONFIG)
     assert isinstance(error, NoBrokerError)
     assert str(error) == (
-        "none let this client in within 15 s with security_protocol=SSL (a:9092: Connection timed "
-        "out; b:9092: what answers there is no Kafka broker, or expects TLS: InvalidReceiveError: "
+        "none accepted this client within 15 s with security_protocol=SSL (a:9092: Connection "
+        "timed out; b:9092: the answer is not a Kafka broker's, or the listener expects TLS: "
+        "InvalidReceiveError: "
         "Invalid frame length: 1213486160)"
     )
 

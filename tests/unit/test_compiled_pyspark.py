@@ -129,5 +129,5 @@ def test_what_is_no_zip_stays_as_it_is(
     path = spark_home / "python/lib/pyspark.zip"
     path.write_bytes(b"not a zip")
     assert main([]) == 1
-    assert "is as it was" in capsys.readouterr().err
+    assert "is unchanged" in capsys.readouterr().err
     assert path.read_bytes() == b"not a zip"

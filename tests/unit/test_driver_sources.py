@@ -14,7 +14,7 @@ from pyspark_kafka_rebalance.source import driver_sources
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
-A_PART = "only some of the partitions: give every load() of a query a kafka.group.id of its own"
+A_PART = "only some of the partitions: give each load() of a query its own kafka.group.id"
 
 
 @pytest.fixture(autouse=True)
@@ -43,15 +43,14 @@ def logged(caplog: pytest.LogCaptureFixture, *sources: DriverSources) -> str:
 def test_a_source_of_which_the_query_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
     said = logged(caplog, source("A"), source("B"))
     assert "group 'g': another source of this Spark driver is in the group (A)" in said
-    assert (
-        f"if it is another load() of this query, as in a join or a union, each has {A_PART}" in said
-    )
+    another = "if it is another load() of this query, as in a join or a union"
+    assert f"{another}, each gets {A_PART}" in said
 
 
 def test_two_loads_of_one_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     one, other = (source(run, checkpointLocation="/c") for run in "AB")
     said = logged(caplog, one, other)
-    assert f"another load() of this query is in the group (A), and each has {A_PART}" in said
+    assert f"another load() of this query is in the group (A), so each gets {A_PART}" in said
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_a_file_is_refused_at_load(tmp_path: Path, path: str) -> None:
     with pytest.raises(OptionError) as raised:
         KafkaDeferredDataSource(options)
     assert str(raised.value) == (
-        f"option 'checkpointLocation' names no folder, {location}: name the folder that the "
-        "query's writer has as its checkpointLocation"
+        f"option 'checkpointLocation' names {location}, which is not a folder: set it to the "
+        "checkpointLocation of the query's writer"
     )
 
 

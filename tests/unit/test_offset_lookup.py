@@ -16,7 +16,7 @@ def test_offsets_are_for_every_partition() -> None:
     with pytest.raises(OptionError) as raised:
         require_all("startingOffsets", {ZERO: 5, ONE: None}, [ZERO])
     assert str(raised.value) == (
-        "option 'startingOffsets' leaves out partitions: orders-1; name all there are"
+        "option 'startingOffsets' leaves out partitions: orders-1; name all partitions"
     )
     with pytest.raises(OptionError) as raised:
         require_all("endingOffsets", {ZERO: 5}, [ZERO, ONE])

@@ -118,9 +118,9 @@ def test_the_first_batch_of_sparks_own_source_starts_where_its_own_file_says(
     write(tmp_path, "sources/2/0", "v1\nno JSON")
     write(tmp_path, "sources/3/0", "v2\n{}")
     assert start_of_first_batch(str(tmp_path), {P: 9, Q: 9}) == {P: 4, Q: 0}
-    with pytest.raises(KafkaRebalanceError, match=r"no file of .* says its start"):
+    with pytest.raises(KafkaRebalanceError, match=r"no file in .* says where it starts"):
         start_of_first_batch(str(tmp_path / "elsewhere"), {P: 9})
-    with pytest.raises(KafkaRebalanceError, match="with the option checkpointLocation"):
+    with pytest.raises(KafkaRebalanceError, match="set the source's option checkpointLocation"):
         start_of_first_batch(None, {P: 9})
 
 

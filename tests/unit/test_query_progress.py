@@ -262,7 +262,7 @@ def test_another_source_and_another_thing_are_refused() -> None:
     foreign["sources"][0] |= {"description": "KafkaV2[Subscribe[orders]]", "endOffset": {"o": {}}}
     with pytest.raises(ValueError, match=r"kafka_deferred: KafkaV2\[Subscribe\[orders\]\]"):
         progress(foreign)
-    with pytest.raises(TypeError, match="neither a streaming query nor its progress: 3"):
+    with pytest.raises(TypeError, match="expected a streaming query or its progress, not 3"):
         progress(3)
     newer = reported(None, FIRST, None)
     newer["sources"][0]["endOffset"]["version"] = 4

@@ -429,9 +429,9 @@ VARINT_END = b"\xfe\xff\xff\xff\x0f"  # 2**31 - 1
         (b"\x0c\x00\x00\x00\x01\x01" + b"\x01", "headers in"),
         (VARINT_END + b"\x00", "past its batch"),
         (b"\x0c\x00\x00\x00\x01\x01\x00" + b"extra", "after its 1 records"),
-        (b"\x0e\x00\x00\x00\x01\x01\x00\x00", "beside its length"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00\x00", "differs from its length"),
         (b"\xff" * 12 + b"\x00" * 8, "more than 10 bytes"),
-        (b"\x0d" + bytes(6), "beside its length"),  # -7, but 6 if the sign is not looked at
+        (b"\x0d" + bytes(6), "differs from its length"),  # -7, but 6 if the sign is not looked at
     ],
 )
 def test_what_is_wrong_is_said(payload: bytes, reason: str) -> None:

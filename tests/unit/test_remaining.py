@@ -183,7 +183,7 @@ def test_the_fewest_offsets_are_repeated_for_so_few_gaps(remaining: Remaining, s
     ],
 )
 def test_what_breaks_an_invariant_is_refused(live: int, gaps: list[tuple[int, int]]) -> None:
-    with pytest.raises(ValueError, match="no gaps below the live position"):
+    with pytest.raises(ValueError, match="invalid gaps below the live position"):
         Remaining(live, tuple(Gap(*gap) for gap in gaps))
 
 

@@ -465,7 +465,7 @@ def bad_stores(stores: Stores) -> dict[str, tuple[str, str, dict[str, str]]]:
             "BEGIN ENCRYPTED PRIVATE KEY",
             {**inline, "ssl.keystore.key": stores.key_pem.read_text()},
         ),
-        "inline beside a file": (trust, "nothing beside", {**pem, **inline}),
+        "inline beside a file": (trust, "no value together with", {**pem, **inline}),
         "inline in another type": (
             "ssl.keystore.type",
             "PEM",

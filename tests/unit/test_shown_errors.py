@@ -58,7 +58,7 @@ def test_our_error_is_shown_without_its_stack_which_is_in_the_log(
     with pytest.raises(DataLossError, match=r"^gone$"):
         Calls(DataLossError("gone")).latestOffset("x")
     assert os.environ[HIDE] == "1"
-    assert "told to Spark: gone\nTraceback (most recent call last)" in caplog.text
+    assert "raised to Spark: gone\nTraceback (most recent call last)" in caplog.text
 
 
 def test_an_error_while_rows_are_read() -> None:

@@ -284,7 +284,7 @@ def run(monkeypatch: pytest.MonkeyPatch, looks: Looks, *options: str) -> int:
     [
         (["--group", "g"], "--bootstrap-servers"),
         (["--bootstrap-servers", "h:1"], "--group"),
-        (["--bootstrap-servers", "h:1", "--group", ""], "not empty"),
+        (["--bootstrap-servers", "h:1", "--group", ""], "non-empty"),
         (["--bootstrap-servers", "h:1", "--group", "\udcff"], "UTF-8"),
         (["--bootstrap-servers", "h:1", "--group", "g", "--watch", "soon"], "'soon'"),
         (["--bootstrap-servers", "h:1", "--group", "g", "--timeout", "nan"], "'nan'"),
@@ -326,7 +326,10 @@ def test_a_settings_file(
     assert config["bootstrap_servers"] == ["h:1"]
     assert config["sasl_plain_password"] == "secret"
     assert config["client_id"] == "me"
-    assert capsys.readouterr().err == f"{settings}: no effect here: enable.auto.commit, retries\n"
+    assert (
+        capsys.readouterr().err
+        == f"{settings}: these settings have no effect here: enable.auto.commit, retries\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_it_is_asked_again_until_the_time_is_over(look: Any) -> None:
     ("answer", "raised", "said"),
     [
         (GroupDescription("Dead"), UnknownGroupError, "no consumer group 'g'"),
-        (ValueError("Buffer underrun"), UnknownGroupError, "'g' is no consumer group"),
+        (ValueError("Buffer underrun"), UnknownGroupError, "'g' is not a consumer group"),
         (LoginRefusedError("login by PLAIN"), AuthenticationError, "login by PLAIN"),
         (
             kafka_errors.GroupAuthorizationFailedError("g"),

@@ -78,7 +78,8 @@ class LogBacklogs:
             left = await self._left(committed)
         except kafka_errors.KafkaError as error:
             log.warning(
-                "group %s: nothing is set aside to be caught up, since no end of a log is told: %r",
+                "group %s: nothing is set aside to catch up, because the end offsets are unknown: "
+                "%r",
                 self._io.group_id,
                 error,
             )

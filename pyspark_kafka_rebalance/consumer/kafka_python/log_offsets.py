@@ -198,7 +198,7 @@ class LogOffsets:
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
-                log.info("offsets not told: %r", error)
+                log.info("the brokers did not return the offsets: %r", error)
             else:
                 self._questions[asked.about] = asked
                 found.update(_told(response, asked.partitions, take))
@@ -285,7 +285,12 @@ def _told(
             if error is kafka_errors.TopicAuthorizationFailedError:
                 refused.add(name)
             elif answer.error_code != 0:
-                log.info("%s-%d: offset not told: %s", name, answer.partition_index, error.__name__)
+                log.info(
+                    "%s-%d: the broker did not return the offset: %s",
+                    name,
+                    answer.partition_index,
+                    error.__name__,
+                )
     if refused:
         raise kafka_errors.TopicAuthorizationFailedError(refused)
     return {p: answers[p.topic][p.partition] for p in asked if p.partition in answers[p.topic]}

@@ -68,11 +68,11 @@ async def first_answer(
             if timer.timeout_ms == 0:
                 at = sorted(f"{node.host}:{node.port}" for node in manager.cluster.brokers())
                 text = (
-                    f"none of the brokers at {', '.join(at)} (as they advertise their listeners) "
+                    f"none of the brokers at {', '.join(at)} (their advertised.listeners) "
                     f"answered within {round(timeout_ms / 1000, 2):g} s{met or f': {error!r}'}"
                 )
                 raise kafka_errors.KafkaTimeoutError(text) from error
-            log.info("asked again: %r", error)
+            log.info("asking again: %r", error)
             met = f": {error!r}"
             await manager._net.sleep(_ASK_AGAIN_S)
 
@@ -147,7 +147,7 @@ async def told_places(
         except kafka_errors.KafkaError as error:
             if not error.retriable:
                 raise
-            log.info("offsets not told: %r", error)
+            log.info("the brokers did not return the offsets: %r", error)
         else:
             none = {p: None for p in of_leader if p not in again and wanted[p] >= 0}
             found |= none | offsets
@@ -189,7 +189,7 @@ async def epoch_ends(
         except kafka_errors.KafkaError as error:
             if not error.retriable:
                 raise
-            log.info("ends of leader epochs not told: %r", error)
+            log.info("the broker did not return the end offsets of leader epochs: %r", error)
             continue
         for topic in response.topics:
             for told in topic.partitions:

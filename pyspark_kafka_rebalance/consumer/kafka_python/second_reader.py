@@ -177,7 +177,7 @@ class SecondReader:
         try:
             consumer = KafkaConsumer(**self._config, bootstrap_servers=self._brokers())
         except Exception as error:
-            log.info("no connection to catch up over: %r", error)
+            log.info("the reader that catches up cannot connect: %r", error)
             self._failure = error
             return
         _form_of_records()  # if imported here, nothing waits for it
@@ -310,7 +310,9 @@ async def _bounds_of(consumer: KafkaConsumer, partition: TopicPartition) -> tupl
         ends = await told_offsets(consumer._fetcher, {partition: OffsetSpec.LATEST}, timeout_ms)
         first, after = begins.get(partition), ends.get(partition)
     except kafka_errors.KafkaError as error:
-        log.info("%s-%d: not told where its log begins: %r", *partition, error)
+        log.info(
+            "%s-%d: the broker did not return where its log begins and ends: %r", *partition, error
+        )
     if first is None or after is None:
         await consumer._net.sleep(consumer.config["retry_backoff_ms"] / 1000)
         return None
@@ -329,4 +331,4 @@ def _close(consumer: KafkaConsumer) -> None:
     try:
         consumer.close(autocommit=False, timeout_ms=0)
     except kafka_errors.KafkaError as error:
-        log.info("the reader that caught up was not closed in order: %r", error)
+        log.info("the reader that caught up did not close cleanly: %r", error)

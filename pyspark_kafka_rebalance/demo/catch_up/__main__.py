@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if given.backlog <= _THRESHOLD * given.partitions:
         parser.error(
             f"--backlog: {_THRESHOLD:,} offsets of a partition or less are no gap "
-            f"(catchUpThreshold); with {given.partitions} partitions say more than "
+            f"(catchUpThreshold); with {given.partitions} partitions pass more than "
             f"{_THRESHOLD * given.partitions}"
         )
     return given

@@ -196,13 +196,13 @@ class Fleet:
         self._calm()
 
     def _kill(self, screen: Announcer, name: str) -> None:
-        screen.say(f"kill -9 of {name}, amid what it does")
+        screen.say(f"kill -9 of {name} in the middle of its work")
         self._running.discard(name)
         self._instances[name].kill()
         self._mark(f"kill -9 {name}")
         self._gone(name, "killed")
         self._wait_until(self._all_owned, "another instance has taken over")
-        screen.say("its table goes on where its last committed transaction ended")
+        screen.say("its table continues where its last committed transaction ended")
         self._calm()
 
     def _stop(self, screen: Announcer, name: str) -> None:
@@ -224,7 +224,7 @@ class Fleet:
         self._gone(name, "suspended")
         self._wait_until(self._all_owned, "another instance has taken over")
         self._calm(0.5)
-        screen.say(f"{name} wakes up: what it may have open is refused, and it joins anew")
+        screen.say(f"{name} wakes up: an open transaction of it is refused, and it joins again")
         self._set_state(name, "running")
         self._mark(f"{name} wakes")
         os.killpg(process.pid, signal.SIGCONT)

@@ -55,7 +55,7 @@ def print_report(console: Console, title: str, course: Course) -> None:
     console.print(
         f"{course.late:,} transactions of the shop committed after one that had begun later: what "
         "a delta by timestamp misses. Aborted transactions of instances: "
-        f"{course.aborted:,}; nobody who reads committed records sees them.",
+        f"{course.aborted:,}; readers of committed records do not see them.",
         style="dim",
     )
 

@@ -123,5 +123,5 @@ class OtherTransactions:
 
     def _failed(self, error: Exception) -> None:
         """Log a failure; it only costs time: the broker ends the transaction at its timeout."""
-        log.info("a transaction is left to its timeout: %r", error)
+        log.info("cannot abort a transaction, which is left to its timeout: %r", error)
         self.close()  # it would ask the same coordinator again

@@ -275,7 +275,7 @@ class TransactionalProducer:
             self._sender.wakeup()
             aborted = self._wait(result, time.monotonic() + timeout_s)
         except Exception as error:
-            log.info("not aborted: %r", error)
+            log.info("cannot abort the transaction: %r", error)
             return False
         accumulator = self._producer._accumulator
         # If a transaction ends with records on their way, kafka-python begins a flush and never

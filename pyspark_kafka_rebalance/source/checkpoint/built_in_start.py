@@ -38,11 +38,11 @@ def start_of_first_batch(
     OSError
         The checkpoint cannot be read; pyarrow may raise other errors, too.
     """
-    what = "the first batch of this checkpoint is one of Spark's own source and was not completed"
+    what = "the first batch of this checkpoint was planned by Spark's own source and not completed"
     if location is None:
         raise KafkaRebalanceError(
-            f"{what}; where it starts is in the checkpoint's files alone: name the checkpoint with "
-            "the option checkpointLocation of the source as well"
+            f"{what}; only the checkpoint's files say where it starts: set the source's option "
+            "checkpointLocation as well"
         )
     files = open_checkpoint(location)
     topics = {p.topic for p in ends}
@@ -55,7 +55,9 @@ def start_of_first_batch(
                 if partition.topic in topics:
                     found[partition] = min(position, found.get(partition, position))
     if not found:
-        raise KafkaRebalanceError(f"{what}, and no file of {redacted(location)} says its start")
+        raise KafkaRebalanceError(
+            f"{what}, and no file in {redacted(location)} says where it starts"
+        )
     return found
 
 

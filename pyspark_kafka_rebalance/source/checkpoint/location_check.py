@@ -23,7 +23,7 @@ from .offset_log import parse_offset_log
 log = logging.getLogger(__name__)
 
 _OPTION = "checkpointLocation"
-_SAME = "name the folder that the query's writer has as its checkpointLocation"
+_SAME = "set it to the checkpointLocation of the query's writer"
 
 #: How long the start of a query waits for a store: longer than pyarrow tries an endpoint where
 #: nothing listens. A store that is only slow fails nothing.
@@ -45,7 +45,9 @@ def refuse_no_folder(location: str) -> None:
     except FileNotFoundError:
         pass  # Spark makes it when the query starts
     except NotADirectoryError:
-        raise OptionError(_OPTION, location, _SAME, f"names no folder, {location}") from None
+        raise OptionError(
+            _OPTION, location, _SAME, f"names {location}, which is not a folder"
+        ) from None
     except OSError as error:
         raise _unreadable(location, error) from None
 
@@ -82,8 +84,8 @@ class LocationCheck:
             raise self._failure
         if self._thread.is_alive():
             log.warning(
-                "the checkpoint %s did not answer within %g s: it is not known whether it is that "
-                "of the query",
+                "the checkpoint %s did not answer within %g s: cannot check that it belongs to "
+                "this query",
                 redacted(self._location),
                 timeout_s,
             )
@@ -94,7 +96,7 @@ class LocationCheck:
                 shown = redacted(self._location)
                 self._failure = OptionError(_OPTION, shown, _SAME, problem.format(shown))
         except ValueError as error:  # offsets of an unknown version may well be the query's
-            log.warning("the checkpoint %s is not understood: %s", redacted(self._location), error)
+            log.warning("cannot parse the checkpoint %s: %s", redacted(self._location), error)
         except Exception as error:  # pyarrow raises more than OSError
             self._failure = _unreadable(self._location, error)
 

@@ -74,7 +74,9 @@ class AssignClient:
         )
         try:
             if missing := self._ask_for_missing(client.config["request_timeout_ms"]):
-                raise KafkaRebalanceError(f"assign names what does not exist: {names_of(missing)}")
+                raise KafkaRebalanceError(
+                    f"assign names partitions that do not exist: {names_of(missing)}"
+                )
         except BaseException:
             self.close(timeout_ms=0)
             raise
@@ -238,7 +240,7 @@ class AssignClient:
                 now = self._client.topic_ids({p.topic for p in suspects})
                 replaced = (self._in_another_topic(now) & suspects) - missing
         except kafka_errors.KafkaError as error:
-            log.warning("not known whether all partitions exist: %r", error)
+            log.warning("cannot check whether all partitions exist: %r", error)
             return frozenset()
         replaced = self._deletions.in_another_topic(replaced)
         return self._deletions.answered(missing) | replaced
@@ -275,6 +277,6 @@ def has_members(group_id: str, partitions: str, seen: str) -> MembershipError:
         The coordinator's error, or the members.
     """
     return MembershipError(
-        f"group {group_id!r} has active members ({seen}), so it takes no offsets of partitions "
-        f"that assign names: {partitions}; name a group without members, or subscribe"
+        f"group {group_id!r} has active members ({seen}), so it accepts no offsets for the "
+        f"partitions of assign: {partitions}; use a group without members, or subscribe"
     )

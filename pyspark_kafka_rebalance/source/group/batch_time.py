@@ -51,8 +51,9 @@ def advice_on_overdue(overdue: Collection[TopicPartition], has_commit_log: bool)
         Whether the source looks into the query's commit log.
     """
     text = (
-        f"lost after revokeTimeoutMs, their batch not known to be committed: {names_of(overdue)}. "
-        "Their next owner delivers the batch as well, even where Spark has committed it in time. "
+        "lost after revokeTimeoutMs, before their batch was known to be committed: "
+        f"{names_of(overdue)}. The next owner delivers these records again, even if Spark "
+        "committed the batch in time. "
     )
     if has_commit_log:
         return f"{text}What helps: shorter batches, or a larger revokeTimeoutMs"

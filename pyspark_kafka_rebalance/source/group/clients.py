@@ -123,8 +123,8 @@ def _refuse_missing_topics(
     missing = sorted(set(options.topics or ()) - existing)
     if hidden := sorted(member.hidden_topics(missing, timeout_ms)):
         raise AuthorizationError(
-            f"subscribe names topics that take DESCRIBE on the topic, which is not granted "
-            f"(brokers do not tell whether they exist): {', '.join(hidden)}"
+            "subscribe names topics that need DESCRIBE on the topic, which is not granted "
+            f"(brokers do not say whether they exist): {', '.join(hidden)}"
         )
     if missing:
         raise KafkaRebalanceError(f"subscribe names topics that do not exist: {', '.join(missing)}")

@@ -138,7 +138,9 @@ class Coverage:
         deadline = time.monotonic() + _STARTS_WITHIN_S
         while (starting := self._state.unpositioned()) and not until():
             if time.monotonic() >= deadline:
-                log.warning("group %s: starts not known: %s", self._options.group_id, starting)
+                log.warning(
+                    "group %s: start offsets still unknown: %s", self._options.group_id, starting
+                )
                 return
             self._pump.wait(_STARTS_TICK_S)
             self._pump.raise_failure()
@@ -147,9 +149,9 @@ class Coverage:
         """The error for partitions that stay uncovered."""
         what = names_of(sorted(uncovered)) if uncovered else "its members have not joined"
         return KafkaRebalanceError(
-            f"group {self._options.group_id!r}: not read to the end, since after "
-            f"{self.within_s:g} s some partitions were neither this query's nor another "
-            f"live member's: {what}"
+            f"group {self._options.group_id!r}: not read to the end, because after "
+            f"{self.within_s:g} s neither this query nor another live member owned some "
+            f"partitions: {what}"
         )
 
     def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:

@@ -190,7 +190,7 @@ def ask_for_missing(
     missing = frozenset(partitions) - client.known_partitions(partitions)
     if hidden := client.hidden_topics({p.topic for p in missing}, timeout_ms):
         raise AuthorizationError(
-            f"{option} names topics that take DESCRIBE on the topic, which is not granted "
-            f"(brokers do not tell whether they exist): {', '.join(sorted(hidden))}"
+            f"{option} names topics that need DESCRIBE on the topic, which is not granted (brokers "
+            f"do not say whether they exist): {', '.join(sorted(hidden))}"
         )
     return missing

@@ -102,7 +102,7 @@ class DeletionWatch:
                 gone = _gone(client, topics)
             except kafka_errors.KafkaError as error:
                 self._has_looked = not error.retriable
-                log.info("not known whether %s still exist: %r", names_of(unseen), error)
+                log.info("cannot check whether %s still exist: %r", names_of(unseen), error)
                 return self._has_looked
             # The refreshed metadata may lack an existing topic that is not subscribed.
             firsts = [TopicPartition(topic, 0) for topic in topics]
@@ -138,7 +138,7 @@ class DeletionWatch:
             try:
                 missing = ask_for_missing(client, suspects, "subscribe", LOOKUP_TIMEOUT_MS)
             except kafka_errors.KafkaError as error:
-                log.warning("not known whether %s still exist: %r", names_of(suspects), error)
+                log.warning("cannot check whether %s still exist: %r", names_of(suspects), error)
                 return
             topic_ids = client.topic_ids({p.topic for p in suspects})
             replaced = self._in_another_topic(suspects, topic_ids) - missing
@@ -169,7 +169,7 @@ class DeletionWatch:
             if deleted or back:
                 state.last_change.note()
         if unread:
-            log.warning("%s deleted, before any of it was to be read here", names_of(unread))
+            log.warning("%s deleted, before this query had a start offset for it", names_of(unread))
         for index, member in enumerate(self._members if deleted else ()):
             member.forget_commits(deleted)
             self._members.cluster_of(
@@ -196,7 +196,7 @@ class DeletionWatch:
             topic_ids = client.topic_ids_now(topics, TOPIC_IDS_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             self._identify_at = time.monotonic() + _IDENTIFY_AGAIN_S
-            log.info("the ids of the topics are not known yet: %r", error)
+            log.info("cannot look up the topic ids yet: %r", error)
             return
         with self._state as state:
             state.starts.identify(state.assignment.partitions.all().keys(), topic_ids)
@@ -213,7 +213,7 @@ class DeletionWatch:
         try:
             return client.topic_ids_now(topics, TOPIC_IDS_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
-            log.info("not known whether topics are still the same: %r", error)
+            log.info("cannot check whether topics were recreated: %r", error)
             return {}
 
     def _in_another_topic(
@@ -273,7 +273,7 @@ class DeletionWatch:
         try:
             gone = _gone(client, suspects)
         except kafka_errors.KafkaError as error:
-            log.info("not known whether topics still exist: %r", error)
+            log.info("cannot check whether topics still exist: %r", error)
             return
         with self._state as state:
             state.assignment.positioning.forget([p for p in elsewhere if p.topic in gone])

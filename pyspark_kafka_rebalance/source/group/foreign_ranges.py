@@ -122,7 +122,10 @@ class ForeignRanges:
         try:
             committed = self._members.committed(sorted(awaited), LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
-            log.info("committed offsets of what a batch waits for not known: %r", error)
+            log.info(
+                "cannot look up the committed offsets of the partitions that a batch waits for: %r",
+                error,
+            )
             return
         with self._state as state:
             state.assignment.commits.acknowledge_remaining(committed)

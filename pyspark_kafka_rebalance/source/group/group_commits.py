@@ -126,7 +126,7 @@ class GroupCommits:
                         forgotten.append(partition)
         if forgotten:
             log.warning(
-                "group %s: nothing is caught up of logs that were created anew: %s",
+                "group %s: not catching up on partitions that were recreated: %s",
                 *(self._options.group_id, names_of(forgotten)),
             )
 
@@ -138,7 +138,7 @@ class GroupCommits:
         try:
             client.existing_topics(LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
-            log.info("not known whether topics were created anew: %r", error)
+            log.info("cannot check whether topics were recreated: %r", error)
             return {}
         return client.topic_ids(topics)
 
@@ -181,7 +181,7 @@ class GroupCommits:
                 behind = state.assignment.commits.by_member().get(index, {})
             self._note_acknowledged(index, behind)
             if not drained:
-                log.warning("group %s: stopped with commits open", self._options.group_id)
+                log.warning("group %s: stopped with commits outstanding", self._options.group_id)
         self._ask_for_the_rest()
 
     def _note_acknowledged(self, index: int, partitions: Collection[TopicPartition]) -> None:
@@ -215,7 +215,9 @@ class GroupCommits:
             timeout_ms = self._left_to_leave_s() * 1000
             committed = self._members.committed(missing, timeout_ms)
         except kafka_errors.KafkaError as error:
-            log.info("group %s: offsets not known: %r", self._options.group_id, error)
+            log.info(
+                "group %s: cannot look up the committed offsets: %r", self._options.group_id, error
+            )
             return
         with self._state as state:
             state.assignment.commits.acknowledge_remaining(committed)

@@ -64,7 +64,11 @@ class KnownToGroup:
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     return  # joining the group raises a better error
-                log.warning("group %s: offsets not known yet: %r", self._options.group_id, error)
+                log.warning(
+                    "group %s: cannot look up the committed offsets yet: %r",
+                    self._options.group_id,
+                    error,
+                )
                 self._pump.wait(_ASK_AGAIN_S)
                 continue
             with self._state as state:
@@ -85,7 +89,11 @@ class KnownToGroup:
             committed = self._members.committed(asked, LOOKUP_TIMEOUT_MS) if asked else {}
         except kafka_errors.KafkaError as error:
             self._has_asked = not error.retriable  # the start look-up raises a better error
-            log.info("group %s: offsets not known yet: %r", self._options.group_id, error)
+            log.info(
+                "group %s: cannot look up the committed offsets yet: %r",
+                self._options.group_id,
+                error,
+            )
             return
         self._has_asked = True
         with self._state as state:

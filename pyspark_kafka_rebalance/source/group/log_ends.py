@@ -201,7 +201,8 @@ class LogEnds:
         while missing := sorted(partitions - ends.keys()):
             if time.monotonic() >= deadline:
                 raise KafkaRebalanceError(
-                    f"end offsets not known within a minute: {names_of(missing)}"
+                    "the brokers did not return these end offsets within a minute: "
+                    f"{names_of(missing)}"
                 )
             ends.update(self.end_offsets(missing))
             if not ends.keys() >= partitions:
@@ -270,7 +271,7 @@ class LogEnds:
         except kafka_errors.KafkaError as error:
             if not error.retriable:
                 raise
-            log.warning("the sizes of the logs are not known now: %r", error)
+            log.warning("cannot look up the log sizes now: %r", error)
             return {}
         return {
             p: _Measured(sizes[p], begins[p], whole[p], end)

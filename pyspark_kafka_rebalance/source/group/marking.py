@@ -236,7 +236,10 @@ def wait_for_owners(
     while open_ := undecided(reads, (seen := look()).standings):
         now = clock()
         if before is None:
-            log.info("waiting for what is another's of the batch: %s", names_of(open_))
+            log.info(
+                "waiting until it is decided whether other members deliver parts of the batch: %s",
+                names_of(open_),
+            )
         nears = seen.joined, {p: at.nears(reads[p]) for p, at in seen.standings.items()}
         if nears != before:
             before, changed_at = nears, now
@@ -253,8 +256,8 @@ def wait_for_owners(
         ]
         if now >= until or (seen.joined and all(slow)):
             log.warning(
-                "not known whether another delivers what the group has not committed, so it is not "
-                "marked lost and may come twice: %s",
+                "cannot tell whether another member delivers the uncommitted records, so they are "
+                "not marked lost and may come twice: %s",
                 names_of(open_),
             )
             break

@@ -120,7 +120,7 @@ class OpenBatches:
             return None
         if last.end != start:
             raise KafkaRebalanceError(
-                "Spark goes on from an offset that is not the end of the batch planned last; "
+                "Spark continues from an offset that is not the end of the last planned batch; "
                 "restart the query from its checkpoint"
             )
         if last.logged:

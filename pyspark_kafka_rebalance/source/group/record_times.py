@@ -152,7 +152,7 @@ class RecordTimes:
                 return {p: Rows((), (), one.end) for p, one in ranges.items()}
         except KafkaRebalanceError as error:
             if len(ranges) == 1:
-                log.info("timestamps not told: %s", error)
+                log.info("cannot read timestamps: %s", error)
                 return {}
         found: dict[TopicPartition, Rows] = {}
         for p, one in ranges.items():

@@ -129,7 +129,7 @@ class ReplacedTopics:
             state.assignment.partitions.created_while_owned(had)
         for topic in sorted(replaced):
             log.warning(
-                "group %s: topic %s was created anew, and is read from its first record",
+                "group %s: topic %s was recreated, reading it from its first record",
                 *(self._options.group_id, topic),
             )
         for one in self._members if anew else ():

@@ -107,7 +107,7 @@ class StartLookup:
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
-                log.warning("start of %s not found yet: %r", partitions, error)
+                log.warning("start offsets of %s not found yet: %r", partitions, error)
                 continue
             with self._state as state:
                 still = set(state.assignment.partitions.unpositioned().get(index, ()))
@@ -147,7 +147,7 @@ class StartLookup:
         live = state.assignment.positioning.start_live(partition, owed, found.end, is_behind)
         if gaps := state.assignment.gaps.unread(partition):
             log.info(
-                "group %s: %s-%d goes on at offset %d, %d offsets from %d on are caught up",
+                "group %s: %s-%d continues at offset %d, catching up on %d offsets from %d on",
                 *(self._options.group_id, *partition, live),
                 *(sum(gap.end - gap.start for gap in gaps), gaps[0].start),
             )
@@ -177,8 +177,8 @@ class StartLookup:
             back = state.starts.set_back(owed, state.assignment.marks.positions())
         for partition in back.keys() - self._told_of:
             log.warning(
-                "group %s: it has processed some of %s-%d up to offset %d, and is set back to %d, "
-                "where the checkpoint of Spark's own source ends",
+                "group %s: some records of %s-%d up to offset %d are processed; its offset is set "
+                "back to %d, where the checkpoint of Spark's own source ends",
                 *(self._options.group_id, *partition, owed[partition].live, back[partition]),
             )
         self._told_of |= back.keys()

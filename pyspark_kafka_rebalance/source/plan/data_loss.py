@@ -42,7 +42,7 @@ class LostOfGap(NamedTuple):
         """Return this as errors name it, without naming each of thousands of gaps."""
         named = [f"{start} to {end - 1}" for start, end in self.gone[:_NAMED_AT_MOST]]
         if (more := len(self.gone) - len(named)) > 0:
-            named[-1] += f" and {more} ranges more up to {self.gone[-1].end - 1}"
+            named[-1] += f" and {more} more ranges up to {self.gone[-1].end - 1}"
         name = f"{self.partition.topic}-{self.partition.partition}"
         return f"{name}: offsets {', '.join(named)}, the log begins at {self.log_start}"
 
@@ -116,10 +116,10 @@ class DataLoss:
         text = "; ".join(one.text() for one in lost)
         if self._fails:
             raise DataLossError(
-                f"records are gone from Kafka that were to be caught up ({text}); to go on without "
-                "them, set failOnDataLoss=false"
+                f"records to catch up on are gone from Kafka ({text}); to go on without them, set "
+                "failOnDataLoss=false"
             )
-        log.warning("records are gone from Kafka that were to be caught up: %s", text)
+        log.warning("records to catch up on are gone from Kafka: %s", text)
 
     def is_deleted(
         self, deleted: Mapping[TopicPartition, int | None], run: AvailableNowRun | None
@@ -167,7 +167,7 @@ class DataLoss:
         run.forget(deleted)
 
     def _lacks(self, gone: str) -> None:
-        text = f"records are gone from Kafka that this run was to read ({gone})"
+        text = f"records that this run had to read are gone from Kafka ({gone})"
         if self._fails:
             raise DataLossError(f"{text}; to go on without them, set failOnDataLoss=false")
         log.warning("%s", text)

@@ -387,7 +387,7 @@ class EventTime:
         if partition not in self._warned:
             self._warned.add(partition)
             log.warning(
-                "maxTaskIdleMs: %s-%d has a timestamp in the future at offset %d (%d ms); such a "
-                "record counts as late as the one before it",
+                "maxTaskIdleMs: %s-%d has a timestamp in the future at offset %d (%d ms); the "
+                "record counts with the timestamp of the one before it",
                 *(*partition, *found),
             )

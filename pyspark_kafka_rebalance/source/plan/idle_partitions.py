@@ -61,7 +61,7 @@ class IdlePartitions:
         if now - self._unknown_since >= _NAMED_AFTER_S and not unknown <= self._named:
             self._named |= unknown
             log.warning(
-                "maxTaskIdleMs: nothing is read until brokers tell what these have, since that may "
-                "be older than what others have: %s",
+                "maxTaskIdleMs: reading waits until the brokers say what these partitions hold, "
+                "because their records may be older than the others': %s",
                 names_of(unknown),
             )

@@ -53,7 +53,7 @@ def log_sizes(
                 if not (error.retriable or isinstance(error, kafka_errors.UnknownBrokerIdError)):
                     raise
                 log.warning(
-                    "broker %s does not tell the sizes of its logs now: %r (%s)",
+                    "broker %s did not return the log sizes: %r (%s)",
                     *(leader, error, names_of(partitions)),
                 )
                 continue
@@ -73,9 +73,8 @@ def _log_dirs(
     log_dirs: list[dict[str, Any]] = described["log_dirs"]
     if not log_dirs:  # every broker has one; kafka-python drops CLUSTER_AUTHORIZATION_FAILED
         raise KafkaRebalanceError(
-            f"maxBytesPerTrigger: broker {broker} does not tell the size of "
-            f"{names_of(partitions)}; to ask takes the permission to DESCRIBE the cluster "
-            "(DescribeLogDirs)"
+            f"maxBytesPerTrigger: broker {broker} did not return the log sizes of "
+            f"{names_of(partitions)}; the request (DescribeLogDirs) needs DESCRIBE on the cluster"
         )
     return log_dirs
 

@@ -146,7 +146,7 @@ class Markers:
         ]
         if misleading:
             log.info(
-                "timestamps are read with the records, since there are transaction markers "
+                "timestamps are read with the records, because there are transaction markers "
                 "between them: %s",
                 names_of(misleading),
             )
