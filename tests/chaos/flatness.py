@@ -17,6 +17,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from .process_samples import Sample, by_life
 
@@ -165,7 +166,11 @@ def trend(points: Points) -> Trend:
     return Trend(start, end, per_hour, error, ((since, fitted[0]), (until, fitted[-1])))
 
 
-def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> list[Row]:
+def judge(
+    samples: Iterable[Sample],
+    may_grow: frozenset[str] = frozenset(),
+    callbacks_per_hour: Mapping[str, float] = MappingProxyType({}),
+) -> list[Row]:
     """Say of every role whether it is flat.
 
     Parameters
@@ -174,6 +179,10 @@ def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> 
         In the order in which they were taken.
     may_grow : frozenset of str
         Roles whose memory is not judged.
+    callbacks_per_hour : mapping of str to float
+        For roles with a Spark whose queries end: how many do in an hour. Each leaves one thread and
+        one socket on either side, which served the callbacks of its ``foreachBatch`` (PySpark's
+        py4j; it does so with any source).
 
     Returns
     -------
@@ -189,14 +198,17 @@ def judge(samples: Iterable[Sample], may_grow: frozenset[str] = frozenset()) -> 
     rows = []
     for role, some in sorted(by_role.items()):
         grows = role in may_grow
-        mine = [_row_of_a_life(role, life, grows) for life in some if _lasted(life) >= LEAST_S]
+        left = callbacks_per_hour.get(role, 0.0)
+        mine = [
+            _row_of_a_life(role, life, grows, left) for life in some if _lasted(life) >= LEAST_S
+        ]
         runs = [life for life in some if _lasted(life) >= LEAST_RUN_S]
         if len(runs) >= LEAST_RUNS:
             mine.append(_row_from_run_to_run(role, runs, grows))
         if not mine and not max(map(_lasted, some)):
             continue  # a command that was over at the next look
         if not mine:
-            row = _row_of_a_life(role, max(some, key=_lasted), grows)
+            row = _row_of_a_life(role, max(some, key=_lasted), grows, left)
             seen = sum(map(len, some))
             mine.append(replace(row, runs=len(some), samples=seen, climbing=(), is_short=True))
         alive = Counter(sample.at for life in some for sample in life)
@@ -216,9 +228,11 @@ def _points(life: Iterable[Sample], what: str) -> Points:
     return [(sample.at, float(getattr(sample, what))) for sample in life]
 
 
-def _row_of_a_life(role: str, life: Sequence[Sample], may_grow: bool) -> Row:
+def _row_of_a_life(
+    role: str, life: Sequence[Sample], may_grow: bool, callbacks_per_hour: float
+) -> Row:
     trends = {what: trend(medians(without_warm_up(_points(life, what)))) for what in WHAT}
-    return _row(role, [life], trends, may_grow)
+    return _row(role, [life], trends, may_grow, callbacks_per_hour)
 
 
 def _row_from_run_to_run(role: str, runs: Sequence[Sequence[Sample]], may_grow: bool) -> Row:
@@ -231,14 +245,21 @@ def _row_from_run_to_run(role: str, runs: Sequence[Sequence[Sample]], may_grow: 
 
 
 def _row(
-    role: str, lives: Sequence[Sequence[Sample]], trends: Mapping[str, Trend], may_grow: bool
+    role: str,
+    lives: Sequence[Sequence[Sample]],
+    trends: Mapping[str, Trend],
+    may_grow: bool,
+    callbacks_per_hour: float = 0.0,
 ) -> Row:
     heap_mb = lives[-1][-1].heap_mb
     by_slope = heap_mb is None and not may_grow
     found = []
     for what in WHAT:
+        limit = LIMITS[what]
+        if what != "memory_mb":
+            limit = replace(limit, per_hour=limit.per_hour + callbacks_per_hour)
         if what != "memory_mb" or by_slope:
-            climbs = trends[what].climbs(LIMITS[what])
+            climbs = trends[what].climbs(limit)
         else:
             highest = max(sample.memory_mb for life in lives for sample in life)
             climbs = heap_mb is not None and highest > heap_mb + BESIDE_HEAP_MB

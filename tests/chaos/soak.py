@@ -164,7 +164,12 @@ def main() -> int:
 
 def _report(soak: Soak, sampling: Sampling, folder: Path, console: Console) -> list[str]:
     """Show and write what was seen; return what is wrong with it."""
-    rows = judge(sampling.samples, may_grow=frozenset({SOAK}))
+    hours = soak.plan.lasts_s / 3_600
+    stops = {
+        name: sum(fault.target == name for fault in soak.plan.faults) / hours for name in RESTLESS
+    }
+    with_spark = {f"{name} {part}": n for name, n in stops.items() for part in ("driver", "JVM")}
+    rows = judge(sampling.samples, frozenset({SOAK}), with_spark)
     _write(folder, sampling, soak.began_at)
     marks = {
         who: [soak.began_at + fault.at for fault in soak.plan.faults if fault.target == who]
