@@ -444,3 +444,68 @@ def test_what_the_only_member_is_asked_to_revoke_has_not_left(
     assert owned.now() == {Q}
     owned.own(P)
     assert not owned.now()
+
+
+def test_what_was_gained_and_passed_on_between_two_batches_is_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No plan has seen it, and the query had it."""
+    owned = Owned(monkeypatch, Members())
+    owned.own(P)
+    assert not owned.now()
+    with owned.state as state:
+        state.gained.add(Q)
+        state.last_change.note()
+    assert owned.now() == {Q}
+    owned.time = 9.0
+    with owned.state as state:
+        state.gained.add(Q)  # and passed on once more
+    assert owned.now() == {Q}
+    owned.time = 18.0
+    assert owned.now() == {Q}, "ten seconds since it was last owned"
+    owned.time = 19.0
+    assert not owned.now()
+
+
+def test_a_revoke_that_waits_for_a_batch_uses_up_none_of_the_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of event rows, say, which a sink takes long to flush."""
+    owned = Owned(monkeypatch, Members())
+    owned.own(P, Q)
+    assert not owned.now()
+    with owned.state as state:
+        state.assignment.request_revoke({Q})
+        state.last_change.note()
+    owned.members.settled = False
+    assert owned.now() == {Q}
+    owned.time = 60.0
+    assert owned.now() == {Q}
+    owned.own(P)
+    assert owned.now() == {Q}
+    owned.time = 70.0
+    assert not owned.now()
+
+
+def test_a_restarted_query_awaits_what_its_dead_members_may_still_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes when their sessions end, and all are told until then that it is not theirs."""
+    owned = Owned(monkeypatch, Members())
+    with owned.state as state:
+        state.assignment.restore({P: 5, Q: 5})
+    owned.own(P)
+    owned.hear()
+    assert owned.now() == {Q, R}
+    owned.time = 10.0
+    assert not owned.now()
+
+
+def test_a_new_query_takes_what_others_own_for_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    owned = Owned(monkeypatch, Members())
+    with owned.state as state:
+        state.last_change.note()
+    owned.own(P)
+    assert owned.now() == {Q, R}, "not all members have been told yet"
+    owned.hear()
+    assert not owned.now()

@@ -14,8 +14,8 @@ from kafka.structs import TopicPartition
 from .query_members import QueryMembers
 from .query_state import QueryState
 
-#: How long to wait for a missing partition. It may have gone to another query of the group, whose
-#: members can keep ours from settling.
+#: How long to wait for a partition that no member owns. It may have gone to another query of the
+#: group, whose members can keep ours from settling.
 _IN_TRANSIT_AT_MOST_S = 10.0
 
 #: How long nothing must change before the members have settled. If a partition is missing, all of
@@ -67,21 +67,31 @@ class AwaitedPartitions:
             certain = [member.may_hand_out() for member in self._members]
             if not all(certain):
                 starting.update(p for p in positions if not certain[owned[p].member])
+            gained, state.gained = state.gained, set()
+            known = state.assignment.marks.known() if self._had is None else {}
             change = state.last_change
             is_quiet, all_told = change.unchanged_s() >= _SETTLED_FOR_S, change.all_told
         had = frozenset(self._members.partitions()) if self._had is None else self._had
-        had |= positions.keys()  # one that is read before all are quiet can move again
+        # What a member got can have moved on by now, even if no batch was planned in between.
+        had |= owned.keys() | gained
         missing = had - positions.keys()
         if self._had is not None and len(self._members) == 1:
             missing &= owned.keys()  # what has left the only member has left the query
-        if self._members.have_settled() and is_quiet and (all_told or not missing):
-            self._had, self._missing_since = frozenset(positions), {}
+        # A killed planner's members own what they had until their sessions end, and in KIP-848 ours
+        # are told so: that is not theirs for good, if the checkpoint knows it.
+        is_settled = not missing or (all_told and missing.isdisjoint(known))
+        if self._members.have_settled() and is_quiet and is_settled:
+            self._had, self._missing_since = frozenset(owned), {}
             return starting
         if self._had is not None:
             self._had = had
         now = self._clock()
-        # Dated anew for what was there in the meantime: joins can follow each other for minutes.
-        self._missing_since = {p: self._missing_since.get(p, now) for p in missing}
+        # Since it was last owned: joins can follow each other for minutes, and a revoke can wait
+        # for a batch for as long.
+        since = self._missing_since
+        self._missing_since = {
+            p: now if p in gained else since.get(p, now) for p in missing - owned.keys()
+        }
         gone = {p for p, at in self._missing_since.items() if now - at >= _IN_TRANSIT_AT_MOST_S}
         if gone:
             self._had = had - gone

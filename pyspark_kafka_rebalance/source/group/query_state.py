@@ -58,6 +58,8 @@ class SharedState:
         them.
     last_change : LastChange
         When the group, or what is known of the partitions, last changed.
+    gained : set
+        Partitions assigned since the planner last asked what to wait for (``AwaitedPartitions``).
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -70,6 +72,7 @@ class SharedState:
         self.pace = CatchUpPace((options.catch_up or CatchUpOptions()).batch_ms / 1000)
         self.gone_elsewhere: set[TopicPartition] = set()
         self.last_change = LastChange()
+        self.gained: set[TopicPartition] = set()
 
 
 class QueryState:
