@@ -143,23 +143,47 @@ class ProducingTransactions(Producing):
 
 
 class Watch(Background):
-    """Looks at a group's committed offsets."""
+    """Looks at a group's committed offsets, and if asked at the ends of its partitions.
+
+    Parameters
+    ----------
+    servers, group : str
+    partitions : callable
+    isolation : str
+        Of the group's readers, for the ends.
+    looks_at_ends : bool
+        Whether ``ends`` is needed.
+    """
 
     def __init__(
-        self, servers: str, group: str, partitions: Callable[[], list[TopicPartition]]
+        self,
+        servers: str,
+        group: str,
+        partitions: Callable[[], list[TopicPartition]],
+        isolation: str,
+        looks_at_ends: bool,
     ) -> None:
         super().__init__()
         self._servers = servers
         self._group = group
         self._partitions = partitions
+        self._isolation = isolation
+        self._looks_at_ends = looks_at_ends
         self.seen: list[tuple[float, Mapping[TopicPartition, int]]] = []
+        self.ends: list[tuple[float, Mapping[TopicPartition, int]]] = []
 
     def run(self) -> None:
         consumer = DeferredRevokeConsumer(  # not subscribed: no member
-            bootstrap_servers=self._servers, group_id=self._group, reconnect_backoff_max_ms=200
+            bootstrap_servers=self._servers,
+            group_id=self._group,
+            isolation_level=self._isolation,
+            reconnect_backoff_max_ms=200,
         )
         try:
             while not self._stop.wait(0.2):
+                if self._looks_at_ends:
+                    ends = consumer.end_offsets(self._partitions(), PATIENCE_S * 1_000)
+                    self.ends.append((time.time(), ends))
                 offsets = consumer.committed_offsets(self._partitions(), PATIENCE_S * 1_000)
                 self.seen.append((time.time(), offsets))
         finally:

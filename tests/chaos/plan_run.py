@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,9 +21,9 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-from . import oracle
+from . import oracle, plan_admin
 from .ended_sessions import ended_sessions
-from .oracle import Break, Delivered, Log, Produced, Rules, Seen, Verdict
+from .oracle import Break, Delivered, End, Log, Moved, Produced, Rules, Seen, Verdict
 from .plan_input import (
     Input,
     Producing,
@@ -33,7 +35,7 @@ from .plan_input import (
 from .plan_reader import RunningReader
 from .plan_sparks import Sparks
 from .random_plans import PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
-from .surroundings import wait_until_in_sync
+from .surroundings import PATIENCE_S, wait_until_in_sync
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,9 @@ class PlanRun:
         self.input = Input()
         self._readers = [RunningReader(reader, self) for reader in plan.readers]
         self._brokers = ThreadPoolExecutor(1, thread_name_prefix="brokers")
+        self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
+        self._moves: dict[str, list[Moved]] = defaultdict(list)
+        self._trimmed: dict[TopicPartition, int] = {}
         self._problems: list[str] = []
 
     # -- what readers are -------------------------------------------------------------------------
@@ -148,7 +153,11 @@ class PlanRun:
             options["kafka.group.protocol"] = self.plan.protocol
         if reader.knows_checkpoint:
             options["checkpointLocation"] = checkpoint
-        trigger = {"processingTime": "0 seconds"}
+        trigger = (
+            {"processingTime": "0 seconds"}
+            if reader.trigger == "always"
+            else {reader.trigger: True}
+        )
         return {"options": options | given, "checkpoint": checkpoint, "trigger": trigger}
 
     def member_settings(self, reader: Reader) -> dict[str, Any]:
@@ -189,7 +198,7 @@ class PlanRun:
         began_at = time.time()
         for topic, count in self.topics.items():
             self.kafka.create_topic(topic, partitions=count)
-        groups = sorted({r.group for r in self.plan.readers if r.kind != "producer"})
+        groups = self.plan.groups
         if self.plan.protocol == "consumer":
             settings = {"session.timeout.ms": int(SESSION_S * 1_000), "heartbeat.interval.ms": 500}
             config = {f"consumer.{name}": value for name, value in settings.items()}
@@ -202,16 +211,14 @@ class PlanRun:
             for reader in self._readers:
                 stack.callback(reader.end)
             stack.callback(self._brokers.shutdown, wait=True, cancel_futures=True)
-            watches = {
-                g: stack.enter_context(Watch(servers, self.group(g), self.partitions))
-                for g in groups
-            }
+            stack.callback(self._admin.shutdown, wait=True, cancel_futures=True)
+            watches = {g: stack.enter_context(self._watch(g)) for g in groups}
             rate = self.plan.rate / len(kinds)
             inputs = [
                 stack.enter_context(kind(servers, self._inputs, self.input, rate, chance))
                 for kind in kinds
             ]
-            _all(reader.work.submit(reader.start) for reader in self._readers)
+            _all(reader.work.submit(reader.recover) for reader in self._readers)
             log.info("all have begun")
             self.carry_out()
             log.info("all faults are mended")
@@ -229,6 +236,11 @@ class PlanRun:
                 watch.stop()
         return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
 
+    def _watch(self, group: str) -> Watch:
+        ends = any(r.group == group and r.trigger != "always" for r in self.plan.readers)
+        servers = self.kafka.bootstrap_servers
+        return Watch(servers, self.group(group), self.partitions, self._isolation, ends)
+
     def carry_out(self) -> None:
         """Let the faults happen; a subclass may look on."""
         began = time.monotonic()
@@ -242,11 +254,42 @@ class PlanRun:
             if fault.target in readers:
                 reader = readers[fault.target]
                 pending.append(reader.work.submit(reader.take, fault))
+            elif fault.target in self.plan.groups:
+                pending.append(self._admin.submit(self._of_groups, fault))
+            elif fault.what == "trim":
+                pending.append(self._admin.submit(self._trim, fault))
             else:
                 pending.append(self._brokers.submit(self._of_brokers, fault))
         time.sleep(max(0.0, began + self.plan.lasts_s - time.monotonic()))
         for one in pending:
             one.result()
+
+    def _of_groups(self, fault: Fault) -> None:
+        """Stop all readers of the group, move or delete its offsets, and start those again."""
+        may_come = threading.Event()
+        some = [r for r in self._readers if r.reader.group == fault.target]
+        gone = [threading.Event() for _ in some]
+        jobs = [
+            reader.work.submit(reader.away, one, may_come)
+            for reader, one in zip(some, gone, strict=True)
+        ]
+        try:
+            if not all(one.wait(2 * PATIENCE_S) for one in gone):
+                raise TimeoutError(f"not all readers of {fault.target} are gone")
+            self._moves[fault.target] += plan_admin.move(
+                self.kafka.bootstrap_servers,
+                self.group(fault.target),
+                fault.what,
+                self.partitions(),
+            )
+        finally:
+            may_come.set()
+        _all(jobs)
+
+    def _trim(self, fault: Fault) -> None:
+        topic = f"{self.prefix}-{fault.target}"
+        partitions = [p for p in self.partitions() if p.topic == topic]
+        self._trimmed |= plan_admin.trim(self.kafka.bootstrap_servers, partitions)
 
     def _of_brokers(self, fault: Fault) -> None:
         if fault.what == "grow":
@@ -315,6 +358,9 @@ class PlanRun:
             produced.append(Produced(_log(*partition), offset, value, transaction, aborted))
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
+            partition, _ = self.input.sent[value]
+            if self.input.acknowledged[value] < self._trimmed.get(partition, 0):
+                continue
             self._problems.append(f"record {value} was acknowledged and is in no log")
         return produced
 
@@ -338,15 +384,20 @@ class PlanRun:
             history = [one for one in produced if self._is_for(group, one) or one.aborted]
             history += delivered
             history += [start for reader in mine for start in reader.starts]
+            history += [life for reader in mine for life in reader.lives]
             history += breaks
+            history += self._moves[group]
             for at, offsets in watches[group].seen:
                 history += [Seen(at, _log(*p), offset) for p, offset in offsets.items()]
+            for at, ends in watches[group].ends:
+                history += [End(at, _log(*p), offset) for p, offset in ends.items()]
             rules = Rules(
                 self.plan.read_committed,
                 members=frozenset(r.name for r in mine if r.reader.kind != "query"),
                 live=frozenset(
                     r.name for r in mine if dict(r.reader.options).get("parallelRebalance")
                 ),
+                limits={r.name: at_most for r in mine if (at_most := _limit_s(r.reader))},
             )
             found = oracle.judge(history, rules)
             verdicts += found
@@ -435,6 +486,13 @@ def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Even
         )
         for place, (topic, partition, offset, value, lost, catch_up) in enumerate(told["rows"])
     ]
+
+
+def _limit_s(reader: Reader) -> float | None:
+    """How long its batches may take before others may read what they have."""
+    options = dict(reader.options)
+    names = ("maxBatchDurationMs", "revokeTimeoutMs")
+    return min((int(options[n]) / 1_000 for n in names if n in options), default=None)
 
 
 def _log(topic: str, partition: int) -> Log:

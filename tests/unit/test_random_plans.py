@@ -9,10 +9,14 @@ from tests.chaos.oracle import Break
 from tests.chaos.plan_run import events_of
 from tests.chaos.random_plans import (
     BROKERS,
+    LATE,
+    OF_BROKERS,
+    OF_GROUPS,
     OF_MEMBERS,
     OF_NETWORKS,
     OF_PRODUCERS,
     OF_QUERIES,
+    OF_TOPICS,
     TOPICS,
     Fault,
     Plan,
@@ -35,20 +39,57 @@ def test_whatever_can_happen_does_happen_to_something_there_is():
     happened = set()
     for plan in map(make_plan, SEEDS):
         kinds = {reader.name: reader.kind for reader in plan.readers}
-        places = {**dict.fromkeys(map(str, BROKERS), "broker"), **dict.fromkeys(TOPICS, "topic")}
+        places = {
+            **dict.fromkeys(map(str, BROKERS), "broker"),
+            **dict.fromkeys(TOPICS, "topic"),
+            **dict.fromkeys(plan.groups, "group"),
+        }
         for fault in plan.faults:
             assert 0 <= fault.at <= plan.lasts_s
             happened.add((fault.what, (kinds | places)[fault.target]))
-    queries = {what for what, kind in happened if kind == "query"}
-    assert queries == set(OF_QUERIES)
     for kind, faults in (
+        ("query", [*OF_QUERIES, "join", "leave", "vanish"]),
+        ("group", OF_GROUPS),
+        ("topic", OF_TOPICS),
+        ("broker", OF_BROKERS),
         ("member", OF_MEMBERS | OF_NETWORKS),
         ("producer", OF_PRODUCERS | OF_NETWORKS),
         ("librdkafka", OF_MEMBERS),
     ):
         assert {what for what, whose in happened if whose == kind} == set(faults)
-    assert ("grow", "topic") in happened
-    assert ("kill", "broker") in happened
+
+
+def test_one_who_is_late_comes_once_and_goes_once():
+    late = [plan for plan in map(make_plan, SEEDS) if any(r.joins for r in plan.readers)]
+    assert 60 < len(late) < 200
+    for plan in late:
+        assert [r.name for r in plan.readers if r.joins] == [LATE]
+        its = [f.what for f in plan.faults if f.target == LATE]
+        assert sum(what in ("leave", "vanish") for what in its) == 1
+        assert its.index("join") < max(map(its.index, set(its) & {"leave", "vanish"}))
+
+
+def test_records_are_deleted_only_where_queries_may_go_on_without_them():
+    trims = 0
+    for plan in map(make_plan, SEEDS):
+        if any(fault.what == "trim" for fault in plan.faults):
+            trims += 1
+            for reader in plan.readers:
+                lossy = ("failOnDataLoss", "false") in reader.options
+                assert lossy or reader.kind != "query"
+    assert trims > 10
+
+
+def test_some_runs_end_alone_and_some_beside_others():
+    ending = [
+        (reader, len([r for r in plan.readers if r.group == reader.group]))
+        for plan in map(make_plan, SEEDS)
+        for reader in plan.readers
+        if reader.trigger != "always"
+    ]
+    assert {reader.trigger for reader, _ in ending} == {"availableNow", "once"}
+    assert {1, 2} <= {count for _, count in ending}
+    assert 60 < len(ending) < 200
 
 
 @given(st.integers(0, 10**6), st.data())
