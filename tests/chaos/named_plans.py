@@ -19,14 +19,14 @@ NAMED = {
             Reader(LATE, joins=True),
         ),
         faults=(
-            Fault(1.0, "hang", "q1", 10.0),
-            Fault(2.0, "hang", "q2", 11.0),
-            Fault(3.0, "join", LATE),
-            Fault(14.0, "hang", "q1", 16.0),
-            Fault(15.0, "leave", LATE),
-            Fault(17.0, "kill", "q1", 1.0),
+            Fault(4.0, "hang", "q1", 10.0),
+            Fault(5.0, "hang", "q2", 12.0),
+            Fault(6.0, "join", LATE),
+            Fault(18.0, "hang", "q1", 16.0),
+            Fault(19.0, "leave", LATE),
+            Fault(25.0, "kill", "q1", 1.0),
         ),
-        lasts_s=18.0,
+        lasts_s=26.0,
     ),
     # One alone in its group, and one beside a query that is killed and one that stays.
     "ends": Plan(

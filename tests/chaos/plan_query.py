@@ -44,20 +44,15 @@ class Sink:
     def __init__(self, ledger: LedgerLines) -> None:
         self._ledger = ledger
         self._next: list[tuple[str, float]] = []
-        self._released = threading.Event()
-        self._is_over = False
+        self._is_over = threading.Event()
 
     def is_told(self, what: str, seconds: float) -> None:
-        """What is to happen in the next batch with rows; one that hangs is released after that."""
+        """What is to happen in the next batch with rows."""
         self._next.append((what, seconds))
-        if what == "hang":
-            self._released = threading.Event()
-            threading.Timer(seconds, self._released.set).start()
 
     def end(self) -> None:
         """The query has ended: what still hangs completes nothing."""
-        self._is_over = True
-        self._released.set()
+        self._is_over.set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         at = time.time()
@@ -76,8 +71,9 @@ class Sink:
             if what == "slow":
                 time.sleep(seconds)
             if what == "hang":
-                self._released.wait()
-        if self._is_over:
+                tell("hangs")
+                self._is_over.wait(seconds)
+        if self._is_over.is_set():
             return
         if any(what == "fail before" for what, _ in told):
             raise RuntimeError("the sink fails before it has the batch")

@@ -62,6 +62,7 @@ class RunningReader:
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
         self._to_fail = 0
+        self._hangs = False
         self._ends = threading.Condition()
         self._is_wanted = not reader.joins
         self._began_at = 0.0
@@ -111,6 +112,10 @@ class RunningReader:
         if event["event"] in ("failed", "stopped", "ended"):
             with self._ends:
                 self._ended = event
+                self._ends.notify_all()
+        if event["event"] == "hangs":
+            with self._ends:
+                self._hangs = True
                 self._ends.notify_all()
         if event["event"] == "ended":
             with suppress(RuntimeError):  # all is over
@@ -299,7 +304,10 @@ class RunningReader:
         self._tell("slow", seconds)
 
     def _hang(self, seconds: float) -> None:
+        self._hangs = False
         self._tell("hang", seconds)
+        with self._ends:  # the next fault comes while it hangs, if it gets rows at all
+            self._ends.wait_for(lambda: self._hangs or self._ended is not None, SESSION_S)
 
     def _fail_before(self, seconds: float) -> None:
         self._fail("fail before", seconds)

@@ -60,8 +60,8 @@ class Fault:
         To a reader: kill, kill planner, stop (gracefully), interrupt, pause, pause planner, and of
         its sink: fail before (it has the batch), fail after, slow, hang. Whoever is down afterwards
         is started again after ``s``; whoever is paused goes on after ``s``; a slow sink takes ``s``
-        for its next batch; one that hangs does not return from it until it is released, ``s`` after
-        it was told. To one that ``joins``: join, leave (gracefully, for good), vanish (killed, for
+        for its next batch; one that hangs does not return from it for ``s``, or until the query
+        ends, and whatever comes next comes in the midst of that. To one that ``joins``: join, leave (gracefully, for good), vanish (killed, for
         good). To the network of a member: cut, stall (nothing gets through) for ``s``, forget (what
         is connected stays so for ever). To a broker: restart, kill, pause. To a topic: grow, trim
         (delete all records that it has). To a group, while all of its readers are stopped: to
