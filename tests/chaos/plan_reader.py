@@ -359,7 +359,10 @@ class RunningReader:
             self.look()
             return
         if not ended.get("complete", True):
-            self.problems.append(f"{self.name}: the last stop was not complete")
+            if self.reader.trigger == "always":
+                self.problems.append(f"{self.name}: the last stop was not complete")
+            else:  # Once cannot know, nor can a run that has not had a batch yet
+                self._break("the last stop was not complete")
         self._let_go()
 
     def end(self) -> None:
