@@ -98,6 +98,19 @@ NAMED = {
         ),
         lasts_s=16.0,
     ),
+    "compact": Plan(
+        seed=7,
+        protocol="classic",
+        readers=(Reader("q1"), Reader("q2"), Reader("m0", "member")),
+        faults=(
+            Fault(6.0, "hang", "q1", 8.0),
+            Fault(7.0, "kill", "q2", 8.0),
+            Fault(9.0, "slow", "m0", 4.0),
+            Fault(18.0, "kill", "q1", 8.0),
+        ),
+        lasts_s=28.0,
+        compacts=True,
+    ),
     "trim": Plan(
         seed=6,
         protocol="consumer",

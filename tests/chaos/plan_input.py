@@ -82,7 +82,9 @@ class Producing(Background):
         known = [p for p in self._partitions() if p[1] in producer.partitions_for(p[0])]
         partition = self._chance.choice(known)
         value = self._given.new(partition, None)
-        future = producer.send(partition.topic, value.encode(), partition=partition.partition)
+        future = producer.send(
+            partition.topic, value.encode(), key=_key_of(value), partition=partition.partition
+        )
         future.add_callback(self._is_acknowledged, value)
 
     def _is_acknowledged(self, value: str, metadata: Any) -> None:
@@ -129,7 +131,11 @@ class ProducingTransactions(Producing):
             partition = self._chance.choice(self._partitions())
             value = self._given.new(partition, transaction)
             producer.produce(
-                partition.topic, value, partition=partition.partition, on_delivery=self._is_there
+                partition.topic,
+                value,
+                key=_key_of(value),
+                partition=partition.partition,
+                on_delivery=self._is_there,
             )
         if self._chance.random() < 0.25:
             producer.flush(self._TIMEOUT_S)
@@ -140,6 +146,11 @@ class ProducingTransactions(Producing):
     def _is_there(self, error: Any, message: Any) -> None:
         if error is None:
             self._given.acknowledged[message.value().decode()] = message.offset()
+
+
+def _key_of(value: str) -> bytes:
+    """Of ten: compaction leaves little."""
+    return value[-1:].encode()
 
 
 class Watch(Background):

@@ -34,7 +34,7 @@ from .plan_input import (
 )
 from .plan_reader import RunningReader
 from .plan_sparks import Sparks
-from .random_plans import PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
+from .random_plans import COMPACTED, PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
 from .surroundings import PATIENCE_S, wait_until_in_sync
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,14 @@ log = logging.getLogger(__name__)
 #: So long nothing may be delivered or committed before the readers are given up. A replay that
 #: waits for others waits a session and half a minute.
 STILL_S = 75.0
+
+#: Compacted every few seconds, even while it is written.
+_SOON = {
+    "cleanup.policy": "compact",
+    "segment.ms": 1_000,
+    "min.cleanable.dirty.ratio": 0.001,
+    "delete.retention.ms": 600_000,
+}
 
 
 @dataclass(frozen=True)
@@ -197,7 +205,8 @@ class PlanRun:
         began = time.monotonic()
         began_at = time.time()
         for topic, count in self.topics.items():
-            self.kafka.create_topic(topic, partitions=count)
+            compacts = self.plan.compacts and self._short(topic) == COMPACTED
+            self.kafka.create_topic(topic, partitions=count, config=_SOON if compacts else None)
         groups = self.plan.groups
         if self.plan.protocol == "consumer":
             settings = {"session.timeout.ms": int(SESSION_S * 1_000), "heartbeat.interval.ms": 500}
@@ -234,6 +243,10 @@ class PlanRun:
             _all(reader.work.submit(reader.finish) for reader in self._readers)
             for watch in watches.values():
                 watch.stop()
+            if self.plan.compacts:  # what the cleaner has removed meanwhile nobody had to read
+                left = {(one.log, one.offset) for one in self._what_the_logs_have()}
+                produced = [one for one in produced if (one.log, one.offset) in left]
+                log.info("%d records are left", len(produced))
         return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
 
     def _watch(self, group: str) -> Watch:
@@ -359,6 +372,8 @@ class PlanRun:
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
             partition, _ = self.input.sent[value]
+            if self.plan.compacts and self._short(partition.topic) == COMPACTED:
+                continue
             if self.input.acknowledged[value] < self._trimmed.get(partition, 0):
                 continue
             self._problems.append(f"record {value} was acknowledged and is in no log")

@@ -15,6 +15,8 @@ Trigger = Literal["always", "availableNow", "once"]
 
 #: What a plan's topics begin with, and their partitions at first.
 TOPICS = {"a": 4, "b": 2}
+#: The one of them that may be compacted.
+COMPACTED = "b"
 BROKERS = (1, 2, 3)
 #: The topic of the producer group, if there is one; as many source partitions.
 PRODUCED = {"p": 3}
@@ -61,11 +63,11 @@ class Fault:
         its sink: fail before (it has the batch), fail after, slow, hang. Whoever is down afterwards
         is started again after ``s``; whoever is paused goes on after ``s``; a slow sink takes ``s``
         for its next batch; one that hangs does not return from it for ``s``, or until the query
-        ends, and whatever comes next comes in the midst of that. To one that ``joins``: join, leave (gracefully, for good), vanish (killed, for
-        good). To the network of a member: cut, stall (nothing gets through) for ``s``, forget (what
-        is connected stays so for ever). To a broker: restart, kill, pause. To a topic: grow, trim
-        (delete all records that it has). To a group, while all of its readers are stopped: to
-        beginning, to end (its offsets), delete.
+        ends, and whatever comes next comes in the midst of that. To one that ``joins``: join, leave
+        (gracefully, for good), vanish (killed, for good). To the network of a member: cut, stall
+        (nothing gets through) for ``s``, forget (what is connected stays so for ever). To a broker:
+        restart, kill, pause. To a topic: grow, trim (delete all records that it has). To a group,
+        while all of its readers are stopped: to beginning, to end (its offsets), delete.
     target : str
         The name of a reader, a topic or a group, or the id of a broker.
     """
@@ -78,7 +80,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to happen; the same for the same seed."""
+    """What is to happen; the same for the same seed.
+
+    Attributes
+    ----------
+    compacts : bool
+        Of each key of ``COMPACTED`` only the last record stays, as soon as the broker's cleaner
+        comes round.
+    """
 
     seed: int
     protocol: Literal["classic", "consumer"]
@@ -88,6 +97,7 @@ class Plan:
     rate: int = 100
     transactions: bool = True
     lasts_s: float = 20.0
+    compacts: bool = False
 
     @property
     def groups(self) -> list[str]:
@@ -152,6 +162,7 @@ def make_plan(seed: int) -> Plan:
         rate=chance.choice((30, 100, 200)),
         transactions=chance.random() < 0.8,
         lasts_s=chance.choice((12.0, 18.0)),
+        compacts=chance.random() < 0.2,
     )
     faults = [_fault(chance, plan, trims) for _ in range(chance.randint(5, 9))]
     if readers[-1].joins:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chaos.named_plans import NAMED
 from tests.chaos.oracle import Break
 from tests.chaos.plan_run import events_of
 from tests.chaos.random_plans import (
@@ -121,6 +122,28 @@ def test_shrinking_ends_in_time():
     plan = make_plan(3)
     assert shrink(plan, still_fails, lambda: len(attempts) < 2) == attempts[-1]
     assert len(attempts) == 2
+
+
+def test_a_reader_that_has_joined_goes_with_what_happens_to_it():
+    plan = NAMED["late"]
+    kept = Fault(4.0, "join", "q4")
+    smallest = shrink(plan, lambda smaller: kept in smaller.faults)
+    assert smallest.faults == (kept,)
+    assert [reader.name for reader in smallest.readers] == ["q4"]
+
+
+@given(st.sampled_from(sorted(NAMED)))
+def test_a_named_plan_is_printed_as_python(name):
+    there = {"Plan": Plan, "Reader": Reader, "Fault": Fault}
+    exec(as_python(NAMED[name]), there)
+    assert there["plan"] == NAMED[name]
+
+
+def test_named_plans_are_of_readers_that_are_there():
+    for plan in NAMED.values():
+        there = {*(reader.name for reader in plan.readers), *plan.groups, *TOPICS}
+        assert {fault.target for fault in plan.faults} <= there
+        assert list(plan.faults) == sorted(plan.faults, key=lambda fault: fault.at)
 
 
 @given(st.integers(0, 10**6))
