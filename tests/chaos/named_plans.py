@@ -132,4 +132,35 @@ NAMED = {
         ),
         lasts_s=16.0,
     ),
+    # Under running queries; those that are restarted afterwards may pass over the new topic.
+    "anew": Plan(
+        seed=8,
+        protocol="classic",
+        readers=(
+            Reader("q1", options=_LOSSY),
+            Reader("q2", options=_LOSSY, knows_checkpoint=False),
+            Reader("m0", "member"),
+            Reader("q4", group="alone", options=(*_LOSSY, ("assign", "all"))),
+        ),
+        faults=(
+            Fault(1.0, "kill", "m0", 1.0),
+            Fault(12.0, "anew", "n"),
+            Fault(13.0, "slow", "q2", 2.0),
+        ),
+        lasts_s=26.0,
+    ),
+    "anew-consumer": Plan(
+        seed=9,
+        protocol="consumer",
+        readers=(
+            Reader("q1", options=_LOSSY),
+            Reader("q2", options=(*_LOSSY, ("pattern", "all"))),
+        ),
+        faults=(
+            Fault(12.0, "slow", "q1", 5.0),
+            Fault(13.0, "anew", "n"),
+            Fault(24.0, "anew", "n"),
+        ),
+        lasts_s=36.0,
+    ),
 }

@@ -31,16 +31,19 @@ class Input:
     sent: dict[str, tuple[TopicPartition, str | None]] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    prefix: str = ""
 
     def new(self, partition: TopicPartition, transaction: str | None) -> str:
         with self.lock:
-            value = str(len(self.sent))
+            value = f"{self.prefix}{len(self.sent)}"
             self.sent[value] = partition, transaction
             return value
 
 
 class Producing(Background):
     """Sends records at a steady rate."""
+
+    _IDEMPOTENT = True
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Producing(Background):
         producer = KafkaProducer(
             bootstrap_servers=self._servers,
             acks="all",
-            enable_idempotence=True,
+            enable_idempotence=self._IDEMPOTENT,
             linger_ms=5,
             reconnect_backoff_max_ms=200,
             metadata_max_age_ms=1_000,
@@ -89,6 +92,12 @@ class Producing(Background):
 
     def _is_acknowledged(self, value: str, metadata: Any) -> None:
         self._given.acknowledged[value] = metadata.offset
+
+
+class ProducingPlainly(Producing):
+    """To a topic that may be another one before long, where sequence numbers mean nothing."""
+
+    _IDEMPOTENT = False
 
 
 class ProducingTransactions(Producing):
@@ -160,6 +169,8 @@ class Watch(Background):
     ----------
     servers, group : str
     partitions : callable
+    ending : callable
+        The partitions whose ends are looked at.
     isolation : str
         Of the group's readers, for the ends.
     looks_at_ends : bool
@@ -171,6 +182,7 @@ class Watch(Background):
         servers: str,
         group: str,
         partitions: Callable[[], list[TopicPartition]],
+        ending: Callable[[], list[TopicPartition]],
         isolation: str,
         looks_at_ends: bool,
     ) -> None:
@@ -178,6 +190,7 @@ class Watch(Background):
         self._servers = servers
         self._group = group
         self._partitions = partitions
+        self._ending = ending
         self._isolation = isolation
         self._looks_at_ends = looks_at_ends
         self.seen: list[tuple[float, Mapping[TopicPartition, int]]] = []
@@ -193,7 +206,7 @@ class Watch(Background):
         try:
             while not self._stop.wait(0.2):
                 if self._looks_at_ends:
-                    ends = consumer.end_offsets(self._partitions(), PATIENCE_S * 1_000)
+                    ends = consumer.end_offsets(self._ending(), PATIENCE_S * 1_000)
                     self.ends.append((time.time(), ends))
                 offsets = consumer.committed_offsets(self._partitions(), PATIENCE_S * 1_000)
                 self.seen.append((time.time(), offsets))

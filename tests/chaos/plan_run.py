@@ -8,13 +8,13 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.structs import TopicPartition
 
@@ -27,6 +27,7 @@ from .oracle import Break, Delivered, End, Log, Moved, Produced, Rules, Seen, Ve
 from .plan_input import (
     Input,
     Producing,
+    ProducingPlainly,
     ProducingTransactions,
     Watch,
     read_all,
@@ -34,7 +35,17 @@ from .plan_input import (
 )
 from .plan_reader import RunningReader
 from .plan_sparks import Sparks
-from .random_plans import COMPACTED, PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
+from .random_plans import (
+    ANEW,
+    COMPACTED,
+    PRODUCED,
+    PRODUCERS,
+    SESSION_S,
+    TOPICS,
+    Fault,
+    Plan,
+    Reader,
+)
 from .surroundings import PATIENCE_S, wait_until_in_sync
 
 log = logging.getLogger(__name__)
@@ -50,6 +61,17 @@ _SOON = {
     "min.cleanable.dirty.ratio": 0.001,
     "delete.retention.ms": 600_000,
 }
+
+#: So long a query may take to know that a topic was created anew: it asks every five seconds.
+ANEW_S = 15.0
+
+
+class Anew(NamedTuple):
+    """A topic was deleted; ``until`` every query knows that there is another."""
+
+    topic: str
+    since: float
+    until: float
 
 
 @dataclass(frozen=True)
@@ -104,7 +126,7 @@ class PlanRun:
         self.folder = work / self.prefix
         self.folder.mkdir(parents=True)
         self.ledger = self.folder / "ledger"
-        self.topics = {f"{self.prefix}-{name}": count for name, count in TOPICS.items()}
+        self.topics = {f"{self.prefix}-{name}": count for name, count in plan.topics.items()}
         produces = any(reader.kind == "producer" for reader in plan.readers)
         if produces:
             self.topics |= {f"{self.prefix}-{name}": count for name, count in PRODUCED.items()}
@@ -114,6 +136,8 @@ class PlanRun:
         self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
         self._moves: dict[str, list[Moved]] = defaultdict(list)
         self._trimmed: dict[TopicPartition, int] = {}
+        self._anew: list[Anew] = []
+        self._input_of_anew: Producing | None = None
         self._problems: list[str] = []
 
     # -- what readers are -------------------------------------------------------------------------
@@ -126,6 +150,10 @@ class PlanRun:
 
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
+
+    def _lasting(self) -> list[TopicPartition]:
+        """Those whose topic is never deleted."""
+        return [p for p in self.partitions() if self._short(p.topic) not in ANEW]
 
     def _inputs(self) -> list[TopicPartition]:
         """Where records are sent that are not of producer groups."""
@@ -152,7 +180,9 @@ class PlanRun:
         if given.pop("pattern", None):
             options["subscribePattern"] = f"{self.prefix}-.*"
         elif given.pop("assign", None):
-            first = {f"{self.prefix}-{name}": list(range(n)) for name, n in TOPICS.items()}
+            first = {
+                f"{self.prefix}-{name}": list(range(n)) for name, n in self.plan.topics.items()
+            }
             options["assign"] = json.dumps(first)
         else:
             options["subscribe"] = ",".join(self.topics)
@@ -175,7 +205,7 @@ class PlanRun:
             "group": self.group(reader.group),
             "protocol": self.plan.protocol,
             "servers": self.kafka.bootstrap_servers,
-            "topics": list(self.topics),
+            "topics": [topic for topic in self.topics if self._short(topic) not in ANEW],
             "isolation": self._isolation,
             "session_ms": int(SESSION_S * 1_000),
         }
@@ -227,6 +257,8 @@ class PlanRun:
                 stack.enter_context(kind(servers, self._inputs, self.input, rate, chance))
                 for kind in kinds
             ]
+            stack.callback(self._stop_input_of_anew)
+            self._begin_input_of_anew(chance)
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             log.info("all have begun")
             self.carry_out()
@@ -234,6 +266,7 @@ class PlanRun:
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             for one in inputs:
                 one.stop()
+            self._stop_input_of_anew()
             producers = [r for r in self._readers if r.reader.kind == "producer"]
             _all(producer.work.submit(producer.finish) for producer in producers)
             produced = self._what_the_logs_have()
@@ -252,7 +285,9 @@ class PlanRun:
     def _watch(self, group: str) -> Watch:
         ends = any(r.group == group and r.trigger != "always" for r in self.plan.readers)
         servers = self.kafka.bootstrap_servers
-        return Watch(servers, self.group(group), self.partitions, self._isolation, ends)
+        return Watch(
+            servers, self.group(group), self.partitions, self._lasting, self._isolation, ends
+        )
 
     def carry_out(self) -> None:
         """Let the faults happen; a subclass may look on."""
@@ -269,6 +304,8 @@ class PlanRun:
                 pending.append(reader.work.submit(reader.take, fault))
             elif fault.target in self.plan.groups:
                 pending.append(self._admin.submit(self._of_groups, fault))
+            elif fault.what == "anew":
+                pending.append(self._admin.submit(self._create_anew, fault))
             elif fault.what == "trim":
                 pending.append(self._admin.submit(self._trim, fault))
             else:
@@ -304,6 +341,47 @@ class PlanRun:
         partitions = [p for p in self.partitions() if p.topic == topic]
         self._trimmed |= plan_admin.trim(self.kafka.bootstrap_servers, partitions)
 
+    # -- a topic that is deleted and created anew -------------------------------------------------
+
+    def _partitions_of_anew(self) -> list[TopicPartition]:
+        return [p for p in self.partitions() if self._short(p.topic) in ANEW]
+
+    def _begin_input_of_anew(self, chance: Random) -> None:
+        if partitions := self._partitions_of_anew():
+            given = Input(prefix=f"{len(self._anew)}-")
+            servers = self.kafka.bootstrap_servers
+            rate = self.plan.rate / 4
+            self._input_of_anew = ProducingPlainly(
+                servers, lambda: partitions, given, rate, chance
+            ).__enter__()
+
+    def _stop_input_of_anew(self) -> None:
+        if self._input_of_anew is not None:
+            self._input_of_anew.stop()
+            self._input_of_anew = None
+
+    def _create_anew(self, fault: Fault) -> None:
+        topic = f"{self.prefix}-{fault.target}"
+        self._stop_input_of_anew()
+        since = time.time()
+        self.kafka.delete_topic(topic)
+        self.kafka.create_topic(topic, partitions=self.topics[topic])
+        self._anew.append(Anew(topic, since, time.time() + ANEW_S))
+        log.info("%s is created anew", topic)
+        self._begin_input_of_anew(Random(self.plan.seed))
+
+    def _log_of(self, topic: str, partition: int, value: str) -> Log:
+        """A value tells in which of the topics of this name it was sent."""
+        is_anew = self._short(topic) in ANEW
+        return Log(topic, value.partition("-")[0] if is_anew else "", partition)
+
+    def _log_at(self, at: float, partition: TopicPartition) -> Log | None:
+        """Whose committed offset was seen then; None while that is not clear."""
+        if self._short(partition.topic) not in ANEW:
+            return _log(*partition)
+        number = which_of_its_name(at, self._anew)
+        return None if number is None else Log(partition.topic, str(number), partition.partition)
+
     def _of_brokers(self, fault: Fault) -> None:
         if fault.what == "grow":
             topic = f"{self.prefix}-{fault.target}"
@@ -325,6 +403,8 @@ class PlanRun:
 
     def _settle(self, produced: list[Produced], watches: Mapping[str, Watch]) -> None:
         """Wait until each group has got everywhere, or nothing has moved for long."""
+        if self._anew:  # until then the group may have offsets of the old topic
+            time.sleep(max(0.0, self._anew[-1].until + 1 - time.time()))
         last: Any = None
         moved_at = time.monotonic()
         while time.monotonic() < moved_at + STILL_S:
@@ -352,7 +432,7 @@ class PlanRun:
             return False
         some = [reader for reader in self.plan.readers if reader.group == group]
         if all("assign" in dict(reader.options) for reader in some):
-            return one.log.partition < TOPICS.get(self._short(one.log.topic), 0)
+            return one.log.partition < self.plan.topics.get(self._short(one.log.topic), 0)
         return True
 
     # -- the history ------------------------------------------------------------------------------
@@ -368,7 +448,8 @@ class PlanRun:
         for partition, offset, value in found["read_uncommitted"]:
             _, transaction = self.input.sent.get(value, (partition, None))
             aborted = (partition, offset) not in committed
-            produced.append(Produced(_log(*partition), offset, value, transaction, aborted))
+            where = self._log_of(*partition, value)
+            produced.append(Produced(where, offset, value, transaction, aborted))
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
             partition, _ = self.input.sent[value]
@@ -403,7 +484,9 @@ class PlanRun:
             history += breaks
             history += self._moves[group]
             for at, offsets in watches[group].seen:
-                history += [Seen(at, _log(*p), offset) for p, offset in offsets.items()]
+                for p, offset in offsets.items():
+                    if (where := self._log_at(at, p)) is not None:
+                        history.append(Seen(at, where, offset))
             for at, ends in watches[group].ends:
                 history += [End(at, _log(*p), offset) for p, offset in ends.items()]
             rules = Rules(
@@ -454,7 +537,7 @@ class PlanRun:
                         told = json.loads(line)
                     except json.JSONDecodeError:  # killed in the midst of the line
                         continue
-                    events += events_of(name, run, told)
+                    events += events_of(name, run, told, self._log_of)
         return events
 
     def _ended_sessions(
@@ -476,7 +559,17 @@ class PlanRun:
         return found
 
 
-def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
+def which_of_its_name(at: float, anew: Iterable[Anew]) -> int | None:
+    """How often the topic had been created anew by then; None while a query may not know it."""
+    some = list(anew)
+    if any(one.since <= at <= one.until for one in some):
+        return None
+    return sum(one.until < at for one in some)
+
+
+def events_of(
+    name: str, run: int, told: dict[str, Any], log_of: Callable[[str, int, str], Log]
+) -> Iterable[oracle.Event]:
     """What one line of a reader's ledger says."""
     if told["event"] == "lost":
         # Without an answer for a session it gives up by itself, and no coordinator logs that.
@@ -487,7 +580,7 @@ def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Even
         return [oracle.Began(told["at"], name, run, batch, logs)]
     return [
         Delivered(
-            _log(topic, partition),
+            log_of(topic, partition, value),
             offset,
             value,
             name,

@@ -17,6 +17,8 @@ Trigger = Literal["always", "availableNow", "once"]
 TOPICS = {"a": 4, "b": 2}
 #: The one of them that may be compacted.
 COMPACTED = "b"
+#: A topic that is deleted and created anew, in plans with such a fault; plain members leave it.
+ANEW = {"n": 2}
 BROKERS = (1, 2, 3)
 #: The topic of the producer group, if there is one; as many source partitions.
 PRODUCED = {"p": 3}
@@ -66,8 +68,9 @@ class Fault:
         ends, and whatever comes next comes in the midst of that. To one that ``joins``: join, leave
         (gracefully, for good), vanish (killed, for good). To the network of a member: cut, stall
         (nothing gets through) for ``s``, forget (what is connected stays so for ever). To a broker:
-        restart, kill, pause. To a topic: grow, trim (delete all records that it has). To a group,
-        while all of its readers are stopped: to beginning, to end (its offsets), delete.
+        restart, kill, pause. To a topic: grow, trim (delete all records that it has). To the topic
+        of ``ANEW``, in no random plan: anew (deleted and created). To a group, while all of its
+        readers are stopped: to beginning, to end (its offsets), delete.
     target : str
         The name of a reader, a topic or a group, or the id of a broker.
     """
@@ -98,6 +101,11 @@ class Plan:
     transactions: bool = True
     lasts_s: float = 20.0
     compacts: bool = False
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Those of records that no producer group writes."""
+        return TOPICS | (ANEW if any(fault.what == "anew" for fault in self.faults) else {})
 
     @property
     def groups(self) -> list[str]:

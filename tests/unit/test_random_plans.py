@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.chaos.named_plans import NAMED
 from tests.chaos.oracle import Break
-from tests.chaos.plan_run import events_of
+from tests.chaos.plan_run import Anew, events_of, which_of_its_name
 from tests.chaos.random_plans import (
     BROKERS,
     LATE,
@@ -141,7 +141,7 @@ def test_a_named_plan_is_printed_as_python(name):
 
 def test_named_plans_are_of_readers_that_are_there():
     for plan in NAMED.values():
-        there = {*(reader.name for reader in plan.readers), *plan.groups, *TOPICS}
+        there = {*(reader.name for reader in plan.readers), *plan.groups, *plan.topics}
         assert {fault.target for fault in plan.faults} <= there
         assert list(plan.faults) == sorted(plan.faults, key=lambda fault: fault.at)
 
@@ -156,5 +156,12 @@ def test_a_plan_is_printed_as_python(seed):
 
 def test_what_a_member_says_it_has_lost_is_a_break_and_not_its_end() -> None:
     """By itself, after a session without an answer: the coordinator's log does not have that."""
-    (found,) = events_of("m0", 3, {"event": "lost", "at": 12.5})
+    (found,) = events_of("m0", 3, {"event": "lost", "at": 12.5}, None)
     assert found == Break(12.5, 12.5, "m0", 3, "lost", ends_the_run=False)
+
+
+def test_while_a_query_may_not_know_the_new_topic_nobody_knows_whose_an_offset_is() -> None:
+    anew = [Anew("n", 10.0, 25.0), Anew("n", 20.0, 35.0)]
+    assert [which_of_its_name(at, anew) for at in (9.0, 10.0, 22.0, 30.0)] == [0, None, None, None]
+    assert which_of_its_name(36.0, anew) == 2
+    assert which_of_its_name(16.0, []) == 0
