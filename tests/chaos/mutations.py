@@ -39,6 +39,8 @@ class Mutation:
         Below the package.
     was, becomes : str
         ``was`` must be in the file exactly once.
+    named : str
+        Named plans that it takes, instead of those of seeds.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Mutation:
     file: str
     was: str
     becomes: str
+    named: str = ""
 
 
 MUTATIONS = (
@@ -100,6 +103,23 @@ MUTATIONS = (
         "source/group/marks.py",
         "max(-1 if committed is None else committed, self._handed_out.get(partition, -1))",
         "-1 if committed is None else committed",
+        named="reset",
+    ),
+    Mutation(
+        "early-end",
+        "a run with an end does not wait for what a dead member still owns",
+        "source/group/coverage.py",
+        "        return [p for p in unread if p not in others]",
+        "        return [p for p in unread if p not in others and p in ours]",
+        named="ends",
+    ),
+    Mutation(
+        "old-position",
+        "a topic that is created anew is read from where the old one had been read to",
+        "source/group/replaced_topics.py",
+        "            state.assignment.positioning.delete(anew)\n",
+        "            state.assignment.positioning.delete(anew & had.keys())\n",
+        named="anew-consumer,anew",
     ),
     Mutation(
         "grown",
@@ -260,7 +280,7 @@ def _try(one: Mutation, seed: int, plans: int) -> tuple[int, list[str]]:
         (root / PACKAGE / one.file).write_text(mutated(one))
         command = [
             *(sys.executable, "-m", "tests.chaos.plans", "--until-failed", "--shrink-s", "0"),
-            *("--seed", str(seed), "--plans", str(plans)),
+            *("--seed", str(seed), "--plans", str(plans), "--named", one.named),
         ]
         run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     count = len(re.findall(r"^seed \d+:", run.stdout, re.M))
