@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka.structs import TopicPartition
 
@@ -27,7 +27,6 @@ from .oracle import Break, Delivered, End, Log, Moved, Produced, Rules, Seen, Ve
 from .plan_input import (
     Input,
     Producing,
-    ProducingPlainly,
     ProducingTransactions,
     Watch,
     read_all,
@@ -46,6 +45,7 @@ from .random_plans import (
     Plan,
     Reader,
 )
+from .renewed_topics import RenewedTopics
 from .surroundings import PATIENCE_S, wait_until_in_sync
 
 log = logging.getLogger(__name__)
@@ -61,17 +61,6 @@ _SOON = {
     "min.cleanable.dirty.ratio": 0.001,
     "delete.retention.ms": 600_000,
 }
-
-#: So long a query may take to know that a topic was created anew: it asks every five seconds.
-ANEW_S = 15.0
-
-
-class Anew(NamedTuple):
-    """A topic was deleted; ``until`` every query knows that there is another."""
-
-    topic: str
-    since: float
-    until: float
 
 
 @dataclass(frozen=True)
@@ -136,8 +125,9 @@ class PlanRun:
         self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
         self._moves: dict[str, list[Moved]] = defaultdict(list)
         self._trimmed: dict[TopicPartition, int] = {}
-        self._anew: list[Anew] = []
-        self._input_of_anew: Producing | None = None
+        self._renewed = RenewedTopics(
+            kafka, {t: n for t, n in self.topics.items() if self._short(t) in ANEW}, plan
+        )
         self._problems: list[str] = []
 
     # -- what readers are -------------------------------------------------------------------------
@@ -257,8 +247,7 @@ class PlanRun:
                 stack.enter_context(kind(servers, self._inputs, self.input, rate, chance))
                 for kind in kinds
             ]
-            stack.callback(self._stop_input_of_anew)
-            self._begin_input_of_anew(chance)
+            stack.enter_context(self._renewed)
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             log.info("all have begun")
             self.carry_out()
@@ -266,7 +255,7 @@ class PlanRun:
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             for one in inputs:
                 one.stop()
-            self._stop_input_of_anew()
+            self._renewed.stop()
             producers = [r for r in self._readers if r.reader.kind == "producer"]
             _all(producer.work.submit(producer.finish) for producer in producers)
             produced = self._what_the_logs_have()
@@ -305,7 +294,9 @@ class PlanRun:
             elif fault.target in self.plan.groups:
                 pending.append(self._admin.submit(self._of_groups, fault))
             elif fault.what == "anew":
-                pending.append(self._admin.submit(self._create_anew, fault))
+                pending.append(
+                    self._admin.submit(self._renewed.create_anew, f"{self.prefix}-{fault.target}")
+                )
             elif fault.what == "trim":
                 pending.append(self._admin.submit(self._trim, fault))
             else:
@@ -341,47 +332,6 @@ class PlanRun:
         partitions = [p for p in self.partitions() if p.topic == topic]
         self._trimmed |= plan_admin.trim(self.kafka.bootstrap_servers, partitions)
 
-    # -- a topic that is deleted and created anew -------------------------------------------------
-
-    def _partitions_of_anew(self) -> list[TopicPartition]:
-        return [p for p in self.partitions() if self._short(p.topic) in ANEW]
-
-    def _begin_input_of_anew(self, chance: Random) -> None:
-        if partitions := self._partitions_of_anew():
-            given = Input(prefix=f"{len(self._anew)}-")
-            servers = self.kafka.bootstrap_servers
-            rate = self.plan.rate / 4
-            self._input_of_anew = ProducingPlainly(
-                servers, lambda: partitions, given, rate, chance
-            ).__enter__()
-
-    def _stop_input_of_anew(self) -> None:
-        if self._input_of_anew is not None:
-            self._input_of_anew.stop()
-            self._input_of_anew = None
-
-    def _create_anew(self, fault: Fault) -> None:
-        topic = f"{self.prefix}-{fault.target}"
-        self._stop_input_of_anew()
-        since = time.time()
-        self.kafka.delete_topic(topic)
-        self.kafka.create_topic(topic, partitions=self.topics[topic])
-        self._anew.append(Anew(topic, since, time.time() + ANEW_S))
-        log.info("%s is created anew", topic)
-        self._begin_input_of_anew(Random(self.plan.seed))
-
-    def _log_of(self, topic: str, partition: int, value: str) -> Log:
-        """A value tells in which of the topics of this name it was sent."""
-        is_anew = self._short(topic) in ANEW
-        return Log(topic, value.partition("-")[0] if is_anew else "", partition)
-
-    def _log_at(self, at: float, partition: TopicPartition) -> Log | None:
-        """Whose committed offset was seen then; None while that is not clear."""
-        if self._short(partition.topic) not in ANEW:
-            return _log(*partition)
-        number = which_of_its_name(at, self._anew)
-        return None if number is None else Log(partition.topic, str(number), partition.partition)
-
     def _of_brokers(self, fault: Fault) -> None:
         if fault.what == "grow":
             topic = f"{self.prefix}-{fault.target}"
@@ -403,8 +353,7 @@ class PlanRun:
 
     def _settle(self, produced: list[Produced], watches: Mapping[str, Watch]) -> None:
         """Wait until each group has got everywhere, or nothing has moved for long."""
-        if self._anew:  # until then the group may have offsets of the old topic
-            time.sleep(max(0.0, self._anew[-1].until + 1 - time.time()))
+        self._renewed.wait_until_known()
         last: Any = None
         moved_at = time.monotonic()
         while time.monotonic() < moved_at + STILL_S:
@@ -448,7 +397,7 @@ class PlanRun:
         for partition, offset, value in found["read_uncommitted"]:
             _, transaction = self.input.sent.get(value, (partition, None))
             aborted = (partition, offset) not in committed
-            where = self._log_of(*partition, value)
+            where = self._renewed.log_of(*partition, value)
             produced.append(Produced(where, offset, value, transaction, aborted))
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
@@ -485,7 +434,7 @@ class PlanRun:
             history += self._moves[group]
             for at, offsets in watches[group].seen:
                 for p, offset in offsets.items():
-                    if (where := self._log_at(at, p)) is not None:
+                    if (where := self._renewed.log_at(at, p)) is not None:
                         history.append(Seen(at, where, offset))
             for at, ends in watches[group].ends:
                 history += [End(at, _log(*p), offset) for p, offset in ends.items()]
@@ -537,7 +486,7 @@ class PlanRun:
                         told = json.loads(line)
                     except json.JSONDecodeError:  # killed in the midst of the line
                         continue
-                    events += events_of(name, run, told, self._log_of)
+                    events += events_of(name, run, told, self._renewed.log_of)
         return events
 
     def _ended_sessions(
@@ -557,14 +506,6 @@ class PlanRun:
                     why = f"session of {member} ended"
                     found.append(Break(since, at, reader.name, None, why, False))
         return found
-
-
-def which_of_its_name(at: float, anew: Iterable[Anew]) -> int | None:
-    """How often the topic had been created anew by then; None while a query may not know it."""
-    some = list(anew)
-    if any(one.since <= at <= one.until for one in some):
-        return None
-    return sum(one.until < at for one in some)
 
 
 def events_of(

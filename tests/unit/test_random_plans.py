@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.chaos.named_plans import NAMED
 from tests.chaos.oracle import Break
-from tests.chaos.plan_run import Anew, events_of, which_of_its_name
+from tests.chaos.plan_run import events_of
 from tests.chaos.random_plans import (
     BROKERS,
     LATE,
@@ -26,6 +26,7 @@ from tests.chaos.random_plans import (
     make_plan,
     shrink,
 )
+from tests.chaos.renewed_topics import Renewal, which_of_its_name
 
 SEEDS = range(400)
 
@@ -161,7 +162,12 @@ def test_what_a_member_says_it_has_lost_is_a_break_and_not_its_end() -> None:
 
 
 def test_while_a_query_may_not_know_the_new_topic_nobody_knows_whose_an_offset_is() -> None:
-    anew = [Anew("n", 10.0, 25.0), Anew("n", 20.0, 35.0)]
-    assert [which_of_its_name(at, anew) for at in (9.0, 10.0, 22.0, 30.0)] == [0, None, None, None]
-    assert which_of_its_name(36.0, anew) == 2
+    renewals = [Renewal("n", 10.0, 25.0), Renewal("n", 20.0, 35.0)]
+    assert [which_of_its_name(at, renewals) for at in (9.0, 10.0, 22.0, 30.0)] == [
+        0,
+        None,
+        None,
+        None,
+    ]
+    assert which_of_its_name(36.0, renewals) == 2
     assert which_of_its_name(16.0, []) == 0
