@@ -114,14 +114,6 @@ MUTATIONS = (
         named="ends",
     ),
     Mutation(
-        "old-position",
-        "a topic that is created anew is read from where the old one had been read to",
-        "source/group/replaced_topics.py",
-        "            state.assignment.positioning.delete(anew)\n",
-        "            state.assignment.positioning.delete(anew & had.keys())\n",
-        named="anew-consumer,anew",
-    ),
-    Mutation(
         "grown",
         "a partition added to a topic starts at its end",
         "source/group/starts.py",

@@ -28,10 +28,11 @@ NAMED = {
         ),
         lasts_s=26.0,
     ),
-    # One alone in its group, and one beside a query that is killed and one that stays.
+    # One alone in its group, and one beside a query that is killed and does not come back: in this
+    # protocol, what that one had stays its own until its session has ended.
     "ends": Plan(
         seed=2,
-        protocol="classic",
+        protocol="consumer",
         readers=(
             Reader("q1", group="alone", trigger="availableNow"),
             Reader("q2", trigger="availableNow", knows_checkpoint=False),
@@ -48,7 +49,7 @@ NAMED = {
     ),
     "once": Plan(
         seed=3,
-        protocol="consumer",
+        protocol="classic",
         readers=(
             Reader("q1", group="alone", trigger="once"),
             Reader("q2", trigger="once", knows_checkpoint=False),

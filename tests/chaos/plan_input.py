@@ -23,6 +23,8 @@ from .surroundings import PATIENCE_S, Background
 
 log = logging.getLogger(__name__)
 
+_LOOK_AT_MOST_MS = 2_000.0
+
 
 @dataclass
 class Input:
@@ -206,7 +208,8 @@ class Watch(Background):
         try:
             while not self._stop.wait(0.2):
                 if self._looks_at_ends:
-                    ends = consumer.end_offsets(self._ending(), PATIENCE_S * 1_000)
+                    # kafka-python's own look-up does not ask for a leader that has moved.
+                    ends = consumer.end_offsets_now(self._ending(), _LOOK_AT_MOST_MS)
                     self.ends.append((time.time(), ends))
                 offsets = consumer.committed_offsets(self._partitions(), PATIENCE_S * 1_000)
                 self.seen.append((time.time(), offsets))
