@@ -28,24 +28,23 @@ NAMED = {
         ),
         lasts_s=26.0,
     ),
-    # One alone in its group, and one beside a query that is killed and does not come back: in this
-    # protocol, what that one had stays its own until its session has ended.
+    # One alone in its group, and one beside a member that is killed: in this protocol, what
+    # that one had stays its own until its session has ended.
     "ends": Plan(
         seed=2,
         protocol="consumer",
         readers=(
             Reader("q1", group="alone", trigger="availableNow"),
             Reader("q2", trigger="availableNow", knows_checkpoint=False),
-            Reader(LATE, joins=True),
+            Reader("m0", "member"),
         ),
         faults=(
-            Fault(2.0, "join", LATE),
             Fault(3.0, "kill", "q1", 0.0),
-            Fault(7.0, "vanish", LATE),
             Fault(8.0, "fail after", "q1", 0.0),
-            Fault(12.0, "stop", "q2", 1.0),
+            Fault(9.0, "kill", "m0", 12.0),
+            Fault(20.0, "stop", "q2", 1.0),
         ),
-        lasts_s=18.0,
+        lasts_s=22.0,
     ),
     "once": Plan(
         seed=3,
