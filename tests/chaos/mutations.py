@@ -106,14 +106,6 @@ MUTATIONS = (
         named="reset",
     ),
     Mutation(
-        "early-end",
-        "a run with an end does not wait for what a dead member still owns",
-        "source/group/coverage.py",
-        "        return [p for p in unread if p not in others]",
-        "        return [p for p in unread if p not in others and p in ours]",
-        named="ends",
-    ),
-    Mutation(
         "grown",
         "a partition added to a topic starts at its end",
         "source/group/starts.py",

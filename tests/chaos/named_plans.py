@@ -41,10 +41,10 @@ NAMED = {
         faults=(
             Fault(3.0, "kill", "q1", 0.0),
             Fault(8.0, "fail after", "q1", 0.0),
-            Fault(20.0, "kill", "m0", 12.0),
-            Fault(33.0, "stop", "q2", 1.0),
+            Fault(10.0, "kill", "m0", 12.0),
+            Fault(23.0, "stop", "q2", 1.0),
         ),
-        lasts_s=34.0,
+        lasts_s=24.0,
     ),
     "once": Plan(
         seed=3,
