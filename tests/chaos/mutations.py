@@ -39,6 +39,8 @@ class Mutation:
         Below the package.
     was, becomes : str
         ``was`` must be in the file exactly once.
+    named : str
+        Named plans that it takes, instead of those of seeds.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Mutation:
     file: str
     was: str
     becomes: str
+    named: str = ""
 
 
 MUTATIONS = (
@@ -100,6 +103,7 @@ MUTATIONS = (
         "source/group/marks.py",
         "max(-1 if committed is None else committed, self._handed_out.get(partition, -1))",
         "-1 if committed is None else committed",
+        named="reset",
     ),
     Mutation(
         "grown",
@@ -260,7 +264,7 @@ def _try(one: Mutation, seed: int, plans: int) -> tuple[int, list[str]]:
         (root / PACKAGE / one.file).write_text(mutated(one))
         command = [
             *(sys.executable, "-m", "tests.chaos.plans", "--until-failed", "--shrink-s", "0"),
-            *("--seed", str(seed), "--plans", str(plans)),
+            *("--seed", str(seed), "--plans", str(plans), "--named", one.named),
         ]
         run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     count = len(re.findall(r"^seed \d+:", run.stdout, re.M))

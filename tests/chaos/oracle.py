@@ -12,14 +12,19 @@ session. What was *in flight* at a break may be delivered again, and nothing els
   after it, which had been planned before (a planner that stood still). If a session ended, this
   goes by the partition: the query may have gone on with others;
 - of a plain member, what it had been handed and had not committed.
+
+A batch that takes longer than its query allows (``Rules.limits``) is in flight as at a break:
+others may have read it by then. If the group's offsets are moved back or deleted, members begin
+there, and what they had delivered comes again; a query goes on at its checkpoint's position, if
+that is further.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -58,6 +63,15 @@ MARKED = (
 )
 REPLAY_WAITS = f"{REPEATED}: the replay waits until that query has committed the whole range (the "
 REPLAY_WAITS += "rows are marked)"
+CHECKPOINT_TOO = (
+    f"{REPEATED}: whichever is further. The offset in Spark's log has the position of every "
+    "partition that the query owns or has owned"
+)
+READ_TO_ITS_END = (
+    f"{REPEATED}: When it ends without an error, every record that was in its topics when it began "
+    "was delivered by the run, or was in a partition whose group offset is past it, or was in a "
+    "partition of another member that was alive after the run began"
+)
 IN_ORDER = "parallel-rebalance.md: Within a partition the live rows are in order, and so are the "
 IN_ORDER += "rows of gaps"
 FORWARD = "consumer.md: In the background a partition's committed position only moves forward"
@@ -183,11 +197,62 @@ class Break:
 
 @dataclass(frozen=True)
 class Moved:
-    """Somebody has moved or deleted the group's offsets, or deleted the topic."""
+    """Somebody has moved or deleted the group's offsets, or deleted the topic.
+
+    Attributes
+    ----------
+    at : float
+        Just before.
+    topic, partition : str or None, int or None
+        None: all.
+    offset : int or None
+        None: the group has none any more, or with a topic the topic is deleted.
+    """
 
     at: float
     topic: str | None = None
     offset: int | None = None
+    partition: int | None = None
+
+    def is_of(self, log: Log) -> bool:
+        return self.topic in (None, log.topic) and self.partition in (None, log.partition)
+
+    def is_back(self, offset: int) -> bool:
+        """Whether the group did not have this offset any more."""
+        return self.offset is None or self.offset <= offset
+
+    def leaves_out(self, offset: int) -> bool:
+        """Whether this offset is below where it was moved to."""
+        return self.offset is not None and self.offset > offset
+
+
+@dataclass(frozen=True)
+class Life:
+    """A run of any reader, from its order to begin to its end.
+
+    Attributes
+    ----------
+    trigger : str
+        ``once`` and ``availableNow`` have an end.
+    has_ended : bool
+        By itself and without an error, as a run with an end should.
+    """
+
+    reader: str
+    run: int
+    since: float
+    until: float
+    trigger: str = "always"
+    has_ended: bool = False
+
+
+@dataclass(frozen=True)
+class End:
+    """A partition had all records below this offset, as readers of the group are told."""
+
+    at: float
+    log: Log
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -201,7 +266,7 @@ class RestartPoint:
     rows: int
 
 
-Event = Produced | Delivered | RestartPoint | Started | Began | Seen | Break | Moved
+Event = Produced | Delivered | RestartPoint | Started | Began | Seen | Break | Moved | Life | End
 
 
 @dataclass(frozen=True)
@@ -218,12 +283,15 @@ class Rules:
         Readers with ``parallelRebalance=live`` or its like.
     complete : bool
         The readers have had all the time they need: what is not delivered never will be.
+    limits : mapping
+        Of queries, in seconds: ``maxBatchDurationMs`` or ``revokeTimeoutMs``, the lower one.
     """
 
     read_committed: bool = True
     members: frozenset[str] = frozenset()
     live: frozenset[str] = frozenset()
     complete: bool = True
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -274,6 +342,8 @@ class _Judge:
         self._points: dict[Log, int] = {}
         self._batches: dict[tuple[str, int], dict[int, tuple[float, set[Log]]]] = defaultdict(dict)
         self._replays: dict[tuple[str, int], int | None] = {}
+        self._lives: list[Life] = []
+        self._ends: dict[Log, list[End]] = defaultdict(list)
         for event in history:
             if isinstance(event, Produced):
                 self._produced.append(event)
@@ -291,13 +361,17 @@ class _Judge:
                 self._breaks.append(event)
             elif isinstance(event, RestartPoint):
                 self._points[event.log] = event.rows
+            elif isinstance(event, Life):
+                self._lives.append(event)
+            elif isinstance(event, End):
+                self._ends[event.log].append(event)
             else:
                 self._moves.append(event)
         for deliveries in self._deliveries.values():
             deliveries.sort(key=lambda d: (d.completed, d.place))
         for seen in self._seen.values():
             seen.sort(key=lambda s: s.at)
-        self._in_flight = self._what_was_in_flight()
+        self._in_flight = self._what_was_in_flight() | self._what_took_too_long()
 
     def _begins(self, reader: str, run: int, batch: int, at: float, logs: Iterable[Log]) -> None:
         batches = self._batches[reader, run]
@@ -312,6 +386,7 @@ class _Judge:
             yield from self._of_marks(log, offset, deliveries)
         yield from self._of_order()
         yield from self._of_commits()
+        yield from self._of_runs_with_an_end()
         if self._rules.complete:
             yield from self._of_what_is_missing()
 
@@ -338,6 +413,26 @@ class _Judge:
                         for some, which in ((before, slice(-1, None)), (after, slice(1)))
                     ]
                 for batch, logs in (one for some in candidates for one in some):
+                    found |= {(reader, run, batch, log) for log in logs}
+        return found
+
+    #: A batch's time is counted from its planning until Spark is known to have committed it.
+    AROUND_THE_SINK_S = 3.0
+
+    def _what_took_too_long(self) -> set[tuple[str, int, int, Log]]:
+        """The batches during which others may have got the partitions, by their query's limits."""
+        until: dict[tuple[str, int, int], float] = {}
+        for deliveries in self._deliveries.values():
+            for d in deliveries:
+                until[d.attempt] = max(until.get(d.attempt, 0.0), d.completed)
+        found = set()
+        for (reader, run), batches in self._batches.items():
+            limit = self._rules.limits.get(reader)
+            if limit is None:
+                continue
+            for batch, (began, logs) in batches.items():
+                took_s = until.get((reader, run, batch), float("inf")) - began
+                if took_s > limit - self.AROUND_THE_SINK_S:
                     found |= {(reader, run, batch, log) for log in logs}
         return found
 
@@ -435,6 +530,17 @@ class _Judge:
                 return None
             if before.reader != one.reader:
                 return None  # whose rows may lack the mark is judged apart
+        moved_back = any(
+            m.is_of(one.log) and m.is_back(one.offset) and before.completed <= m.at <= one.began
+            for m in self._moves
+        )
+        if before.reader == one.reader and one.reader not in self._rules.members:
+            if before.batch == one.batch and self._is_replay(before):
+                return None  # the attempt that was given up has come to an end after all
+            if not (moved_back and before.run == one.run):
+                return CHECKPOINT_TOO, "the query itself has read on behind it; this is no replay"
+        if moved_back:
+            return None
         if not (self._is_broken(before) or self._is_broken(one)):
             return ONE_BATCH, "it was not in flight at any break"
         if (seen := self._seen_past(one.log, one.offset, one.began)) is not None:
@@ -448,19 +554,20 @@ class _Judge:
 
     def _seen_past(self, log: Log, offset: int, before: float) -> Seen | None:
         """A look at the group's offset past this one before that time, unless moved back since."""
-        past = [seen for seen in self._seen[log] if seen.offset > offset and seen.at < before]
-        if not past:
-            return None
-        if any(m.at < before and m.topic in (None, log.topic) for m in self._moves):
-            return None
-        return past[0]
+        back = [m.at for m in self._moves if m.at < before and m.is_of(log) and m.is_back(offset)]
+        # A look may have been under way at the time.
+        since = max(back, default=float("-inf")) + self.SETTLED_S
+        for seen in self._seen[log]:
+            if seen.offset > offset and since < seen.at < before:
+                return seen
+        return None
 
     def _of_marks(self, log: Log, offset: int, deliveries: list[Delivered]) -> Iterator[Verdict]:
         """A row is marked if, and only if, somebody has delivered it without the mark."""
         for one in deliveries:
             others = [d for d in deliveries if d.attempt != one.attempt and not d.lost]
             if one.lost:
-                moved = any(m.topic in (None, log.topic) for m in self._moves)
+                moved = any(m.is_of(log) and m.at < one.began for m in self._moves)
                 if not moved and not any(d.completed <= one.began for d in others):
                     detail = "marked lost, and nobody has delivered it without the mark"
                     yield Verdict("lost write", log, offset, one.who, MARKED, detail)
@@ -511,7 +618,7 @@ class _Judge:
             others = self._deliveries.get((one.log, offset), ())
             if any(d.completed <= one.completed for d in others):
                 continue
-            if any(m.topic in (None, one.log.topic) for m in self._moves):
+            if any(m.is_of(one.log) and m.leaves_out(offset) for m in self._moves):
                 continue
             detail = f"between {before.offset} and {one.offset}; nobody had delivered it by then"
             yield Verdict("poll skip", one.log, offset, one.who, NOTHING_SKIPPED, detail)
@@ -521,7 +628,9 @@ class _Judge:
     def _of_commits(self) -> Iterator[Verdict]:
         for log, looks in self._seen.items():
             for before, seen in pairwise(looks):
-                moved = any(before.at <= m.at <= seen.at + 1 for m in self._moves)
+                moved = any(
+                    before.at - 1 <= m.at <= seen.at + 1 and m.is_of(log) for m in self._moves
+                )
                 if seen.offset < before.offset and not moved:
                     detail = f"it was {before.offset}"
                     yield Verdict("commit back", log, seen.offset, "the group", FORWARD, detail)
@@ -529,8 +638,6 @@ class _Judge:
 
     def _of_commits_ahead(self, log: Log, looks: Sequence[Seen]) -> Iterator[Verdict]:
         """Each look: all below must have been delivered by then, without a mark."""
-        if any(m.topic in (None, log.topic) for m in self._moves):
-            return  # who has moved them has left something out
         ats: list[float] = []
         highest: list[int] = []  # the highest offset that was seen, over time
         for seen in looks:
@@ -543,12 +650,53 @@ class _Judge:
             past = bisect_right(highest, record.offset)
             if past == len(highest):
                 continue
+            if any(
+                m.is_of(log) and m.leaves_out(record.offset) and m.at <= ats[past]
+                for m in self._moves
+            ):
+                continue  # who has moved it has left something out
             deliveries = self._deliveries.get((log, record.offset), ())
             by = min((d.completed for d in deliveries if not d.lost), default=None)
             if by is not None and by > ats[past]:
                 detail = f"the group had {highest[past]} {by - ats[past]:.2f} s before it was"
                 detail += " delivered"
                 yield _verdict("commit ahead", record, "the group", AFTER_SPARK, detail)
+
+    # -- runs with an end -------------------------------------------------------------------------
+
+    def _of_runs_with_an_end(self) -> Iterator[Verdict]:
+        """Each that has ended by itself, unless another reader of the group was alive meanwhile."""
+        for life in self._lives:
+            if not life.has_ended:
+                continue
+            if life.trigger == "once" and self._replays.get((life.reader, life.run)) is not None:
+                continue  # that batch was the one
+            if not any(
+                other.reader != life.reader
+                and other.until > life.since
+                and other.since < life.until
+                for other in self._lives
+            ):
+                yield from self._of_a_run_with_an_end(life)
+
+    def _of_a_run_with_an_end(self, life: Life) -> Iterator[Verdict]:
+        ends = {
+            log: max((one.offset for one in some if one.at < life.since), default=0)
+            for log, some in self._ends.items()
+        }
+        for record in self._produced:
+            log, offset = record.log, record.offset
+            if offset >= ends.get(log, 0) or not self._is_to_be_read(record):
+                continue
+            deliveries = self._deliveries.get((log, offset), ())
+            if any((d.reader, d.run) == (life.reader, life.run) for d in deliveries):
+                continue
+            looks = (s for s in self._seen[log] if s.at < life.until + self.SETTLED_S)
+            if any(seen.offset > offset for seen in looks):
+                continue
+            detail = f"the run has not read it, though {ends[log]} was the end when it began"
+            who = f"{life.reader} run {life.run}"
+            yield _verdict("unseen", record, who, READ_TO_ITS_END, detail)
 
     # -- what is missing --------------------------------------------------------------------------
 
@@ -562,8 +710,7 @@ class _Judge:
                 continue
             looks = self._seen[record.log]
             reached = looks[-1].offset if looks else 0
-            moved = [m.offset for m in self._moves if m.topic in (None, record.log.topic)]
-            if any(offset is not None and offset > record.offset for offset in moved):
+            if any(m.is_of(record.log) and m.leaves_out(record.offset) for m in self._moves):
                 continue  # moving them forward meant leaving it out
             if reached > record.offset:
                 detail = f"nobody has delivered it, and the group has {reached}"

@@ -23,6 +23,8 @@ from .surroundings import PATIENCE_S, Background
 
 log = logging.getLogger(__name__)
 
+_LOOK_AT_MOST_MS = 2_000.0
+
 
 @dataclass
 class Input:
@@ -31,16 +33,19 @@ class Input:
     sent: dict[str, tuple[TopicPartition, str | None]] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    prefix: str = ""
 
     def new(self, partition: TopicPartition, transaction: str | None) -> str:
         with self.lock:
-            value = str(len(self.sent))
+            value = f"{self.prefix}{len(self.sent)}"
             self.sent[value] = partition, transaction
             return value
 
 
 class Producing(Background):
     """Sends records at a steady rate."""
+
+    _IDEMPOTENT = True
 
     def __init__(
         self,
@@ -61,7 +66,7 @@ class Producing(Background):
         producer = KafkaProducer(
             bootstrap_servers=self._servers,
             acks="all",
-            enable_idempotence=True,
+            enable_idempotence=self._IDEMPOTENT,
             linger_ms=5,
             reconnect_backoff_max_ms=200,
             metadata_max_age_ms=1_000,
@@ -82,11 +87,19 @@ class Producing(Background):
         known = [p for p in self._partitions() if p[1] in producer.partitions_for(p[0])]
         partition = self._chance.choice(known)
         value = self._given.new(partition, None)
-        future = producer.send(partition.topic, value.encode(), partition=partition.partition)
+        future = producer.send(
+            partition.topic, value.encode(), key=_key_of(value), partition=partition.partition
+        )
         future.add_callback(self._is_acknowledged, value)
 
     def _is_acknowledged(self, value: str, metadata: Any) -> None:
         self._given.acknowledged[value] = metadata.offset
+
+
+class ProducingPlainly(Producing):
+    """To a topic that may be another one before long, where sequence numbers mean nothing."""
+
+    _IDEMPOTENT = False
 
 
 class ProducingTransactions(Producing):
@@ -129,7 +142,11 @@ class ProducingTransactions(Producing):
             partition = self._chance.choice(self._partitions())
             value = self._given.new(partition, transaction)
             producer.produce(
-                partition.topic, value, partition=partition.partition, on_delivery=self._is_there
+                partition.topic,
+                value,
+                key=_key_of(value),
+                partition=partition.partition,
+                on_delivery=self._is_there,
             )
         if self._chance.random() < 0.25:
             producer.flush(self._TIMEOUT_S)
@@ -142,24 +159,58 @@ class ProducingTransactions(Producing):
             self._given.acknowledged[message.value().decode()] = message.offset()
 
 
+def _key_of(value: str) -> bytes:
+    """Of ten: compaction leaves little."""
+    return value[-1:].encode()
+
+
 class Watch(Background):
-    """Looks at a group's committed offsets."""
+    """Looks at a group's committed offsets, and if asked at the ends of its partitions.
+
+    Parameters
+    ----------
+    servers, group : str
+    partitions : callable
+    ending : callable
+        The partitions whose ends are looked at.
+    isolation : str
+        Of the group's readers, for the ends.
+    looks_at_ends : bool
+        Whether ``ends`` is needed.
+    """
 
     def __init__(
-        self, servers: str, group: str, partitions: Callable[[], list[TopicPartition]]
+        self,
+        servers: str,
+        group: str,
+        partitions: Callable[[], list[TopicPartition]],
+        ending: Callable[[], list[TopicPartition]],
+        isolation: str,
+        looks_at_ends: bool,
     ) -> None:
         super().__init__()
         self._servers = servers
         self._group = group
         self._partitions = partitions
+        self._ending = ending
+        self._isolation = isolation
+        self._looks_at_ends = looks_at_ends
         self.seen: list[tuple[float, Mapping[TopicPartition, int]]] = []
+        self.ends: list[tuple[float, Mapping[TopicPartition, int]]] = []
 
     def run(self) -> None:
         consumer = DeferredRevokeConsumer(  # not subscribed: no member
-            bootstrap_servers=self._servers, group_id=self._group, reconnect_backoff_max_ms=200
+            bootstrap_servers=self._servers,
+            group_id=self._group,
+            isolation_level=self._isolation,
+            reconnect_backoff_max_ms=200,
         )
         try:
             while not self._stop.wait(0.2):
+                if self._looks_at_ends:
+                    # kafka-python's own look-up does not ask for a leader that has moved.
+                    ends = consumer.end_offsets_now(self._ending(), _LOOK_AT_MOST_MS)
+                    self.ends.append((time.time(), ends))
                 offsets = consumer.committed_offsets(self._partitions(), PATIENCE_S * 1_000)
                 self.seen.append((time.time(), offsets))
         finally:

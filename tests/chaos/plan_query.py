@@ -44,10 +44,15 @@ class Sink:
     def __init__(self, ledger: LedgerLines) -> None:
         self._ledger = ledger
         self._next: list[tuple[str, float]] = []
+        self._is_over = threading.Event()
 
     def is_told(self, what: str, seconds: float) -> None:
         """What is to happen in the next batch with rows."""
         self._next.append((what, seconds))
+
+    def end(self) -> None:
+        """The query has ended: what still hangs completes nothing."""
+        self._is_over.set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         at = time.time()
@@ -65,6 +70,11 @@ class Sink:
         for what, seconds in told:
             if what == "slow":
                 time.sleep(seconds)
+            if what == "hang":
+                tell("hangs")
+                self._is_over.wait(seconds)
+        if self._is_over.is_set():
+            return
         if any(what == "fail before" for what, _ in told):
             raise RuntimeError("the sink fails before it has the batch")
         self._ledger.write(event="batch", at=at, completed=time.time(), batch=batch_id, rows=rows)
@@ -75,6 +85,16 @@ class Sink:
 def run(spark: SparkSession, settings: dict[str, Any], given: queue.Queue[str]) -> None:
     """Run one query to its end, which is ordered or its own; tells how it ended."""
     sink = Sink(LedgerLines(settings["ledger"]))
+    try:
+        _run(spark, settings, given, sink)
+    finally:
+        sink.end()
+
+
+def _run(
+    spark: SparkSession, settings: dict[str, Any], given: queue.Queue[str], sink: Sink
+) -> None:
+    has_an_end = "processingTime" not in settings["trigger"]
     frame = spark.readStream.format("kafka_deferred").options(**settings["options"]).load()
     running = (
         frame.writeStream.foreachBatch(sink)
@@ -86,7 +106,10 @@ def run(spark: SparkSession, settings: dict[str, Any], given: queue.Queue[str]) 
     while True:
         try:
             if running.awaitTermination(_LOOK_EVERY_S):
-                tell("failed", error="the query has ended by itself")
+                if has_an_end:
+                    tell("ended")
+                else:
+                    tell("failed", error="the query has ended by itself")
                 return
         except Exception as error:
             tell("failed", error=str(error)[:4_000])

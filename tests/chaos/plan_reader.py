@@ -18,7 +18,7 @@ from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from tests.kafka.flaky_network import FlakyNetwork
 
 from . import plan_member, producer_instance
-from .oracle import Break, Started
+from .oracle import Break, Life, Started
 from .plan_sparks import ROOT, PlanSpark
 from .random_plans import SESSION_S, Fault, Reader
 from .surroundings import PATIENCE_S
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 #: Spark waits ten seconds for a planner that starts.
 _NOT_CONNECTED = "Python worker failed to connect back"
+
+#: Between two runs that end by themselves.
+_REST_S = 1.0
 
 
 class Pause(NamedTuple):
@@ -50,6 +53,7 @@ class RunningReader:
         self.pid: int | None = None  # the last process it ran in, for a query its driver
         self.breaks: list[Break] = []
         self.starts: list[Started] = []
+        self.lives: list[Life] = []
         self.problems: list[str] = []
         self.pauses: list[Pause] = []
         self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
@@ -58,22 +62,27 @@ class RunningReader:
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
         self._to_fail = 0
+        self._hangs = False
         self._ends = threading.Condition()
+        self._is_wanted = not reader.joins
+        self._began_at = 0.0
 
     # -- lives ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin the next run, unless one goes on."""
-        if self._process is not None:
+        """Begin the next run, unless one goes on or none is wanted."""
+        if self._process is not None or not self._is_wanted:
             return
         self.run += 1
         self._ended = None
+        self._began_at = time.time()
         ledger = str(self._plan_run.ledger / f"{self.name}-{self.run:03d}.jsonl")
         if self.reader.kind == "query":
             replays = _replays(self._plan_run.checkpoint(self.name))
             self.starts.append(Started(self.name, self.run, replays))
             self._process = self._plan_run.sparks.take(self._follow)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
+            self._began_at = time.time()
             self._process.order(json.dumps(settings))
             self._process.wait_for("started")
             log.info("run %d begins, and replays %s", self.run, replays)
@@ -100,10 +109,17 @@ class RunningReader:
         ).start()
 
     def _follow(self, event: dict[str, Any]) -> None:
-        if event["event"] in ("failed", "stopped"):
+        if event["event"] in ("failed", "stopped", "ended"):
             with self._ends:
                 self._ended = event
                 self._ends.notify_all()
+        if event["event"] == "hangs":
+            with self._ends:
+                self._hangs = True
+                self._ends.notify_all()
+        if event["event"] == "ended":
+            with suppress(RuntimeError):  # all is over
+                self.work.submit(self.recover)
 
     def _break(self, why: str) -> None:
         now = time.time()
@@ -120,6 +136,7 @@ class RunningReader:
     def _let_go(self) -> None:
         """The process is free for another query, or gone."""
         assert self._process is not None
+        self.lives.append(self._life())
         if self.reader.kind == "query":
             assert isinstance(self._process, PlanSpark)
             self._plan_run.sparks.give_back(self._process)
@@ -127,10 +144,19 @@ class RunningReader:
             self._process.kill()
         self._process = None
 
+    def _life(self) -> Life:
+        """Of the run that is over."""
+        until = time.time()
+        ended = self._ended is not None and self._ended["event"] == "ended"
+        return Life(self.name, self.run, self._began_at, until, self.reader.trigger, ended)
+
     # -- faults -----------------------------------------------------------------------------------
 
     def take(self, fault: Fault) -> None:
-        """Carry a fault out, and what mends it."""
+        """Carry a fault out, and what mends it; one who is not there has none."""
+        self._is_wanted |= fault.what == "join"
+        if not self._is_wanted:
+            return
         self.look()
         if self._process is None:
             self.start()
@@ -147,6 +173,9 @@ class RunningReader:
                 self._break("died")
                 self._let_go()
             return
+        if self._ended["event"] == "ended":
+            self._has_ended()
+            return
         error = self._ended.get("error", "")
         if self._to_fail and "the sink fails" in error:
             self._to_fail -= 1
@@ -156,6 +185,36 @@ class RunningReader:
             self.problems.append(f"{self.name} run {self.run} ended unasked: {_short(error)}")
         self._break("failed")
         self._let_go()
+
+    def _has_ended(self) -> None:
+        """A run with an end, by itself and without an error."""
+        log.info("run %d has ended by itself", self.run)
+        if self.reader.trigger == "once" and not self.reader.knows_checkpoint:
+            self._break("nothing tells the group that the batch of Once is done")
+        self._let_go()
+        time.sleep(_REST_S)
+
+    def away(self, are_gone: threading.Event, may_come: threading.Event) -> None:
+        """Stop gracefully, and start again when all may."""
+        try:
+            self.look()
+            if self._process is not None:
+                self._stop_once("stop")
+        finally:
+            are_gone.set()
+        may_come.wait()
+        self.start()
+
+    def _join(self, seconds: float) -> None:
+        """It has begun."""
+
+    def _leave(self, seconds: float) -> None:
+        self._is_wanted = False
+        self._stop(seconds)
+
+    def _vanish(self, seconds: float) -> None:
+        self._is_wanted = False
+        self._kill(seconds)
 
     def _kill(self, seconds: float) -> None:
         assert self._process is not None
@@ -172,24 +231,29 @@ class RunningReader:
                 _send(pid, signal.SIGKILL)
             with self._ends:
                 self._ends.wait_for(lambda: self._ended is not None, 1.0)
-        self._wait_until_ended()
-        self._break("planner killed")
-        self._let_go()
+        if self._wait_until_ended()["event"] == "ended":
+            self._has_ended()
+        else:
+            self._break("planner killed")
+            self._let_go()
         time.sleep(seconds)
         self.start()
 
     def _stop(self, seconds: float, order: str = "stop") -> None:
+        self._stop_once(order)
+        time.sleep(seconds)
+        self.start()
+
+    def _stop_once(self, order: str) -> None:
         assert self._process is not None
         self._process.order(order)
         ended = self._wait_until_ended()
-        if "error" in ended:
+        if ended["event"] != "stopped":
             self.look()
-        else:
-            if not ended.get("complete", True):
-                self._break(f"{order}: not complete")
-            self._let_go()
-        time.sleep(seconds)
-        self.start()
+            return
+        if not ended.get("complete", True):
+            self._break(f"{order}: not complete")
+        self._let_go()
 
     def _interrupt(self, seconds: float) -> None:
         self._stop(seconds, "interrupt")
@@ -243,6 +307,12 @@ class RunningReader:
     def _slow(self, seconds: float) -> None:
         self._tell("slow", seconds)
 
+    def _hang(self, seconds: float) -> None:
+        self._hangs = False
+        self._tell("hang", seconds)
+        with self._ends:  # the next fault comes while it hangs, if it gets rows at all
+            self._ends.wait_for(lambda: self._hangs or self._ended is not None, SESSION_S)
+
     def _fail_before(self, seconds: float) -> None:
         self._fail("fail before", seconds)
 
@@ -283,16 +353,20 @@ class RunningReader:
 
     def finish(self) -> None:
         """Stop for good."""
+        self._is_wanted = False
         self.look()
         if self._process is None:
             return
         self._process.order("stop")
         ended = self._wait_until_ended()
-        if "error" in ended:
+        if ended["event"] != "stopped":
             self.look()
             return
         if not ended.get("complete", True):
-            self.problems.append(f"{self.name}: the last stop was not complete")
+            if self.reader.trigger == "always":
+                self.problems.append(f"{self.name}: the last stop was not complete")
+            else:  # Once cannot know, nor can a run that has not had a batch yet
+                self._break("the last stop was not complete")
         self._let_go()
 
     def end(self) -> None:

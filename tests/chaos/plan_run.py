@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,9 +21,9 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-from . import oracle
+from . import oracle, plan_admin
 from .ended_sessions import ended_sessions
-from .oracle import Break, Delivered, Log, Produced, Rules, Seen, Verdict
+from .oracle import Break, Delivered, End, Log, Moved, Produced, Rules, Seen, Verdict
 from .plan_input import (
     Input,
     Producing,
@@ -32,14 +34,33 @@ from .plan_input import (
 )
 from .plan_reader import RunningReader
 from .plan_sparks import Sparks
-from .random_plans import PRODUCED, PRODUCERS, SESSION_S, TOPICS, Fault, Plan, Reader
-from .surroundings import wait_until_in_sync
+from .random_plans import (
+    ANEW,
+    COMPACTED,
+    PRODUCED,
+    PRODUCERS,
+    SESSION_S,
+    TOPICS,
+    Fault,
+    Plan,
+    Reader,
+)
+from .renewed_topics import RenewedTopics
+from .surroundings import PATIENCE_S, wait_until_in_sync
 
 log = logging.getLogger(__name__)
 
 #: So long nothing may be delivered or committed before the readers are given up. A replay that
 #: waits for others waits a session and half a minute.
 STILL_S = 75.0
+
+#: Compacted every few seconds, even while it is written.
+_SOON = {
+    "cleanup.policy": "compact",
+    "segment.ms": 1_000,
+    "min.cleanable.dirty.ratio": 0.001,
+    "delete.retention.ms": 600_000,
+}
 
 
 @dataclass(frozen=True)
@@ -94,13 +115,19 @@ class PlanRun:
         self.folder = work / self.prefix
         self.folder.mkdir(parents=True)
         self.ledger = self.folder / "ledger"
-        self.topics = {f"{self.prefix}-{name}": count for name, count in TOPICS.items()}
+        self.topics = {f"{self.prefix}-{name}": count for name, count in plan.topics.items()}
         produces = any(reader.kind == "producer" for reader in plan.readers)
         if produces:
             self.topics |= {f"{self.prefix}-{name}": count for name, count in PRODUCED.items()}
         self.input = Input()
         self._readers = [RunningReader(reader, self) for reader in plan.readers]
         self._brokers = ThreadPoolExecutor(1, thread_name_prefix="brokers")
+        self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
+        self._moves: dict[str, list[Moved]] = defaultdict(list)
+        self._trimmed: dict[TopicPartition, int] = {}
+        self._renewed = RenewedTopics(
+            kafka, {t: n for t, n in self.topics.items() if self._short(t) in ANEW}, plan
+        )
         self._problems: list[str] = []
 
     # -- what readers are -------------------------------------------------------------------------
@@ -113,6 +140,10 @@ class PlanRun:
 
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
+
+    def _lasting(self) -> list[TopicPartition]:
+        """Those whose topic is never deleted."""
+        return [p for p in self.partitions() if self._short(p.topic) not in ANEW]
 
     def _inputs(self) -> list[TopicPartition]:
         """Where records are sent that are not of producer groups."""
@@ -139,7 +170,9 @@ class PlanRun:
         if given.pop("pattern", None):
             options["subscribePattern"] = f"{self.prefix}-.*"
         elif given.pop("assign", None):
-            first = {f"{self.prefix}-{name}": list(range(n)) for name, n in TOPICS.items()}
+            first = {
+                f"{self.prefix}-{name}": list(range(n)) for name, n in self.plan.topics.items()
+            }
             options["assign"] = json.dumps(first)
         else:
             options["subscribe"] = ",".join(self.topics)
@@ -148,7 +181,11 @@ class PlanRun:
             options["kafka.group.protocol"] = self.plan.protocol
         if reader.knows_checkpoint:
             options["checkpointLocation"] = checkpoint
-        trigger = {"processingTime": "0 seconds"}
+        trigger = (
+            {"processingTime": "0 seconds"}
+            if reader.trigger == "always"
+            else {reader.trigger: True}
+        )
         return {"options": options | given, "checkpoint": checkpoint, "trigger": trigger}
 
     def member_settings(self, reader: Reader) -> dict[str, Any]:
@@ -158,7 +195,7 @@ class PlanRun:
             "group": self.group(reader.group),
             "protocol": self.plan.protocol,
             "servers": self.kafka.bootstrap_servers,
-            "topics": list(self.topics),
+            "topics": [topic for topic in self.topics if self._short(topic) not in ANEW],
             "isolation": self._isolation,
             "session_ms": int(SESSION_S * 1_000),
         }
@@ -188,8 +225,9 @@ class PlanRun:
         began = time.monotonic()
         began_at = time.time()
         for topic, count in self.topics.items():
-            self.kafka.create_topic(topic, partitions=count)
-        groups = sorted({r.group for r in self.plan.readers if r.kind != "producer"})
+            compacts = self.plan.compacts and self._short(topic) == COMPACTED
+            self.kafka.create_topic(topic, partitions=count, config=_SOON if compacts else None)
+        groups = self.plan.groups
         if self.plan.protocol == "consumer":
             settings = {"session.timeout.ms": int(SESSION_S * 1_000), "heartbeat.interval.ms": 500}
             config = {f"consumer.{name}": value for name, value in settings.items()}
@@ -202,22 +240,22 @@ class PlanRun:
             for reader in self._readers:
                 stack.callback(reader.end)
             stack.callback(self._brokers.shutdown, wait=True, cancel_futures=True)
-            watches = {
-                g: stack.enter_context(Watch(servers, self.group(g), self.partitions))
-                for g in groups
-            }
+            stack.callback(self._admin.shutdown, wait=True, cancel_futures=True)
+            watches = {g: stack.enter_context(self._watch(g)) for g in groups}
             rate = self.plan.rate / len(kinds)
             inputs = [
                 stack.enter_context(kind(servers, self._inputs, self.input, rate, chance))
                 for kind in kinds
             ]
-            _all(reader.work.submit(reader.start) for reader in self._readers)
+            stack.enter_context(self._renewed)
+            _all(reader.work.submit(reader.recover) for reader in self._readers)
             log.info("all have begun")
             self.carry_out()
             log.info("all faults are mended")
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             for one in inputs:
                 one.stop()
+            self._renewed.stop()
             producers = [r for r in self._readers if r.reader.kind == "producer"]
             _all(producer.work.submit(producer.finish) for producer in producers)
             produced = self._what_the_logs_have()
@@ -227,7 +265,18 @@ class PlanRun:
             _all(reader.work.submit(reader.finish) for reader in self._readers)
             for watch in watches.values():
                 watch.stop()
+            if self.plan.compacts:  # what the cleaner has removed meanwhile nobody had to read
+                left = {(one.log, one.offset) for one in self._what_the_logs_have()}
+                produced = [one for one in produced if (one.log, one.offset) in left]
+                log.info("%d records are left", len(produced))
         return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
+
+    def _watch(self, group: str) -> Watch:
+        ends = any(r.group == group and r.trigger != "always" for r in self.plan.readers)
+        servers = self.kafka.bootstrap_servers
+        return Watch(
+            servers, self.group(group), self.partitions, self._lasting, self._isolation, ends
+        )
 
     def carry_out(self) -> None:
         """Let the faults happen; a subclass may look on."""
@@ -242,11 +291,46 @@ class PlanRun:
             if fault.target in readers:
                 reader = readers[fault.target]
                 pending.append(reader.work.submit(reader.take, fault))
+            elif fault.target in self.plan.groups:
+                pending.append(self._admin.submit(self._of_groups, fault))
+            elif fault.what == "anew":
+                pending.append(
+                    self._admin.submit(self._renewed.create_anew, f"{self.prefix}-{fault.target}")
+                )
+            elif fault.what == "trim":
+                pending.append(self._admin.submit(self._trim, fault))
             else:
                 pending.append(self._brokers.submit(self._of_brokers, fault))
         time.sleep(max(0.0, began + self.plan.lasts_s - time.monotonic()))
         for one in pending:
             one.result()
+
+    def _of_groups(self, fault: Fault) -> None:
+        """Stop all readers of the group, move or delete its offsets, and start those again."""
+        may_come = threading.Event()
+        some = [r for r in self._readers if r.reader.group == fault.target]
+        gone = [threading.Event() for _ in some]
+        jobs = [
+            reader.work.submit(reader.away, one, may_come)
+            for reader, one in zip(some, gone, strict=True)
+        ]
+        try:
+            if not all(one.wait(2 * PATIENCE_S) for one in gone):
+                raise TimeoutError(f"not all readers of {fault.target} are gone")
+            self._moves[fault.target] += plan_admin.move(
+                self.kafka.bootstrap_servers,
+                self.group(fault.target),
+                fault.what,
+                self.partitions(),
+            )
+        finally:
+            may_come.set()
+        _all(jobs)
+
+    def _trim(self, fault: Fault) -> None:
+        topic = f"{self.prefix}-{fault.target}"
+        partitions = [p for p in self.partitions() if p.topic == topic]
+        self._trimmed |= plan_admin.trim(self.kafka.bootstrap_servers, partitions)
 
     def _of_brokers(self, fault: Fault) -> None:
         if fault.what == "grow":
@@ -269,6 +353,7 @@ class PlanRun:
 
     def _settle(self, produced: list[Produced], watches: Mapping[str, Watch]) -> None:
         """Wait until each group has got everywhere, or nothing has moved for long."""
+        self._renewed.wait_until_known()
         last: Any = None
         moved_at = time.monotonic()
         while time.monotonic() < moved_at + STILL_S:
@@ -296,7 +381,7 @@ class PlanRun:
             return False
         some = [reader for reader in self.plan.readers if reader.group == group]
         if all("assign" in dict(reader.options) for reader in some):
-            return one.log.partition < TOPICS.get(self._short(one.log.topic), 0)
+            return one.log.partition < self.plan.topics.get(self._short(one.log.topic), 0)
         return True
 
     # -- the history ------------------------------------------------------------------------------
@@ -312,9 +397,15 @@ class PlanRun:
         for partition, offset, value in found["read_uncommitted"]:
             _, transaction = self.input.sent.get(value, (partition, None))
             aborted = (partition, offset) not in committed
-            produced.append(Produced(_log(*partition), offset, value, transaction, aborted))
+            where = self._renewed.log_of(*partition, value)
+            produced.append(Produced(where, offset, value, transaction, aborted))
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
+            partition, _ = self.input.sent[value]
+            if self.plan.compacts and self._short(partition.topic) == COMPACTED:
+                continue
+            if self.input.acknowledged[value] < self._trimmed.get(partition, 0):
+                continue
             self._problems.append(f"record {value} was acknowledged and is in no log")
         return produced
 
@@ -340,15 +431,22 @@ class PlanRun:
             history = [*aborted, *(one for one in produced if self._is_for(group, one))]
             history += delivered
             history += [start for reader in mine for start in reader.starts]
+            history += [life for reader in mine for life in reader.lives]
             history += breaks
+            history += self._moves[group]
             for at, offsets in watches[group].seen:
-                history += [Seen(at, _log(*p), offset) for p, offset in offsets.items()]
+                for p, offset in offsets.items():
+                    if (where := self._renewed.log_at(at, p)) is not None:
+                        history.append(Seen(at, where, offset))
+            for at, ends in watches[group].ends:
+                history += [End(at, _log(*p), offset) for p, offset in ends.items()]
             rules = Rules(
                 self.plan.read_committed,
                 members=frozenset(r.name for r in mine if r.reader.kind != "query"),
                 live=frozenset(
                     r.name for r in mine if dict(r.reader.options).get("parallelRebalance")
                 ),
+                limits={r.name: at_most for r in mine if (at_most := _limit_s(r.reader))},
             )
             found = oracle.judge(history, rules)
             verdicts += found
@@ -390,7 +488,7 @@ class PlanRun:
                         told = json.loads(line)
                     except json.JSONDecodeError:  # killed in the midst of the line
                         continue
-                    events += events_of(name, run, told)
+                    events += events_of(name, run, told, self._renewed.log_of)
         return events
 
     def _ended_sessions(
@@ -412,7 +510,9 @@ class PlanRun:
         return found
 
 
-def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Event]:
+def events_of(
+    name: str, run: int, told: dict[str, Any], log_of: Callable[[str, int, str], Log]
+) -> Iterable[oracle.Event]:
     """What one line of a reader's ledger says."""
     if told["event"] == "lost":
         # Without an answer for a session it gives up by itself, and no coordinator logs that.
@@ -423,7 +523,7 @@ def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Even
         return [oracle.Began(told["at"], name, run, batch, logs)]
     return [
         Delivered(
-            _log(topic, partition),
+            log_of(topic, partition, value),
             offset,
             value,
             name,
@@ -437,6 +537,13 @@ def events_of(name: str, run: int, told: dict[str, Any]) -> Iterable[oracle.Even
         )
         for place, (topic, partition, offset, value, lost, catch_up) in enumerate(told["rows"])
     ]
+
+
+def _limit_s(reader: Reader) -> float | None:
+    """How long its batches may take before others may read what they have."""
+    options = dict(reader.options)
+    names = ("maxBatchDurationMs", "revokeTimeoutMs")
+    return min((int(options[n]) / 1_000 for n in names if n in options), default=None)
 
 
 def _log(topic: str, partition: int) -> Log:

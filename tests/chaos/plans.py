@@ -17,6 +17,7 @@ from random import SystemRandom
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+from .named_plans import NAMED
 from .oracle import summary
 from .plan_run import Outcome, PlanRun, broken_off
 from .plan_sparks import Sparks
@@ -29,17 +30,20 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="plans-"))
     log_into(work)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers come and go
-    print(f"{given.plans} plans from seed {given.seed}; logs: {work}", flush=True)
+    if given.named:
+        plans = [NAMED[name] for name in given.named.split(",")]
+    else:
+        plans = [make_plan(seed) for seed in range(given.seed, given.seed + given.plans)]
+    print(f"{len(plans)} plans from seed {plans[0].seed}; logs: {work}", flush=True)
     done, failed = 0, []
     with LocalKafka(3, folder=work / "kafka") as kafka:
         sparks = Sparks(work)
         try:
-            for seed in range(given.seed, given.seed + given.plans):
-                plan = make_plan(seed)
+            for plan in plans:
                 outcome = _run(kafka, sparks, plan, work)
                 done += 1
                 if outcome.failed:
-                    failed.append(seed)
+                    failed.append(plan.seed)
                     _shrink(kafka, sparks, plan, outcome, work, given.shrink_s)
                     if given.until_failed:
                         break
@@ -91,6 +95,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.plans", description=__doc__)
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
     parser.add_argument("--plans", type=int, default=1, help="how many, from that seed on")
+    parser.add_argument("--named", default="", help=f"instead, some of {', '.join(NAMED)}")
     parser.add_argument(
         "--shrink-s", type=float, default=300.0, help="how long a failing plan is shrunk"
     )

@@ -10,9 +10,15 @@ from typing import Literal
 #: ``query``: Spark; ``member``: DeferredRevokeConsumer; ``librdkafka``: confluent-kafka;
 #: ``producer``: an instance of a producer group, whose topic the readers read as well.
 ReaderKind = Literal["query", "member", "librdkafka", "producer"]
+#: Of a query: whether and how its runs end.
+Trigger = Literal["always", "availableNow", "once"]
 
 #: What a plan's topics begin with, and their partitions at first.
 TOPICS = {"a": 4, "b": 2}
+#: The one of them that may be compacted.
+COMPACTED = "b"
+#: A topic that is deleted and created anew, in plans with such a fault; plain members leave it.
+ANEW = {"n": 2}
 BROKERS = (1, 2, 3)
 #: The topic of the producer group, if there is one; as many source partitions.
 PRODUCED = {"p": 3}
@@ -33,6 +39,10 @@ class Reader:
         options that need the topics' names.
     knows_checkpoint : bool
         Whether the source has the option ``checkpointLocation``.
+    trigger : str
+        Of a query. A run with ``availableNow`` or ``once`` ends by itself, and the next begins.
+    joins : bool
+        It is not there before a fault ``join`` starts it.
     """
 
     name: str
@@ -40,6 +50,8 @@ class Reader:
     group: str = "g"
     options: tuple[tuple[str, str], ...] = ()
     knows_checkpoint: bool = True
+    trigger: Trigger = "always"
+    joins: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,13 +62,17 @@ class Fault:
     ----------
     what : str
         To a reader: kill, kill planner, stop (gracefully), interrupt, pause, pause planner, and of
-        its sink: fail before (it has the batch), fail after, slow. Whoever is down afterwards is
-        started again after ``s``; whoever is paused goes on after ``s``; a slow sink takes ``s``
-        for its next batch. To the network of a member: cut, stall (nothing gets through) for ``s``,
-        forget (what is connected stays so for ever). To a broker: restart, kill, pause. To a topic:
-        grow.
+        its sink: fail before (it has the batch), fail after, slow, hang. Whoever is down afterwards
+        is started again after ``s``; whoever is paused goes on after ``s``; a slow sink takes ``s``
+        for its next batch; one that hangs does not return from it for ``s``, or until the query
+        ends, and whatever comes next comes in the midst of that. To one that ``joins``: join, leave
+        (gracefully, for good), vanish (killed, for good). To the network of a member: cut, stall
+        (nothing gets through) for ``s``, forget (what is connected stays so for ever). To a broker:
+        restart, kill, pause. To a topic: grow, trim (delete all records that it has). To the topic
+        of ``ANEW``, in no random plan: anew (deleted and created). To a group, while all of its
+        readers are stopped: to beginning, to end (its offsets), delete.
     target : str
-        The name of a reader or a topic, or the id of a broker.
+        The name of a reader, a topic or a group, or the id of a broker.
     """
 
     at: float
@@ -67,7 +83,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to happen; the same for the same seed."""
+    """What is to happen; the same for the same seed.
+
+    Attributes
+    ----------
+    compacts : bool
+        Of each key of ``COMPACTED`` only the last record stays, as soon as the broker's cleaner
+        comes round.
+    """
 
     seed: int
     protocol: Literal["classic", "consumer"]
@@ -77,6 +100,17 @@ class Plan:
     rate: int = 100
     transactions: bool = True
     lasts_s: float = 20.0
+    compacts: bool = False
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Those of records that no producer group writes."""
+        return TOPICS | (ANEW if any(fault.what == "anew" for fault in self.faults) else {})
+
+    @property
+    def groups(self) -> list[str]:
+        """Those of consumers."""
+        return sorted({one.group for one in self.readers if one.kind != "producer"})
 
 
 #: How often each kind of fault comes, relative to the others.
@@ -90,27 +124,43 @@ OF_QUERIES = {
     "fail before": 2,
     "fail after": 3,
     "slow": 3,
+    "hang": 2,
 }
 OF_MEMBERS = {"kill": 3, "stop": 2, "pause": 2, "slow": 2}
 OF_PRODUCERS = {"kill": 3, "stop": 2, "pause": 2}
 #: Of those with a network of their own, which librdkafka and Spark do not have.
 OF_NETWORKS = {"cut": 1, "stall": 1, "forget": 1}
 OF_BROKERS = {"restart": 3, "kill": 2, "pause": 1}
+OF_TOPICS = {"grow": 3, "trim": 3}
+OF_GROUPS = {"to beginning": 2, "to end": 1, "delete": 2}
+
+#: One that comes late and goes early.
+LATE = "q3"
+#: How long a batch may take in some queries, of ``maxBatchDurationMs`` and ``revokeTimeoutMs``.
+LIMIT_MS = "6000"
 
 
 def make_plan(seed: int) -> Plan:
-    """Choose readers and five to nine faults."""
+    """Choose readers and five to nine faults, and when a late reader comes and goes."""
     chance = Random(seed)
     protocol = chance.choice(("classic", "consumer"))
     live = chance.random() < 0.3
-    readers = [_query(f"q{n}", chance, live) for n in (1, 2)]
+    trims = chance.random() < 0.3
+    readers = [_query(f"q{n}", chance, live, trims) for n in (1, 2)]
     readers += [Reader(f"m{n}", "member") for n in range(chance.choice((0, 1, 1, 2)))]
     if chance.random() < 0.3:
         readers.append(Reader("c0", "librdkafka"))
     if chance.random() < 0.3:
         readers += [Reader(f"i{n}", "producer", PRODUCERS) for n in range(2)]
     if chance.random() < 0.2:
-        readers[1] = replace(readers[1], group="alone", options=(("assign", "all"),))
+        lossy = tuple(one for one in readers[1].options if one[0] == "failOnDataLoss")
+        readers[1] = replace(readers[1], group="alone", options=(("assign", "all"), *lossy))
+    if chance.random() < 0.3:
+        trigger: Trigger = chance.choice(("availableNow", "availableNow", "once"))
+        group = chance.choice((readers[1].group, "alone"))
+        readers[1] = replace(readers[1], group=group, trigger=trigger)
+    if chance.random() < 0.3:
+        readers.append(replace(_query(LATE, chance, live, trims), joins=True))
     plan = Plan(
         seed,
         protocol,  # type: ignore[arg-type]
@@ -120,12 +170,21 @@ def make_plan(seed: int) -> Plan:
         rate=chance.choice((30, 100, 200)),
         transactions=chance.random() < 0.8,
         lasts_s=chance.choice((12.0, 18.0)),
+        compacts=chance.random() < 0.2,
     )
-    faults = [_fault(chance, plan) for _ in range(chance.randint(5, 9))]
+    faults = [_fault(chance, plan, trims) for _ in range(chance.randint(5, 9))]
+    if readers[-1].joins:
+        faults += _comes_and_goes(chance, plan)
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
-def _query(name: str, chance: Random, live: bool) -> Reader:
+def _comes_and_goes(chance: Random, plan: Plan) -> list[Fault]:
+    when = sorted(round(chance.uniform(0.0, plan.lasts_s), 2) for _ in range(2))
+    how = chance.choice(("leave", "leave", "vanish"))
+    return [Fault(when[0], "join", LATE), Fault(when[1], how, LATE)]
+
+
+def _query(name: str, chance: Random, live: bool, trims: bool) -> Reader:
     options = {"readers": chance.choice("12")}
     if chance.random() < 0.3:
         options["pattern"] = "all"
@@ -135,14 +194,24 @@ def _query(name: str, chance: Random, live: bool) -> Reader:
         options["maxOffsetsPerTrigger"] = chance.choice(("100", "500"))
     if chance.random() < 0.3:
         options["kafka.group.instance.id"] = name
+    if chance.random() < 0.25:
+        options["maxBatchDurationMs"] = LIMIT_MS
+    if chance.random() < 0.25:
+        options["revokeTimeoutMs"] = LIMIT_MS
+    if trims:
+        options["failOnDataLoss"] = "false"
     return Reader(name, "query", "g", tuple(options.items()), chance.random() < 0.6)
 
 
-def _fault(chance: Random, plan: Plan) -> Fault:
+def _fault(chance: Random, plan: Plan, trims: bool) -> Fault:
     at = round(chance.uniform(0.0, plan.lasts_s), 2)
-    kind = chance.choices(("query", "member", "broker", "topic"), (60, 15, 20, 5))[0]
+    kinds = ("query", "member", "broker", "topic", "group")
+    kind = chance.choices(kinds, (60, 15, 20, 5, 4))[0]
     if kind == "topic":
-        return Fault(at, "grow", chance.choice(sorted(TOPICS)))
+        what = _one_of(chance, OF_TOPICS) if trims else "grow"
+        return Fault(at, what, chance.choice(sorted(TOPICS)))
+    if kind == "group":
+        return Fault(at, _one_of(chance, OF_GROUPS), chance.choice(plan.groups))
     if kind == "broker":
         what = _one_of(chance, OF_BROKERS)
         return Fault(at, what, str(chance.choice(BROKERS)), _seconds(chance, what))
@@ -169,6 +238,8 @@ def _seconds(chance: Random, what: str) -> float:
         return round(chance.choice((0.3, 0.6, 1.4)) * SESSION_S, 1)
     if what == "slow":
         return chance.choice((0.5, 2.0, 5.0))
+    if what == "hang":
+        return chance.choice((4.0, 10.0, 2 * SESSION_S))
     return chance.choice((0.0, 1.0, 4.0, 1.5 * SESSION_S))
 
 

@@ -1,10 +1,11 @@
-"""A few random plans, other ones each time; the first seed is in the test's name.
+"""A few random plans, other ones each time, and the named ones; the first seed is in a test's name.
 
 ``python -m tests.chaos.plans --seed SEED`` repeats one and shrinks it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import SystemRandom
 
@@ -12,21 +13,30 @@ import pytest
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+from .named_plans import NAMED
 from .oracle import summary
 from .plan_run import PlanRun
 from .plan_sparks import Sparks
-from .random_plans import as_python, make_plan
+from .random_plans import Plan, as_python, make_plan
 
 PLANS = 5
 
 
 @pytest.mark.parametrize("first_seed", [SystemRandom().randrange(10**6)])
 def test_random_plans_break_no_promise(kafka3: LocalKafka, first_seed: int, tmp_path: Path) -> None:
-    sparks = Sparks(tmp_path)
+    plans = [make_plan(seed) for seed in range(first_seed, first_seed + PLANS)]
+    carry_out(kafka3, plans, tmp_path)
+
+
+def test_named_plans_break_no_promise(kafka3: LocalKafka, tmp_path: Path) -> None:
+    carry_out(kafka3, NAMED.values(), tmp_path)
+
+
+def carry_out(kafka: LocalKafka, plans: Iterable[Plan], work: Path) -> None:
+    sparks = Sparks(work)
     try:
-        for seed in range(first_seed, first_seed + PLANS):
-            plan = make_plan(seed)
-            outcome = PlanRun(kafka3, sparks, plan, tmp_path).run()
+        for plan in plans:
+            outcome = PlanRun(kafka, sparks, plan, work).run()
             found = [*outcome.problems, *summary(outcome.verdicts)]
             assert not found, "\n".join([*found, as_python(plan)])
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.mutations import MUTATIONS, PACKAGE, Mutation, found_in, mutated
+from tests.chaos.named_plans import NAMED
 from tests.chaos.plan_sparks import ROOT
 
 
@@ -19,6 +20,11 @@ def test_a_fault_without_a_place_is_an_error() -> None:
     nowhere = Mutation("nowhere", "nothing", "consumer/lease.py", "no such code", "")
     with pytest.raises(ValueError, match="'no such code' 0 times"):
         mutated(nowhere)
+
+
+def test_the_plans_that_a_fault_takes_are_there() -> None:
+    for mutation in MUTATIONS:
+        assert set(filter(None, mutation.named.split(","))) <= NAMED.keys()
 
 
 def test_names_are_not_used_twice() -> None:

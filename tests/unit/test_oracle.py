@@ -12,6 +12,8 @@ from tests.chaos.oracle import (
     Began,
     Break,
     Delivered,
+    End,
+    Life,
     Log,
     Moved,
     Produced,
@@ -295,7 +297,9 @@ def test_a_mark_before_anybody_has_delivered_it():
 def test_a_reader_goes_back_to_what_it_had_not_committed_when_it_lost_the_partition():
     history = [*log_of(4), *batch(0, 2, 0), *batch(2, 2, 1), *batch(2, 2, 2, at=20.0)]
     assert "nonmonotonic poll" in names(history)
-    assert names([*history, Break(1.2, 10.0, "a", 0, ends_the_run=False)]) == set()
+    lost = [*history, Break(1.2, 10.0, "a", 0, ends_the_run=False)]
+    assert names(lost, members=frozenset("a")) == set()
+    assert names(lost) == {"duplicate"}, "a query knows what it has read"
     back = [*history, Seen(2.0, LOG, 4), Moved(10.0, offset=2), Seen(11.0, LOG, 2)]
     assert names([*back, Break(1.6, 1.6, "a", 0)]) == set()
 
@@ -313,3 +317,115 @@ def test_after_an_offset_was_moved_forward_nothing_was_skipped():
     history += [Seen(0.6, LOG, 1), Seen(11.0, LOG, 3)]
     assert names([*history, Moved(10.0, offset=3)]) == set()
     assert names([*history, Moved(10.0, "another", 3)]) == {"poll skip", "commit ahead"}
+
+
+def test_what_a_member_had_comes_again_once_the_offsets_were_moved_back():
+    history = [*log_of(4), *batch(0, 4, 0), Seen(0.8, LOG, 4), Seen(11.0, LOG, 0)]
+    again = [*history, *batch(0, 4, 0, "b", at=20.0), Seen(21.0, LOG, 4)]
+    twice = [*again, *batch(0, 4, 1, "c", at=30.0)]
+    for moved in (Moved(10.0), Moved(10.0, "orders", 0, 0)):
+        assert names([*again, moved]) == set()
+        assert names([*twice, moved]) == {"duplicate"}
+    for other in (Moved(10.0, "orders", 0, 1), Moved(10.0, "orders", 4, 0)):
+        assert "duplicate" in names([*again, other])
+
+
+@pytest.mark.parametrize("moved", [Moved(10.0), Moved(10.0, "orders", 0, 0)])
+def test_a_query_goes_on_where_its_checkpoint_is_whatever_the_group_says(moved):
+    history = [*log_of(4), *batch(0, 4, 0), Seen(0.8, LOG, 4), Seen(11.0, LOG, 0), moved]
+    history += batch(0, 4, 1, run=1, at=20.0)
+    assert names(history, members=frozenset("a")) == set()
+    assert names(history) == {"duplicate"}
+
+
+def test_offsets_that_were_moved_to_the_end_leave_out_what_is_below_and_nothing_else():
+    history = [*log_of(4), *batch(0, 1, 0), Seen(0.8, LOG, 1), Moved(10.0, "orders", 3, 0)]
+    history += [Seen(11.0, LOG, 3)]
+    assert names([*history, *batch(3, 1, 0, "b", at=20.0)]) == set()
+    assert names([*history, Seen(21.0, LOG, 4)]) == {"lost write"}
+    early = [*history, Seen(19.0, LOG, 4), *batch(3, 1, 0, "b", at=20.0)]
+    assert names(early) == {"commit ahead"}
+    ahead = [*log_of(4), *batch(0, 1, 0), Seen(5.0, LOG, 3), Moved(10.0, "orders", 3, 0)]
+    assert names([*ahead, *batch(1, 3, 0, "b", at=20.0)]) == {"commit ahead"}
+
+
+def test_after_the_offsets_were_moved_what_the_group_has_counts_again():
+    history = [*log_of(4), *batch(0, 2, 0), Moved(10.0), Seen(11.0, LOG, 0)]
+    history += [*batch(0, 4, 0, "b", at=20.0), Seen(21.0, LOG, 4), Break(20.9, 20.9, "b", 0)]
+    assert names(history) == set()
+    assert names([*history, *batch(2, 2, 0, "c", at=30.0)]) == {"duplicate"}
+
+
+def test_what_a_query_has_read_it_reads_again_only_in_a_replay():
+    history = [*log_of(2), *batch(0, 2, 0), Break(0.6, 0.6, "a", 0)]
+    again = [*history, Started("a", 1, 0), *batch(0, 2, 0, run=1, at=20.0)]
+    assert names(again) == set()
+    given_up = [replace(e, completed=25.0) if e in batch(0, 2, 0) else e for e in again]
+    assert names(given_up) == set(), "its sink hung until the replay was done"
+    assert names([*history, *batch(0, 2, 1, run=1, at=20.0)]) == {"duplicate"}
+
+
+@few
+@given(BATCHES)
+def test_a_batch_beyond_its_limit_comes_again_and_no_other(lengths):
+    """Its sink hangs; the members have left, and ``b`` reads it meanwhile."""
+    last, first, end = len(lengths) - 1, sum(lengths[:-1]), sum(lengths)
+    history = [e for e in faultless(lengths) if not (isinstance(e, Seen) and e.at > last)]
+    hung = [
+        replace(e, completed=30.0) if isinstance(e, Delivered) and e.batch == last else e
+        for e in history
+    ]
+    others = [*batch(first, lengths[-1], 0, "b", at=20.0), Seen(21.0, LOG, end)]
+    assert names([*hung, *others], limits={"a": 6.0}) == set()
+    assert names([*hung, *others], limits={"a": 60.0}) == {"duplicate"}
+    assert names([*hung, *others], limits={"b": 6.0}) == {"duplicate"}
+    assert names([*history, *others], limits={"a": 6.0}) == {"duplicate"}, "it was in time"
+    before = batch(first - lengths[-2], lengths[-2], 0, "b", at=20.0)
+    assert names([*hung, *before], limits={"a": 6.0}) == {"duplicate"}
+
+
+def test_a_batch_that_hangs_for_ever_has_no_delivery_and_hinders_nobody():
+    history = [*log_of(4), *batch(0, 2, 0), Seen(0.8, LOG, 2)]
+    history += [Began(1.0, "a", 0, 1, frozenset({LOG})), *batch(2, 2, 0, "b", at=20.0)]
+    assert names(history, limits={"a": 6.0}) == set()
+
+
+RUN = Life("a", 1, 10.0, 14.0, "availableNow", has_ended=True)
+
+
+def test_a_run_with_an_end_reads_what_was_there_when_it_began():
+    history = [*log_of(4), *batch(0, 1, 0), Seen(0.8, LOG, 1), End(9.0, LOG, 3), End(11.0, LOG, 4)]
+    history += [RUN, *batch(1, 1, 1, run=1, at=12.0), Seen(13.0, LOG, 2)]
+    rest = batch(2, 2, 2, run=2, at=20.0)
+    (verdict,) = judge([*history, *rest], Rules())
+    assert (verdict.name, verdict.offset, verdict.who) == ("unseen", 2, "a run 1")
+    for stopped in (replace(RUN, has_ended=False), replace(RUN, since=8.0)):
+        assert names([stopped if e is RUN else e for e in history] + rest) == set()
+    read = batch(2, 1, 2, run=1, at=13.0)
+    assert names([*history, *read, *rest[1:]]) == set()
+
+
+def test_a_run_with_an_end_leaves_out_what_the_group_has_and_what_a_living_reader_has():
+    history = [*log_of(1), *batch(0, 1, 0, "b", at=20.0), End(9.0, LOG, 1), RUN]
+    assert names(history) == {"unseen"}
+    assert names([*history, Life("b", 0, 1.0, 21.0)]) == set()
+    assert names([*history, Life("b", 0, 1.0, 9.5)]) == {"unseen"}, "it was dead by then"
+    assert names([*history, Life("a", 0, 1.0, 11.0)]) == {"unseen"}, "the run itself does not count"
+    delivered = [*log_of(1), *batch(0, 1, 0, "b", at=5.0), End(9.0, LOG, 1), RUN]
+    assert names([*delivered, Seen(15.0, LOG, 1)]) == set()
+    assert names([*delivered, Seen(20.0, LOG, 1)]) == {"unseen"}
+
+
+def test_once_leaves_to_the_next_run_what_came_after_a_batch_that_was_broken_off():
+    once = replace(RUN, trigger="once")
+    history = [*log_of(2), *batch(0, 1, 0), Break(0.6, 0.6, "a", 0), End(9.0, LOG, 2), once]
+    history += [*batch(0, 1, 0, run=1, at=11.0), *batch(1, 1, 1, run=2, at=20.0)]
+    assert names([*history, Started("a", 1, 0)]) == set()
+    available_now = [RUN if e is once else e for e in history]
+    assert names([*available_now, Started("a", 1, 0)]) == {"unseen"}
+
+
+def test_aborted_records_are_none_that_a_run_with_an_end_has_to_read():
+    aborted = Produced(LOG, 0, "v0", "t1", aborted=True)
+    assert names([aborted, End(9.0, LOG, 1), RUN]) == set()
+    assert names([aborted, End(9.0, LOG, 1), RUN], read_committed=False) == {"unseen"}

@@ -5,14 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chaos.named_plans import NAMED
 from tests.chaos.oracle import Break
 from tests.chaos.plan_run import events_of
 from tests.chaos.random_plans import (
     BROKERS,
+    LATE,
+    OF_BROKERS,
+    OF_GROUPS,
     OF_MEMBERS,
     OF_NETWORKS,
     OF_PRODUCERS,
     OF_QUERIES,
+    OF_TOPICS,
     TOPICS,
     Fault,
     Plan,
@@ -21,6 +26,7 @@ from tests.chaos.random_plans import (
     make_plan,
     shrink,
 )
+from tests.chaos.renewed_topics import Renewal, which_of_its_name
 
 SEEDS = range(400)
 
@@ -35,20 +41,57 @@ def test_whatever_can_happen_does_happen_to_something_there_is():
     happened = set()
     for plan in map(make_plan, SEEDS):
         kinds = {reader.name: reader.kind for reader in plan.readers}
-        places = {**dict.fromkeys(map(str, BROKERS), "broker"), **dict.fromkeys(TOPICS, "topic")}
+        places = {
+            **dict.fromkeys(map(str, BROKERS), "broker"),
+            **dict.fromkeys(TOPICS, "topic"),
+            **dict.fromkeys(plan.groups, "group"),
+        }
         for fault in plan.faults:
             assert 0 <= fault.at <= plan.lasts_s
             happened.add((fault.what, (kinds | places)[fault.target]))
-    queries = {what for what, kind in happened if kind == "query"}
-    assert queries == set(OF_QUERIES)
     for kind, faults in (
+        ("query", [*OF_QUERIES, "join", "leave", "vanish"]),
+        ("group", OF_GROUPS),
+        ("topic", OF_TOPICS),
+        ("broker", OF_BROKERS),
         ("member", OF_MEMBERS | OF_NETWORKS),
         ("producer", OF_PRODUCERS | OF_NETWORKS),
         ("librdkafka", OF_MEMBERS),
     ):
         assert {what for what, whose in happened if whose == kind} == set(faults)
-    assert ("grow", "topic") in happened
-    assert ("kill", "broker") in happened
+
+
+def test_one_who_is_late_comes_once_and_goes_once():
+    late = [plan for plan in map(make_plan, SEEDS) if any(r.joins for r in plan.readers)]
+    assert 60 < len(late) < 200
+    for plan in late:
+        assert [r.name for r in plan.readers if r.joins] == [LATE]
+        its = [f.what for f in plan.faults if f.target == LATE]
+        assert sum(what in ("leave", "vanish") for what in its) == 1
+        assert its.index("join") < max(map(its.index, set(its) & {"leave", "vanish"}))
+
+
+def test_records_are_deleted_only_where_queries_may_go_on_without_them():
+    trims = 0
+    for plan in map(make_plan, SEEDS):
+        if any(fault.what == "trim" for fault in plan.faults):
+            trims += 1
+            for reader in plan.readers:
+                lossy = ("failOnDataLoss", "false") in reader.options
+                assert lossy or reader.kind != "query"
+    assert trims > 10
+
+
+def test_some_runs_end_alone_and_some_beside_others():
+    ending = [
+        (reader, len([r for r in plan.readers if r.group == reader.group]))
+        for plan in map(make_plan, SEEDS)
+        for reader in plan.readers
+        if reader.trigger != "always"
+    ]
+    assert {reader.trigger for reader, _ in ending} == {"availableNow", "once"}
+    assert {1, 2} <= {count for _, count in ending}
+    assert 60 < len(ending) < 200
 
 
 @given(st.integers(0, 10**6), st.data())
@@ -82,6 +125,28 @@ def test_shrinking_ends_in_time():
     assert len(attempts) == 2
 
 
+def test_a_reader_that_has_joined_goes_with_what_happens_to_it():
+    plan = NAMED["late"]
+    kept = Fault(4.0, "join", "q4")
+    smallest = shrink(plan, lambda smaller: kept in smaller.faults)
+    assert smallest.faults == (kept,)
+    assert [reader.name for reader in smallest.readers] == ["q4"]
+
+
+@given(st.sampled_from(sorted(NAMED)))
+def test_a_named_plan_is_printed_as_python(name):
+    there = {"Plan": Plan, "Reader": Reader, "Fault": Fault}
+    exec(as_python(NAMED[name]), there)
+    assert there["plan"] == NAMED[name]
+
+
+def test_named_plans_are_of_readers_that_are_there():
+    for plan in NAMED.values():
+        there = {*(reader.name for reader in plan.readers), *plan.groups, *plan.topics}
+        assert {fault.target for fault in plan.faults} <= there
+        assert list(plan.faults) == sorted(plan.faults, key=lambda fault: fault.at)
+
+
 @given(st.integers(0, 10**6))
 def test_a_plan_is_printed_as_python(seed):
     plan = make_plan(seed)
@@ -92,5 +157,17 @@ def test_a_plan_is_printed_as_python(seed):
 
 def test_what_a_member_says_it_has_lost_is_a_break_and_not_its_end() -> None:
     """By itself, after a session without an answer: the coordinator's log does not have that."""
-    (found,) = events_of("m0", 3, {"event": "lost", "at": 12.5})
+    (found,) = events_of("m0", 3, {"event": "lost", "at": 12.5}, None)
     assert found == Break(12.5, 12.5, "m0", 3, "lost", ends_the_run=False)
+
+
+def test_while_a_query_may_not_know_the_new_topic_nobody_knows_whose_an_offset_is() -> None:
+    renewals = [Renewal("n", 10.0, 25.0), Renewal("n", 20.0, 35.0)]
+    assert [which_of_its_name(at, renewals) for at in (9.0, 10.0, 22.0, 30.0)] == [
+        0,
+        None,
+        None,
+        None,
+    ]
+    assert which_of_its_name(36.0, renewals) == 2
+    assert which_of_its_name(16.0, []) == 0
