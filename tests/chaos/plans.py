@@ -101,7 +101,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--until-failed", action="store_true", help="stop after one that fails")
     parser.add_argument("--keep", action="store_true", help="also what is left of those that pass")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if unknown := {name for name in given.named.split(",") if name} - NAMED.keys():
+        parser.error(f"--named {', '.join(sorted(unknown))}; allowed: {', '.join(NAMED)}")
+    return given
 
 
 if __name__ == "__main__":
