@@ -7,7 +7,8 @@ from pyspark_kafka_rebalance import progress, stop_gracefully
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need the package, too
-spark = SparkSession.builder.master("local[2]").getOrCreate()
+builder = SparkSession.builder.master("local[2]")
+spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 with LocalKafka() as kafka:  # a real broker; it ends with this block
     kafka.create_topic("orders", partitions=2)
     kafka.produce("orders", [b"order %d" % number for number in range(10)])

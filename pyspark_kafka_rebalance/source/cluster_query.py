@@ -95,7 +95,10 @@ def ask_cluster(
                     text = f"cannot find out {what}: {error!r}"
                     raise KafkaRebalanceError(text) from error
                 left -= 1
-                log.warning("cannot find out %s, asking again: %r", what, error)
+                # A broker that has just started says so of its first group.
+                expected = isinstance(error, kafka_errors.CoordinatorNotAvailableError)
+                level = logging.INFO if expected else logging.WARNING
+                log.log(level, "cannot find out %s, asking again: %r", what, error)
                 time.sleep(options.offset_lookup_interval_ms / 1000)
     finally:
         if admin is not None:

@@ -276,7 +276,8 @@ class SourceOptions:
         if self.partitions is not None:
             self._check_assigned(self.partitions)
         if not self.group_id:
-            raise OptionError("kafka.group.id", None, "the consumer group of the query")
+            name_it = "name the consumer group of the query; queries with the same one share topics"
+            raise OptionError("kafka.group.id", None, name_it, problem="is missing")
         return self
 
     def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:

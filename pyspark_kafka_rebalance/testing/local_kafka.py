@@ -164,13 +164,16 @@ class LocalKafka(KafkaCluster):
         log.info("Kafka %s is up at %s (%.1f s)", KAFKA_VERSION, self.bootstrap_servers, took)
         return self
 
-    def stop(self, broker_id: int | None = None) -> None:
-        """Stop one broker, or all, cleanly; ``restart`` brings it back with its data."""
+    def stop(self, broker_id: int | None = None, timeout_s: float = _STOP_S) -> None:
+        """Stop one broker, or all, cleanly; ``restart`` brings it back with its data.
+
+        Those that have not stopped within ``timeout_s`` are killed.
+        """
         chosen = self._chosen(broker_id)
         for broker in chosen:
             broker.process.send(signal.SIGCONT)
             broker.process.send(signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_S
+        deadline = time.monotonic() + timeout_s
         for broker in chosen:
             if not broker.process.wait_until_ended(max(0.0, deadline - time.monotonic())):
                 log.warning("broker %d does not stop; killing it", broker.broker_id)

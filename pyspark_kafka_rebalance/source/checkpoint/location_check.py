@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _OPTION = "checkpointLocation"
 _SAME = "set it to the checkpointLocation of the query's writer"
+_READABLE = f"{_SAME}, and check its address, the credentials and the network of the driver's host"
 
 #: How long the start of a query waits for a store: longer than pyarrow tries an endpoint where
 #: nothing listens. A store that is only slow fails nothing.
@@ -85,7 +86,7 @@ class LocationCheck:
         if self._thread.is_alive():
             log.warning(
                 "the checkpoint %s did not answer within %g s: cannot check that it belongs to "
-                "this query",
+                "this query, which continues; check the address, the credentials and the network",
                 redacted(self._location),
                 timeout_s,
             )
@@ -124,4 +125,4 @@ def _problem(files: CheckpointFiles, stands_at: dict[str, Any] | None) -> str | 
 def _unreadable(location: str, error: Exception) -> OptionError:
     shown = redacted(location)
     why = f"{type(error).__name__}: {error}"
-    return OptionError(_OPTION, shown, _SAME, f"names {shown}, which cannot be read ({why})")
+    return OptionError(_OPTION, shown, _READABLE, f"names {shown}, which cannot be read ({why})")

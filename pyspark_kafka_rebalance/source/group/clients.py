@@ -127,7 +127,9 @@ def _refuse_missing_topics(
             f"(brokers do not say whether they exist): {', '.join(hidden)}"
         )
     if missing:
-        raise KafkaRebalanceError(f"subscribe names topics that do not exist: {', '.join(missing)}")
+        raise KafkaRebalanceError(
+            f"subscribe names topics that do not exist: {', '.join(missing)}; a query creates none"
+        )
 
 
 def _fixed(
