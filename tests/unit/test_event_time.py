@@ -63,7 +63,7 @@ class Logs:
         self.starting: list[TopicPartition] = []
         self.elected: list[TopicPartition] = []  # have another leader
         self.transactional: set[TopicPartition] = set()  # even if there is no marker yet
-        self.now = 0.0
+        self.now = self.answers_take_s = 0.0
         self.asked = self.asked_newest = 0
         self.read_ahead = self.looked_at = self.longest_read = 0
         self._prepared: dict[tuple[TopicPartition, int], RecordTime | None] = {}
@@ -98,6 +98,9 @@ class Logs:
 
     def awaited(self, planned):
         return self.starting
+
+    def ends_asked_at(self):
+        return self.now - self.answers_take_s
 
     def anew(self):
         found, self.elected = self.elected, []
@@ -374,6 +377,16 @@ def test_available_now_reads_to_its_end_in_order_and_waits_for_no_more_records()
 def test_an_empty_partition_is_not_waited_for_once_that_is_known():
     """PartitionGroupTest.shouldNeverWaitIfIdlingIsDisabled (of what is known to have no lag)"""
     logs = Logs({P: [1, 2], Q: []}, max_idle_ms=0)
+    assert logs.batch() == {P: [1, 2]}
+
+
+def test_what_a_broker_takes_to_answer_is_no_time_without_records():
+    """Another has answered at once, and records may have come to its partition since."""
+    logs = Logs({P: [1, 2], Q: []}, max_idle_ms=1_000)
+    assert logs.batch() == {}
+    logs.now, logs.answers_take_s = 2.5, 2.0
+    assert logs.batch() == {}
+    logs.now = 3.0
     assert logs.batch() == {P: [1, 2]}
 
 

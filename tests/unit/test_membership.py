@@ -2183,7 +2183,7 @@ def test_a_partition_that_comes_back_with_a_backlog_of_another_owner_is_behind(
         group.ends[P] = end
         query.rounds(3)
         assert query.membership.plannable() == {P: start}
-        query.membership.log_ends._ends_at = 0.0
+        query.membership.log_ends.asked_at = 0.0
         assert query.membership.log_ends.end_offsets([P]) == {P: end}
         member.revoke(P)
         query.rounds(3)

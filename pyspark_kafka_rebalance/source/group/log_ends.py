@@ -83,6 +83,11 @@ class LogEnds:
         Their client makes the look-ups.
     pump : Pump
         Waits end when it ends.
+
+    Attributes
+    ----------
+    asked_at : float
+        When the ends were last requested; seconds, monotonic.
     """
 
     def __init__(self, options: SourceOptions, members: QueryMembers, pump: Pump) -> None:
@@ -90,7 +95,7 @@ class LogEnds:
         self._members = members
         self._pump = pump
         self._ends: dict[TopicPartition, int] = {}
-        self._ends_at = 0.0
+        self.asked_at = 0.0
         self._known: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._high_watermarks_at = 0.0
@@ -111,7 +116,7 @@ class LogEnds:
         Partitions without a known leader, or whose leader does not answer, are left out.
         """
         now = time.monotonic()
-        fresh = now - self._ends_at <= END_OFFSETS_MAX_AGE_S
+        fresh = now - self.asked_at <= END_OFFSETS_MAX_AGE_S
         if not fresh or not self._ends.keys() >= set(partitions):
             with self._members.asking() as client:
                 if self._wants_latest and not self._know_latest(now, partitions):
@@ -120,7 +125,7 @@ class LogEnds:
                     self._latest_at = now
                 # If a leader is moving or a topic is gone, the next trigger asks again.
                 self._ends = client.end_offsets_now(partitions, LOOKUP_TIMEOUT_MS)
-            self._ends_at = now
+            self.asked_at = now
             return self._ends
         return {p: self._ends[p] for p in partitions if p in self._ends}
 

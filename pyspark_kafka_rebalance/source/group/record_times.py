@@ -69,6 +69,10 @@ class RecordTimes:
         """Partitions that the query has or is about to get, and a batch of these cannot read."""
         return self._awaited.now(planned)
 
+    def ends_asked_at(self) -> float:
+        """When the ends of the logs were last requested; seconds, monotonic."""
+        return self._log_ends.asked_at
+
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose topic or leader has changed since the last call.
 

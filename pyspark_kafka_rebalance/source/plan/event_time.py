@@ -122,7 +122,8 @@ class EventTime:
 
     def _cut(self, draft: Draft) -> None:
         unknown = draft.postponed | frozenset(self._times.awaited(draft.positions.keys()))
-        waiting = self._partitions.waiting(draft) if self._idles else {}
+        asked_at = self._times.ends_asked_at()
+        waiting = self._partitions.waiting(draft, asked_at) if self._idles else {}
         unread = {p: end for p, end in draft.until.items() if end > draft.positions[p]}
         if not unread:
             return

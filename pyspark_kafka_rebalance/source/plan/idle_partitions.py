@@ -34,8 +34,17 @@ class IdlePartitions:
         self._unknown_since: float | None = None
         self._named: frozenset[TopicPartition] = frozenset()
 
-    def waiting(self, draft: Draft) -> dict[TopicPartition, int]:
-        """Return the partitions without records that are waited for, and where they end."""
+    def waiting(self, draft: Draft, asked_at: float) -> dict[TopicPartition, int]:
+        """Return the partitions without records that are waited for, and where they end.
+
+        Parameters
+        ----------
+        draft : Draft
+            Has the positions and the ends.
+        asked_at : float
+            When the ends were requested. One broker may take seconds longer to answer than another,
+            and the end that the other has returned lacks what came since.
+        """
         now, before = self._clock(), self._empty
         self._empty = {}
         for p, position in draft.positions.items():
@@ -46,7 +55,7 @@ class IdlePartitions:
         return {
             p: draft.ends[p]
             for p, (_, since) in self._empty.items()
-            if now - since < self._max_idle_s
+            if asked_at - since < self._max_idle_s
         }
 
     def are_unknown(self, partitions: Collection[TopicPartition]) -> None:

@@ -29,6 +29,10 @@ class Times(Protocol):
         """
         ...
 
+    def ends_asked_at(self) -> float:
+        """Return when the ends of the batch's logs were requested; seconds, monotonic."""
+        ...
+
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose logs may have been replaced since the last call.
 
