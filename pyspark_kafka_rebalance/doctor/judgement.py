@@ -109,7 +109,9 @@ def judge_spark_python(
     """
     subject = f"Python for {role}"
     named = (
-        f"{variable}={facts.command}" if variable else f"PYSPARK_PYTHON is not set: {facts.command}"
+        f"{variable}={facts.command}"
+        if variable
+        else f"PYSPARK_PYTHON is not set, so Spark starts {facts.command}"
     )
     advice = f"export {variable or 'PYSPARK_PYTHON'}={driver.executable}"
     if not facts.executable:

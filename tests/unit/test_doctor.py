@@ -148,7 +148,9 @@ def test_a_virtual_environment_that_spark_does_not_know_of() -> None:
     """``venv/bin/python job.py``: Spark starts another Python, in which nothing is installed."""
     found = judged(without(OTHER, NAME))
     assert found.level is Level.FAIL
-    assert "PYSPARK_PYTHON is not set: python3, /usr/bin/python3 has no" in found.found
+    assert (
+        "PYSPARK_PYTHON is not set, so Spark starts python3, /usr/bin/python3 has no" in found.found
+    )
     assert "DATA_SOURCE_NOT_FOUND" in found.found
     assert found.advice == "export PYSPARK_PYTHON=/venv/bin/python"
     assert "tasks fail" in judged(without(OTHER, NAME), role="tasks").found
