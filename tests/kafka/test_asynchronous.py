@@ -399,7 +399,7 @@ async def test_close_ends_a_poll_and_an_iteration(topic, make):
         await member.poll()
     with pytest.raises(IllegalStateError, match="closed"):
         member.commit_processed({})
-    with pytest.raises(IllegalStateError, match="before"):
+    with pytest.raises(IllegalStateError, match="already started"):
         await member.start()
 
 

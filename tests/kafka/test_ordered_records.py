@@ -633,7 +633,7 @@ def test_it_says_for_whom_it_waits(
         return ordered._merge.held_back_by() == {two_topics[3]}
 
     def warnings() -> list[str]:
-        return [r.getMessage() for r in caplog.records if "wait for" in r.getMessage()]
+        return [r.getMessage() for r in caplog.records if "are held back until" in r.getMessage()]
 
     def has_warned() -> bool:
         assert not ordered.poll(timeout_ms=20).records

@@ -315,7 +315,7 @@ def places(rows: Any) -> set[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("offset", "says"),
     [
-        ('{"version": 4, "ranges": []}', "has version 4; this release"),
+        ('{"version": 4, "ranges": []}', "has version 4, written by a newer release"),
         ('{"logOffset": 3}', "malformed in 'version'"),
     ],
     ids=["future", "of a source of files"],
