@@ -87,8 +87,7 @@ class ClassicProtocol:
 
     def is_stable(self) -> bool:
         """Whether it has joined, with no join due or under way and no assignment to be applied."""
-        due = self._must_rejoin or self._released_at is not None
-        joins = due or self._joining
+        joins = self._must_rejoin or self._released_at is not None or self._joining
         return self._record.member.joined and not joins and not self._unapplied
 
     def taken(self, event: AssignmentReceived) -> None:

@@ -244,7 +244,7 @@ class RunningReader:
         time.sleep(seconds)
         self.start()
 
-    def _stop_once(self, order: str) -> None:
+    def _stop_once(self, order: str, *, may_be_incomplete: bool = True) -> None:
         assert self._process is not None
         self._process.order(order)
         ended = self._wait_until_ended()
@@ -252,7 +252,10 @@ class RunningReader:
             self.look()
             return
         if not ended.get("complete", True):
-            self._break(f"{order}: not complete")
+            if not may_be_incomplete:
+                self.problems.append(f"{self.name}: the last stop was not complete")
+            else:
+                self._break(f"{order}: not complete")
         self._let_go()
 
     def _interrupt(self, seconds: float) -> None:
@@ -355,19 +358,9 @@ class RunningReader:
         """Stop for good."""
         self._is_wanted = False
         self.look()
-        if self._process is None:
-            return
-        self._process.order("stop")
-        ended = self._wait_until_ended()
-        if ended["event"] != "stopped":
-            self.look()
-            return
-        if not ended.get("complete", True):
-            if self.reader.trigger == "always":
-                self.problems.append(f"{self.name}: the last stop was not complete")
-            else:  # Once cannot know, nor can a run that has not had a batch yet
-                self._break("the last stop was not complete")
-        self._let_go()
+        if self._process is not None:
+            # Once cannot know, nor can a run with an end that has not had a batch yet.
+            self._stop_once("stop", may_be_incomplete=self.reader.trigger != "always")
 
     def end(self) -> None:
         """After a failure of the plan itself."""

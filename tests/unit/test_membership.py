@@ -780,6 +780,22 @@ def test_with_an_order_a_lease_that_does_not_hold_leaves_the_batch_out(
     assert handed_out[0] == planned
 
 
+@pytest.mark.parametrize(("options", "noted"), [({"maxTaskIdleMs": "0"}, {P}), ({}, set())])
+def test_with_an_order_what_is_passed_on_between_two_batches_is_noted(
+    make: Callable[..., Query], group: Group, options: dict[str, str], noted: set[TopicPartition]
+) -> None:
+    group.committed = {P: 100}
+    query = make(readers="2", **options)
+    query.start()
+    group.members[0].assign(P)
+    query.rounds()
+    group.members[0].revoke(P)
+    query.rounds()
+    with query.membership._state as state:
+        assert P not in state.assignment.partitions.all()
+        assert state.gained == noted
+
+
 def test_a_revoke_requested_during_planning_leaves_the_partition_out(query: Query) -> None:
     planned = {P: a_range(P, 100, 150)}
     assert query.membership.plannable() == {P: 100}

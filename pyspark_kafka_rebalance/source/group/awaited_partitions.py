@@ -83,16 +83,25 @@ class AwaitedPartitions:
         if self._members.have_settled() and is_quiet and is_settled:
             self._had, self._missing_since = frozenset(owned), {}
             return starting
-        if self._had is not None:
-            self._had = had
-        now = self._clock()
-        # Since it was last owned: joins can follow each other for minutes, and a revoke can wait
-        # for a batch for as long.
-        since = self._missing_since
+        awaited = self._maybe_in_transit(missing, owned, gained)
+        gone = missing - awaited
+        if self._had is not None or gone:
+            self._had = had - gone
+        return starting | awaited
+
+    def _maybe_in_transit(
+        self,
+        missing: frozenset[TopicPartition],
+        owned: Collection[TopicPartition],
+        gained: Collection[TopicPartition],
+    ) -> frozenset[TopicPartition]:
+        """Those of the missing partitions that are owned, or were within the last ten seconds.
+
+        Joins can follow each other for minutes, and a revoke can wait for a batch for as long.
+        """
+        now, since = self._clock(), self._missing_since
         self._missing_since = {
-            p: now if p in gained else since.get(p, now) for p in missing - owned.keys()
+            p: now if p in gained else since.get(p, now) for p in missing.difference(owned)
         }
         gone = {p for p, at in self._missing_since.items() if now - at >= _IN_TRANSIT_AT_MOST_S}
-        if gone:
-            self._had = had - gone
-        return starting | (missing - gone)
+        return missing - gone

@@ -382,7 +382,8 @@ class QueryMembership:
                 anew = state.starts.are_created_anew(result.assigned)
                 assignment.partitions.created_while_owned(anew)
             state.starts.assigned(result.assigned)
-            state.gained |= result.assigned
+            if self._options.event_time is not None:  # or nobody takes them
+                state.gained |= result.assigned
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)
                 state.last_change.note()

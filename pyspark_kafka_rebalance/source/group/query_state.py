@@ -59,7 +59,8 @@ class SharedState:
     last_change : LastChange
         When the group, or what is known of the partitions, last changed.
     gained : set
-        Partitions assigned since the planner last asked what to wait for (``AwaitedPartitions``).
+        Partitions assigned since the planner last asked what to wait for (``AwaitedPartitions``);
+        empty without ``maxTaskIdleMs``.
     """
 
     def __init__(self, options: SourceOptions) -> None:
