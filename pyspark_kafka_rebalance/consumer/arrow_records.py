@@ -7,8 +7,9 @@ itself imported only by the first ``poll_arrow``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,14 +20,23 @@ from ..errors import CorruptRecordError
 from ..fetch.offset_range import OffsetRange
 from ..fetch.record_batch import DecoderSettings, RecordDecoder, extent_of
 from ..fetch.transactions import AbortedTransaction, aborted_in
+from .observer import Observed
 
 _NO_END = 2**63 - 1
 
 
-@cache
-def arrow_form(include_headers: bool) -> Callable[..., ArrowRecords]:
-    """The replacement for ``PartitionRecords``; the same object each time."""
-    return partial(ArrowRecords, include_headers=include_headers)
+@dataclass(frozen=True)
+class ArrowForm:
+    """What a consumer hands out in place of ``PartitionRecords``, equal for equal fields."""
+
+    include_headers: bool
+    observed: Observed
+
+    def __call__(self, *given: Any, **named: Any) -> ArrowRecords:
+        """Take the arguments of ``PartitionRecords``."""
+        return ArrowRecords(
+            *given, include_headers=self.include_headers, observed=self.observed, **named
+        )
 
 
 class Rows:
@@ -55,6 +65,8 @@ class ArrowRecords:
         The records of the fetch response.
     include_headers : bool
         Whether to add a column of headers.
+    observed : Observed
+        Whom to tell how long decoding took.
     """
 
     def __init__(
@@ -64,6 +76,7 @@ class ArrowRecords:
         records: Any,
         *,
         include_headers: bool,
+        observed: Observed,
         check_crcs: bool = True,
         isolation_level: Any = IsolationLevel.READ_UNCOMMITTED,
         aborted_transactions: Sequence[Any] | None = None,
@@ -79,6 +92,7 @@ class ArrowRecords:
         self.records_read = 0
         self._metrics = metric_aggregator
         self._on_drain = on_drain
+        self._observed = observed
         self._left: pa.RecordBatch | None = None
         fetched: bytes = records._buffer
         unbounded = OffsetRange(tp.topic, tp.partition, fetch_offset, _NO_END)
@@ -118,11 +132,14 @@ class ArrowRecords:
         assert self._batches is not None
         batch = self._left
         if batch is None:
+            began = time.perf_counter()
             try:
                 batch = next(self._batches, None)
             except BaseException:
                 self.drain()  # a failed iterator would look like an exhausted one
                 raise
+            if batch is not None and (observer := self._observed.by) is not None:
+                observer.decoded(batch.num_rows, time.perf_counter() - began)
         if batch is None:
             self.drain()
             if self._no_extent is not None:

@@ -383,9 +383,9 @@ class DeferredRevokeConsumer(CommittingConsumer):
                 raise OptionError(
                     option, self.config[option], "no value with poll_arrow, which returns bytes"
                 )
-        from .arrow_records import arrow_form  # not at the top: other polls need no Arrow
+        from .arrow_records import ArrowForm  # not at the top: other polls need no Arrow
 
-        return arrow_form(include_headers)
+        return ArrowForm(include_headers, self._observed)
 
     def _answered(self, node_id: Any, asked: Collection[TopicPartition], response: Any) -> None:
         self._ends.answered(node_id, asked, response)

@@ -1,6 +1,7 @@
 """ConsumerObserver: callbacks for what happens to a consumer, such as its metrics. None by default.
 
-They are called once per poll, per broker response and per rebalance event, never per record. They
+They are called once per poll, per broker response, per decoded batch and per rebalance event, never
+per record. They
 must not block the caller, and exceptions that they raise are not caught.
 """
 
@@ -38,6 +39,9 @@ class ConsumerObserver(Protocol):
 
     def fetched(self, response: Any) -> None:
         """A broker has answered a fetch; I/O loop."""
+
+    def decoded(self, rows: int, took_s: float) -> None:
+        """Record batches have become Arrow's; polling thread."""
 
     def commit_answered(
         self,

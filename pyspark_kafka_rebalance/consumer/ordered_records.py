@@ -278,7 +278,7 @@ class TimestampOrderedRecords:
 
     def _begin(self, form: Callable[..., Any], make_group: Callable[..., Group]) -> None:
         """Read again what is buffered in another form, or for another merge."""
-        if self._form is form and self._ahead.merge is self:
+        if self._form == form and self._ahead.merge is self:
             return
         self._subscription.end_reading_ahead()
         self._form, self._ahead.merge = form, self

@@ -150,6 +150,18 @@ FETCH_LATENCY_MAX = Instrument(
     "s",
     "How long brokers took to answer a fetch: maximum of the last minute",
 )
+DECODED = Instrument(
+    "kafka_rebalance.decode.rows",
+    Kind.OBSERVED_COUNTER,
+    "{row}",
+    "Records that poll_arrow has decoded",
+)
+DECODE_TIME = Instrument(
+    "kafka_rebalance.decode.time",
+    Kind.OBSERVED_COUNTER,
+    "s",
+    "Time that poll_arrow has spent on decoding",
+)
 POLL_AGE = Instrument(
     "kafka_rebalance.poll.age",
     Kind.OBSERVED_GAUGE,
@@ -251,6 +263,8 @@ ALL = (
     FETCHED,
     FETCH_LATENCY,
     FETCH_LATENCY_MAX,
+    DECODED,
+    DECODE_TIME,
     POLL_AGE,
     ASSIGNED,
     REVOKING,

@@ -24,6 +24,8 @@ from .catalogue import (
     COMMIT_AGE,
     COMMITTED,
     CONSUMED,
+    DECODE_TIME,
+    DECODED,
     FETCH_LATENCY,
     FETCH_LATENCY_MAX,
     FETCHED,
@@ -84,6 +86,7 @@ class MemberObservation:
         self._last: dict[TopicPartition, tuple[int, float | None]] = {}
         self._bytes: dict[TopicPartition, int] = {}  # the I/O loop adds
         self._committed_at: dict[TopicPartition, float] = {}  # likewise
+        self._decoded = (0, 0.0)  # rows, and how long they took; the polling thread adds
         self._waiting: dict[TopicPartition, Waiting] = {}  # collections add, one at a time
         self._readers: dict[Instrument, Callable[[DeferredRevokeConsumer], Iterable[Measured]]] = {
             ASSIGNED: self._assigned,
@@ -164,6 +167,12 @@ class MemberObservation:
                     totals[p] = totals.get(p, 0) + len(answer.records)
 
     @harmless
+    def decoded(self, rows: int, took_s: float) -> None:
+        """Called on the polling thread."""
+        all_rows, all_s = self._decoded
+        self._decoded = all_rows + rows, all_s + took_s
+
+    @harmless
     def commit_answered(
         self,
         accepted: Collection[TopicPartition],
@@ -191,6 +200,10 @@ class MemberObservation:
             return self._counted(CONSUMED, self._records, _POLL)
         if instrument is FETCHED:
             return self._counted(FETCHED, self._bytes, {})
+        if instrument in (DECODED, DECODE_TIME):
+            rows, took_s = self._decoded
+            value = rows if instrument is DECODED else took_s
+            return (Measured(instrument, value, self._attributes),) if rows else ()
         reader = self._readers.get(instrument)
         member = None if reader is None else self._member()
         if reader is None or member is None:

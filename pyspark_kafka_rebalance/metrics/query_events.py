@@ -25,6 +25,7 @@ from .catalogue import (
     POSITION,
     PROGRESS_AGE,
     QUERY,
+    REBALANCES,
     REVOKE_AGE,
     REVOKING,
     ROWS,
@@ -45,6 +46,7 @@ class QueryEvents:
         self._story = QueryStory()
         self._table = QueryProgress()
         self._reported_at: float | None = None
+        self._generations: dict[str, int] = {}
         self._waiting: dict[TopicPartition, Waiting] = {}
         self._revoking_since: dict[TopicPartition, float] = {}
         self._attributes: Attributes = {SYSTEM: "kafka"}
@@ -61,6 +63,7 @@ class QueryEvents:
         if self._story.is_foreign:
             return []
         before = {_partition_of(row): row.state for row in self._table}
+        generations, self._generations = self._generations, self._story.generations()
         self._table = self._story.table()
         self._reported_at = now
         self._attributes = {SYSTEM: "kafka", QUERY: str(self._table.query)}
@@ -86,6 +89,11 @@ class QueryEvents:
             Measured(LOST, sum(p.topic == topic for p in lost), {**self._attributes, TOPIC: topic})
             for topic in sorted(new | {p.topic for p in lost})
         ]
+        rebalances = sum(
+            generations.get(member, number) != number
+            for member, number in self._generations.items()
+        )
+        measured.append(Measured(REBALANCES, rebalances, self._attributes))
         read = sum(
             source.get("numInputRows") or 0 for source in progress["sources"] if is_ours(source)
         )

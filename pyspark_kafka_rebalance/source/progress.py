@@ -98,6 +98,14 @@ class QueryStory:
         """Whether no source is of this format."""
         return all(story.is_foreign for story in self._stories)
 
+    def generations(self) -> dict[str, int]:
+        """Return each member's generation or member epoch, as of the last batch."""
+        return {
+            member: number
+            for story in self._stories
+            for member, number in story.generations.items()
+        }
+
     def table(self) -> QueryProgress:
         """Return the state of the query's partitions now."""
         return QueryProgress(
@@ -122,6 +130,7 @@ class _Story:
         # read.
         self._caught_up: deque[tuple[float, float, int]] = deque(maxlen=_RATE_OF_BATCHES)
         self._is_first = True
+        self.generations: dict[str, int] = {}  # by member
         self.is_foreign = False
 
     def add(self, source: Mapping[str, Any], seconds: tuple[float, float] | None) -> None:
@@ -162,8 +171,12 @@ class _Story:
         """Take over the state at the end of a batch."""
         self._positions.update(batch.positions())
         self._gaps = _left_in_gaps(batch)
+        if batch.members:
+            self.generations.clear()
         for index, member in enumerate(batch.members):
-            self._members |= dict.fromkeys(member.partitions, f"{batch.run}-{index}")
+            name = f"{batch.run}-{index}"
+            self.generations[name] = member.generation
+            self._members |= dict.fromkeys(member.partitions, name)
         for partition, state in self._states.items():
             if state == REVOKING:
                 self._states[partition] = REVOKED

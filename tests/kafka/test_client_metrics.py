@@ -111,6 +111,15 @@ def test_two_consumers_share_a_topic_and_commit(
     (waits_s,) = metrics.by("kafka_rebalance.lag.time", CLIENT).values()
     assert 0 < waits_s < PATIENCE_S
 
+    assert metrics.points("kafka_rebalance.decode.rows") == [], "kafka-python has decoded"
+    left = 40 - first.position(kept)
+    deadline = time.monotonic() + PATIENCE_S
+    while first.position(kept) < 40:
+        assert time.monotonic() < deadline
+        first.poll_arrow(timeout_ms=100, max_records=5)
+    assert metrics.by("kafka_rebalance.decode.rows", CLIENT) == {"first": left}
+    assert 0 < metrics.by("kafka_rebalance.decode.time", CLIENT)["first"] < PATIENCE_S
+
     second.close()
     assert observation.closed
     assert metrics.by("kafka_rebalance.assigned_partitions", CLIENT) == {"first": 1}

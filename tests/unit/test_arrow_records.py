@@ -10,6 +10,7 @@ from kafka.structs import TopicPartition
 from record_batches import Record, build
 
 from pyspark_kafka_rebalance.consumer.arrow_records import ArrowRecords
+from pyspark_kafka_rebalance.consumer.observer import Observed
 from pyspark_kafka_rebalance.errors import CorruptRecordError
 
 PARTITION = TopicPartition("t", 0)
@@ -24,7 +25,9 @@ class Metrics:
 
 
 def fetched(data: bytes, at: int = 0, **how: Any) -> ArrowRecords:
-    return ArrowRecords(at, PARTITION, MemoryRecords(data), include_headers=False, **how)
+    return ArrowRecords(
+        at, PARTITION, MemoryRecords(data), include_headers=False, observed=Observed(), **how
+    )
 
 
 def batch(first: int, count: int, **how: Any) -> bytes:

@@ -366,6 +366,8 @@ def test_the_listener_tells_what_a_recorded_query_has_reported(
     (batches,) = collected(reader, BATCHES)
     assert batches.count == sum(progress["numInputRows"] > 0 for progress in RECORDED)
     assert [(p.value, p.attributes[QUERY]) for p in collected(reader, ASSIGNED)] == [(2, "first")]
+    rebalances = [(p.value, p.attributes[QUERY]) for p in collected(reader, REBALANCES)]
+    assert rebalances == [(2, "first")], "generations 1, 2 and 3"
     listener.onQueryTerminated(SimpleNamespace(runId=last["runId"]))
     assert collected(reader, ASSIGNED) == []
     assert [point.value for point in collected(reader, ROWS)] == [read]

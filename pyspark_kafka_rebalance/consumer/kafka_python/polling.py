@@ -167,7 +167,7 @@ def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:
     positions are right after what was handed out.
     """
     fetcher = consumer._fetcher
-    if fetcher.PartitionRecords is form:
+    if fetcher.PartitionRecords == form:
         return
     fetcher.PartitionRecords = form
     for decoded in (fetcher._next_partition_records, *fetcher._paused_partition_records.values()):
