@@ -10,6 +10,7 @@ from _pytest._code.code import ExceptionRepr
 from hypothesis import settings
 from xdist.remote import Producer
 
+from .chosen_tests import left_out
 from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
 
 # How long an example takes says more of what else this machine does.
@@ -20,6 +21,24 @@ settings.load_profile("untimed")
 _QUOTED = 16
 
 pytest_plugins = ["pyspark_kafka_rebalance.testing.pytest_fixtures"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all", action="store_true", help="also the long tests, and with both group protocols"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of what the conftest.py of a folder leaves
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    chosen = config.invocation_params.args
+    if any("::" in str(argument) for argument in chosen):
+        return  # somebody wants just these
+    out = left_out(items)
+    config.hook.pytest_deselected(items=[item for item in items if item in out])
+    items[:] = [item for item in items if item not in out]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,6 +11,7 @@ from benchmarks.catch_up.client import QUICK, run_client
 SMALL = replace(QUICK, records=20_000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["live", "ordinary"])
 def test_an_owner_is_killed_and_nothing_is_missing_or_there_twice(
     kafka, topic_name, tmp_path, form

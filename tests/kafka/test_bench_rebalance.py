@@ -12,6 +12,7 @@ from benchmarks.rebalance.scenario import Settings, Trial, run
 QUICK = Settings(calm_s=1.0, longest_s=1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "drain"),
     [

@@ -15,6 +15,7 @@ from tests.chaos.churn import Churn
 from tests.chaos.plan import make_plan
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_fifty_joins_and_leaves_while_brokers_restart_break_nothing(
     kafka3: LocalKafka, group_id: str, protocol: str, seed: int, tmp_path: Path

@@ -25,6 +25,8 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, PartitionsLostError
 
+pytestmark = pytest.mark.each_protocol
+
 Member = tuple[DeferredRevokeConsumer, TopicPartition]
 
 only_classic = pytest.mark.parametrize("protocol", ["classic"], indirect=True)

@@ -7,6 +7,8 @@ from group_members import owns, poll_until, wait_until
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
+pytestmark = pytest.mark.each_protocol
+
 
 def test_an_answer_that_nobody_waited_for_is_not_given_to_the_next_question(
     kafka, topic_name, consumers

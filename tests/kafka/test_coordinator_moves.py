@@ -15,6 +15,8 @@ from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, SyncGrou
 
 from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
 
+pytestmark = pytest.mark.each_protocol
+
 #: Where a join is when the coordinator moves: the request, and whether it was answered.
 STEPS = {
     "a JoinGroup is not sent": ("classic", JoinGroupRequest, False),

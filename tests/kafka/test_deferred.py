@@ -41,6 +41,8 @@ from pyspark_kafka_rebalance.consumer.kafka_python.questions import offers_consu
 from pyspark_kafka_rebalance.doctor.broker_probe import BrokerProbe, connected
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+pytestmark = pytest.mark.each_protocol
+
 only_classic = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
 

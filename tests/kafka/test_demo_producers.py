@@ -13,6 +13,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka, PostgresServer
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.long
 def test_every_row_is_there_once_though_instances_die_and_stall(
     kafka: LocalKafka, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

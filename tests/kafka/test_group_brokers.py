@@ -17,6 +17,8 @@ from verifiable_group import VerifiableGroup
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+pytestmark = pytest.mark.each_protocol
+
 
 @pytest.fixture
 def groups(

@@ -16,6 +16,8 @@ from verifiable_group import VerifiableGroup
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+pytestmark = pytest.mark.each_protocol
+
 #: More than any bounce takes.
 LONG_SESSION_MS = 45_000
 

@@ -17,6 +17,8 @@ from verifiable_group import VerifiableGroup
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+pytestmark = pytest.mark.each_protocol
+
 
 def group_of(
     kafka: LocalKafka, topic: str, group_id: str, work: Path, protocol: str

@@ -37,6 +37,8 @@ from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatResponse
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+pytestmark = pytest.mark.each_protocol
+
 AWAY = kafka_errors.CoordinatorNotAvailableError
 
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)

@@ -38,6 +38,8 @@ from pyspark_kafka_rebalance.consumer.member_record import AssignmentReceived
 from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
 from pyspark_kafka_rebalance.testing import LocalKafka
 
+pytestmark = pytest.mark.each_protocol
+
 
 @pytest.fixture
 def protocol() -> str:

@@ -39,6 +39,8 @@ from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 
+pytestmark = pytest.mark.each_protocol
+
 #: Where somebody is to be thought dead; nobody else may be, on a busy machine.
 short_sessions = pytest.mark.parametrize("session_timeout_ms", [6_000])
 

@@ -35,6 +35,8 @@ from pyspark_kafka_rebalance.consumer import join
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
 
+pytestmark = pytest.mark.each_protocol
+
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 
 

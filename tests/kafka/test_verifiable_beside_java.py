@@ -16,6 +16,8 @@ from verifiable_group import OURS, PATIENCE_S, java_command
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE
 
+pytestmark = pytest.mark.each_protocol
+
 
 def run(command: tuple[str, ...], *options: str) -> str:
     """Run it to its end; what it printed."""

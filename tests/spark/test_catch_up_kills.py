@@ -97,6 +97,7 @@ def times_of(queries):
     return {record: n for record, n in times.items() if n}
 
 
+@pytest.mark.long
 @pytest.mark.newest_spark
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_nothing_is_missing_and_only_what_was_in_flight_at_a_kill_comes_twice(

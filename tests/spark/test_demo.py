@@ -77,6 +77,7 @@ def test_nothing_is_lost_or_duplicated_and_the_picture_is_drawn(tmp_path):
     assert len(picture) > 20_000
 
 
+@pytest.mark.long
 def test_a_query_that_is_live_again_at_once_misses_nothing_of_its_backlog(tmp_path):
     numbers = ("--backlog", "45000", "--partitions", "2", "--rate", "300", "--seconds-of-calm", "1")
     with demo(tmp_path, *numbers, module="pyspark_kafka_rebalance.demo.catch_up") as process:
@@ -99,6 +100,7 @@ def test_a_query_that_is_live_again_at_once_misses_nothing_of_its_backlog(tmp_pa
     assert len(picture) > 20_000
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_no_process_behind(tmp_path):
     options = ("--peer", "blocking", "--seconds-per-phase", "1", "--rate", "500")
     with demo(tmp_path, *options) as process:

@@ -96,6 +96,7 @@ def submitted(folder: Path, *arguments: str) -> Iterator[SubmittedJob]:
             process.kill()  # the JVM, which ends the script
 
 
+@pytest.mark.long
 @pytest.mark.several_sparks
 def test_a_submitted_job_is_stopped_amid_its_batches_and_submitted_again(
     kafka, topic_name, group_id, committed, tmp_path

@@ -107,7 +107,7 @@ class BesideLive(Consumers):
 def settled(machine: type[Consumers]) -> Any:
     machine.TestCase.settings = settings(
         deadline=None,
-        max_examples=histories(40),
+        max_examples=histories(25),
         stateful_step_count=20,
         derandomize=ALWAYS_THE_SAME,
     )

@@ -557,7 +557,7 @@ def test_the_answer_to_the_heartbeat_of_a_former_membership_ends_nothing(group: 
 
 TestGroup = Group.TestCase
 TestGroup.settings = settings(
-    max_examples=histories(500),
+    max_examples=histories(200),
     stateful_step_count=50,
     derandomize=ALWAYS_THE_SAME,
     deadline=None,

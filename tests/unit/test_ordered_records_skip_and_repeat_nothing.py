@@ -101,7 +101,7 @@ class MergedBesideLive(MergedBacklogs):
 def settled(machine: type[Consumers]) -> Any:
     machine.TestCase.settings = settings(
         deadline=None,
-        max_examples=histories(20),
+        max_examples=histories(10),
         stateful_step_count=20,
         derandomize=ALWAYS_THE_SAME,
     )
