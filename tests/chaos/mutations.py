@@ -59,6 +59,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "if self.batches.have(p) or p in flushed_later}",
         "if p in flushed_later}",
+        named="handover",
     ),
     Mutation(
         "open-commit",
@@ -66,6 +67,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "self.awaiting_batch(partitions) | {p for p in partitions if self.commits.is_open(p)}",
         "self.awaiting_batch(partitions)",
+        named="handover-classic",
     ),
     Mutation(
         "early-commit",
@@ -75,6 +77,7 @@ MUTATIONS = (
         "        self.marks.hand_out(ranges)\n"
         "        self.marks.prove((p, one.end) for p, one in ranges.items())\n"
         "        self.commits.compare(ranges)\n",
+        named="taken-over",
     ),
     Mutation(
         "skip",
@@ -82,6 +85,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "own.position, own.read = handed.end, True",
         "own.position, own.read = handed.end + 1, True",
+        named="calm",
     ),
     Mutation(
         "resumed",
@@ -89,6 +93,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "        self.batches.add(ranges, catch_up)\n        self._unflushed |=",
         "        self.batches.add({}, {})\n        self._unflushed |=",
+        named="long-replay",
     ),
     Mutation(
         "checkpoint",
@@ -96,6 +101,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "self.marks.restore(positions)",
         "self.marks.restore({})",
+        named="reset",
     ),
     Mutation(
         "group-only",
@@ -113,6 +119,7 @@ MUTATIONS = (
         '            return "earliest"',
         "if partition in self._created_anew or partition not in self._found:\n"
         '            return "latest"',
+        named="grow",
     ),
     Mutation(
         "unmarked",
@@ -120,6 +127,7 @@ MUTATIONS = (
         "source/group/marking.py",
         "if standing.committed is not None and standing.committed > ranges[partition].start",
         "if standing.committed is None and ranges[partition].start < 0",
+        named="taken-over",
     ),
     Mutation(
         "replay",
@@ -127,6 +135,7 @@ MUTATIONS = (
         "source/group/marking.py",
         "if now >= until or (seen.joined and all(slow)):",
         "if now >= 0.0 or (seen.joined and all(slow)):",
+        named="shared-replay",
     ),
     Mutation(
         "lease",
@@ -134,6 +143,7 @@ MUTATIONS = (
         "consumer/lease.py",
         "return self._age() < self.session_timeout_ms / 1000 * (1 - MARGIN_SHARE)",
         "return self._renewed_at is not None",
+        named="asleep",
     ),
     Mutation(
         "stop",
@@ -141,6 +151,7 @@ MUTATIONS = (
         "source/group/group_commits.py",
         "if self._proofs.look(wait_s=self._left_to_leave_s()):",
         "if self._proofs.look(wait_s=0.0) and self._members is None:",
+        named="seldom",
     ),
     Mutation(
         "late-commit",
@@ -148,6 +159,7 @@ MUTATIONS = (
         "consumer/commit_loop.py",
         "before, self._commits = self._commits, OffsetCommits()",
         "before = OffsetCommits()",
+        named="stalled",
     ),
     # -- gaps -------------------------------------------------------------------------------------
     Mutation(
@@ -156,6 +168,7 @@ MUTATIONS = (
         "source/group/positioning.py",
         "self._gaps.begin(partition, unread.between(0, live), unproven.between(0, live))",
         "self._gaps.forget(partition)",
+        named="gaps",
     ),
     Mutation(
         "gap-twice",
@@ -163,6 +176,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "self.gaps.hand_out(caught_up)",
         "self.gaps.hand_out({})",
+        named="gaps",
     ),
     # -- members ----------------------------------------------------------------------------------
     Mutation(
@@ -171,6 +185,7 @@ MUTATIONS = (
         "consumer/ownership.py",
         "released = self._standing.releasing.difference(outstanding)",
         "released = self._standing.releasing",
+        named="leaving",
     ),
     Mutation(
         "reconciled",
@@ -178,6 +193,7 @@ MUTATIONS = (
         "consumer/reconciliation.py",
         "return {**self.assignable, **self._owned}",
         "return dict(self.assignable)",
+        named="handover",
     ),
     Mutation(
         "claim",
@@ -185,6 +201,7 @@ MUTATIONS = (
         "consumer/classic.py",
         "claim = self._subscription.owned() if mine else frozenset()",
         "claim = frozenset()",
+        named="handover-classic",
     ),
     Mutation(
         "backwards",
@@ -193,6 +210,7 @@ MUTATIONS = (
         "        if entry.offset > self.floor:\n"
         "            self.waiting, self.floor, self.added_after",
         "        if entry.offset:\n            self.waiting, self.floor, self.added_after",
+        named="disorder",
     ),
     Mutation(
         "close",
@@ -200,6 +218,7 @@ MUTATIONS = (
         "consumer/deferred.py",
         "while not self._hand_outs.end():",
         "while self._hand_outs is None:",
+        named="leaving",
     ),
     # -- reading ----------------------------------------------------------------------------------
     Mutation(
@@ -208,6 +227,7 @@ MUTATIONS = (
         "fetch/transactions.py",
         "return producer_id in self._open",
         "return producer_id < -1",
+        named="calm",
     ),
     Mutation(
         "empty-end",
@@ -215,6 +235,7 @@ MUTATIONS = (
         "fetch/range_reader.py",
         "if answer.high_watermark < self._end:",
         "if answer.high_watermark < 0:",
+        named="calm",
     ),
     # -- producer groups --------------------------------------------------------------------------
     Mutation(
@@ -223,6 +244,7 @@ MUTATIONS = (
         "producer/transactions.py",
         "for p, value in values.items()\n                }",
         "for p, value in list(values.items())[:1]\n                }",
+        named="producers",
     ),
 )
 

@@ -254,9 +254,19 @@ class RunningReader:
         if not ended.get("complete", True):
             if not may_be_incomplete:
                 self.problems.append(f"{self.name}: the last stop was not complete")
-            else:
+            elif order != "interrupt" or not self._was_between_batches():
                 self._break(f"{order}: not complete")
         self._let_go()
+
+    def _was_between_batches(self) -> bool:
+        """Whether nothing of it comes again though it was only interrupted.
+
+        With a coordinator that does not answer in the few seconds that Spark waits, it may.
+        """
+        checkpoint = self._plan_run.checkpoint(self.name)
+        has_batches = any((checkpoint / "commits").glob("[0-9]*"))
+        knows = self.reader.knows_checkpoint and self._plan_run.plan.brokers_are_up
+        return knows and has_batches and _replays(checkpoint) is None
 
     def _interrupt(self, seconds: float) -> None:
         self._stop(seconds, "interrupt")
@@ -360,7 +370,7 @@ class RunningReader:
         self.look()
         if self._process is not None:
             # Once cannot know, nor can a run with an end that has not had a batch yet.
-            self._stop_once("stop", may_be_incomplete=self.reader.trigger != "always")
+            self._stop_once("stop", may_be_incomplete=self.reader.has_an_end)
 
     def end(self) -> None:
         """After a failure of the plan itself."""

@@ -39,6 +39,7 @@ from .random_plans import (
     COMPACTED,
     PRODUCED,
     PRODUCERS,
+    SELDOM_S,
     SESSION_S,
     TOPICS,
     Fault,
@@ -181,11 +182,8 @@ class PlanRun:
             options["kafka.group.protocol"] = self.plan.protocol
         if reader.knows_checkpoint:
             options["checkpointLocation"] = checkpoint
-        trigger = (
-            {"processingTime": "0 seconds"}
-            if reader.trigger == "always"
-            else {reader.trigger: True}
-        )
+        every = {"always": "0 seconds", "seldom": f"{SELDOM_S} seconds"}.get(reader.trigger)
+        trigger = {"processingTime": every} if every else {reader.trigger: True}
         return {"options": options | given, "checkpoint": checkpoint, "trigger": trigger}
 
     def member_settings(self, reader: Reader) -> dict[str, Any]:
@@ -198,6 +196,7 @@ class PlanRun:
             "topics": [topic for topic in self.topics if self._short(topic) not in ANEW],
             "isolation": self._isolation,
             "session_ms": int(SESSION_S * 1_000),
+            "disorder": "disorder" in dict(reader.options),
         }
 
     def producer_settings(self, proxy_url: str) -> dict[str, Any]:
@@ -272,7 +271,7 @@ class PlanRun:
         return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
 
     def _watch(self, group: str) -> Watch:
-        ends = any(r.group == group and r.trigger != "always" for r in self.plan.readers)
+        ends = any(r.group == group and r.has_an_end for r in self.plan.readers)
         servers = self.kafka.bootstrap_servers
         return Watch(
             servers, self.group(group), self.partitions, self._lasting, self._isolation, ends
@@ -398,7 +397,8 @@ class PlanRun:
             _, transaction = self.input.sent.get(value, (partition, None))
             aborted = (partition, offset) not in committed
             where = self._renewed.log_of(*partition, value)
-            produced.append(Produced(where, offset, value, transaction, aborted))
+            sent_at = self.input.sent_at.get(value)
+            produced.append(Produced(where, offset, value, transaction, aborted, sent_at))
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
             partition, _ = self.input.sent[value]
