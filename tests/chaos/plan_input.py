@@ -28,7 +28,7 @@ _LOOK_AT_MOST_MS = 2_000.0
 
 @dataclass
 class Input:
-    """What was sent: by value, where to and in which transaction, and since when it may be there."""
+    """What was sent: by value, where to, in which transaction and when."""
 
     sent: dict[str, tuple[TopicPartition, str | None]] = field(default_factory=dict)
     sent_at: dict[str, float] = field(default_factory=dict)
