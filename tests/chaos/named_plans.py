@@ -7,6 +7,7 @@ from .random_plans import LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Rea
 _LIMITED = (("maxBatchDurationMs", LIMIT_MS),)
 _IMPATIENT = (("revokeTimeoutMs", LIMIT_MS),)
 _LOSSY = (("failOnDataLoss", "false"),)
+_STATIC = (("kafka.group.instance.id", "q1"),)
 _GAPS = (
     ("parallelRebalance", "live"),
     ("catchUpThreshold", "20"),
@@ -252,31 +253,32 @@ NAMED = {
         ),
         lasts_s=18.0,
     ),
-    # Alone and killed in mid-batch; its replay takes long, and another joins meanwhile.
+    # Killed in mid-batch, and back within its session. Its replay takes long, and another joins
+    # meanwhile.
     "long-replay": Plan(
         seed=27,
         protocol="classic",
-        readers=(Reader("q1"), Reader(LATE, joins=True)),
+        readers=(Reader("q1", options=_STATIC), Reader(LATE, joins=True)),
         faults=(
             Fault(2.0, "slow", "q1", 2.0),
             Fault(3.0, "hang", "q1", 20.0),
             Fault(5.0, "kill", "q1", 0.0),
-            Fault(6.0, "slow", "q1", 8.0),
-            Fault(9.0, "join", LATE),
+            Fault(6.0, "slow", "q1", 10.0),
+            Fault(14.0, "join", LATE),
         ),
-        lasts_s=18.0,
+        lasts_s=20.0,
     ),
+    # Killed in a batch that has a part of a gap.
     "gaps": Plan(
         seed=28,
         protocol="classic",
         readers=(Reader("q1", options=_GAPS),),
         faults=(
-            Fault(2.0, "kill", "q1", 3.0),
-            Fault(6.0, "slow", "q1", 1.0),
-            Fault(7.0, "hang", "q1", 20.0),
-            Fault(9.0, "kill", "q1", 0.0),
+            Fault(2.0, "kill", "q1", 0.0),
+            Fault(15.0, "hang", "q1", 20.0),
+            Fault(16.0, "kill", "q1", 0.0),
         ),
-        lasts_s=12.0,
+        lasts_s=18.0,
     ),
     # A member whose network delivers nothing for longer than its session.
     "stalled": Plan(

@@ -352,10 +352,10 @@ class RunningReader:
         """Whether a session that ended then may be that of a run which died."""
         return any(at - SESSION_S - 4.0 <= one.since <= at for one in self.breaks)
 
-    def pause_before(self, at: float) -> float | None:
-        """Since when it was paused, if that is why its session ended then."""
+    def pauses_before(self, at: float) -> list[float]:
+        """Since when it was paused, if that may be why its session ended then."""
         late_s = SESSION_S + 4.0
-        return next((p.since for p in self.pauses if p.since <= at <= p.until + late_s), None)
+        return [p.since for p in self.pauses if p.since <= at <= p.until + late_s]
 
     # -- the end ----------------------------------------------------------------------------------
 

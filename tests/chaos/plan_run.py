@@ -500,13 +500,13 @@ class PlanRun:
             text = (self.kafka.folder / f"broker-{broker}" / "broker.log").read_text()
             for at, member in ended_sessions(text, self.group(group), began_at):
                 named = [r for r in readers if member.startswith(f"{r.name}-")]
-                asleep = [r for r in named or readers if r.pause_before(at) is not None]
+                asleep = [r for r in named or readers if r.pauses_before(at)]
                 if not asleep and any(r.died_before(at) for r in named or readers):
                     continue  # the dead run's, whose death is known
                 for reader in asleep or named or readers:
-                    since = reader.pause_before(at) or at
                     why = f"session of {member} ended"
-                    found.append(Break(since, at, reader.name, None, why, False))
+                    for since in reader.pauses_before(at) or [at]:
+                        found.append(Break(since, at, reader.name, None, why, False))
         return found
 
 

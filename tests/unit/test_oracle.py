@@ -441,7 +441,7 @@ def test_a_planner_that_stood_still_has_planned_nothing_that_was_sent_since(sent
 
 
 def amid_a_replay(began_at, of_b, of_a=0.0):
-    """``a`` dies in its first batch; ``b`` reads the same while ``a`` replays it for a long time."""
+    """``a`` dies in its first batch; ``b`` reads the same while ``a`` replays it for long."""
     replay = [replace(one, completed=of_a) for one in batch(0, 2, 0, run=1, at=20.0)]
     return [
         *[*log_of(2), Began(0.0, "a", 0, 0, frozenset({LOG})), Break(0.5, 0.5, "a", 0)],
