@@ -62,14 +62,6 @@ MUTATIONS = (
         named="handover",
     ),
     Mutation(
-        "open-commit",
-        "a query releases a partition before the group has its last offset",
-        "source/group/assignment.py",
-        "self.awaiting_batch(partitions) | {p for p in partitions if self.commits.is_open(p)}",
-        "self.awaiting_batch(partitions)",
-        named="handover-classic",
-    ),
-    Mutation(
         "early-commit",
         "a query commits what it hands out before Spark has committed the batch",
         "source/group/assignment.py",
@@ -141,8 +133,8 @@ MUTATIONS = (
         "lease",
         "a process that was suspended for longer than its session hands out all the same",
         "consumer/lease.py",
-        "return self._age() < self.session_timeout_ms / 1000 * (1 - MARGIN_SHARE)",
-        "return self._renewed_at is not None",
+        'return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at',
+        'return float("inf") if self._renewed_at is None else 0.0',
         named="asleep",
     ),
     Mutation(
@@ -160,6 +152,14 @@ MUTATIONS = (
         "before, self._commits = self._commits, OffsetCommits()",
         "before = OffsetCommits()",
         named="stalled",
+    ),
+    Mutation(
+        "dead-owner",
+        "a run with an end leaves to a dead member what that one owns (19)",
+        "source/group/live_owners.py",
+        "if member.member_id not in own_ids and (session_passed or _rejoined(member, joined_epoch))",
+        "if member.member_id not in own_ids",
+        named="ends",
     ),
     # -- gaps -------------------------------------------------------------------------------------
     Mutation(
@@ -230,12 +230,12 @@ MUTATIONS = (
         named="calm",
     ),
     Mutation(
-        "empty-end",
-        "an answer without records ends a range, whatever the log has",
-        "fetch/range_reader.py",
-        "if answer.high_watermark < self._end:",
-        "if answer.high_watermark < 0:",
-        named="calm",
+        "half-batch",
+        "a range that begins within a batch of the log is read from the beginning of that batch",
+        "fetch/record_batch.py",
+        "header.records, header.base_offset, timestamp, append_time, position, self._range.end",
+        "header.records, header.base_offset, timestamp, append_time, 0, self._range.end",
+        named="small-batches",
     ),
     # -- producer groups --------------------------------------------------------------------------
     Mutation(

@@ -177,6 +177,13 @@ NAMED = {
         faults=(),
         lasts_s=6.0,
     ),
+    "small-batches": Plan(
+        seed=34,
+        protocol="consumer",
+        readers=(Reader("q1", options=(("maxOffsetsPerTrigger", "50"),)),),
+        faults=(),
+        lasts_s=5.0,
+    ),
     "producers": Plan(
         seed=21,
         protocol="classic",
