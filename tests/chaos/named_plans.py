@@ -247,18 +247,20 @@ NAMED = {
         ),
         lasts_s=18.0,
     ),
-    # Killed in mid-batch, and at once back, with another that gets a part of what it had.
-    "shared-replay": Plan(
+    # As "taken-over", but the other hangs in the batch that has what the first one's had: after the
+    # first hang, in which the session ends, it gets everything at once.
+    "long-take-over": Plan(
         seed=26,
         protocol="classic",
-        readers=(Reader("q1"), Reader("q2"), Reader(LATE, joins=True)),
+        readers=(Reader("q1"), Reader("q2")),
         faults=(
             Fault(2.0, "slow", "q1", 2.0),
             Fault(3.0, "hang", "q1", 20.0),
-            Fault(5.0, "kill", "q1", 0.0),
-            Fault(5.0, "join", LATE),
+            Fault(5.0, "kill", "q1", 10.0),
+            Fault(11.0, "hang", "q2", 6.5),
+            Fault(12.0, "hang", "q2", 14.0),
         ),
-        lasts_s=18.0,
+        lasts_s=32.0,
     ),
     # Killed in mid-batch, and back within its session. Its replay takes long, and another joins
     # meanwhile.
@@ -287,11 +289,12 @@ NAMED = {
         ),
         lasts_s=18.0,
     ),
-    # A member whose network delivers nothing for longer than its session.
+    # A member whose network delivers nothing for longer than its session, beside a query that
+    # commits seldom: what the member commits too late can be seen.
     "stalled": Plan(
         seed=29,
         protocol="classic",
-        readers=(Reader("m0", "member"), Reader("q1")),
+        readers=(Reader("m0", "member"), Reader("q1", trigger="seldom")),
         faults=(Fault(3.0, "stall", "m0", 1.4 * SESSION_S),),
         lasts_s=18.0,
     ),
@@ -313,6 +316,15 @@ NAMED = {
             Fault(14.0, "interrupt", "q1", 3.0),
         ),
         lasts_s=20.0,
+    ),
+    # Gracefully, with nothing that could hinder them.
+    "stops": Plan(
+        seed=35,
+        protocol="consumer",
+        readers=(Reader("q1"), Reader("q2", knows_checkpoint=False), Reader("m0", "member")),
+        faults=tuple(Fault(2.0 + 2 * n, "stop", f"q{1 + n % 2}", 0.5) for n in range(6)),
+        rate=200,
+        lasts_s=14.0,
     ),
     # For longer than its session.
     "asleep": Plan(

@@ -19,7 +19,7 @@ from tests.kafka.flaky_network import FlakyNetwork
 
 from . import plan_member, producer_instance
 from .oracle import Break, Life, Started
-from .plan_sparks import ROOT, PlanSpark
+from .plan_sparks import PlanSpark
 from .random_plans import SESSION_S, Fault, Reader
 from .surroundings import PATIENCE_S
 
@@ -105,7 +105,7 @@ class RunningReader:
             settings,
             work=self._plan_run.folder,
             on_event=self._follow,
-            environment={"PYTHONPATH": str(ROOT)},
+            environment={"PYTHONPATH": str(self._plan_run.sparks.root)},
         ).start()
 
     def _follow(self, event: dict[str, Any]) -> None:
@@ -252,8 +252,11 @@ class RunningReader:
             self.look()
             return
         if not ended.get("complete", True):
+            alone = self._plan_run.plan.is_left_alone(self.reader) and not self.reader.has_an_end
             if not may_be_incomplete:
                 self.problems.append(f"{self.name}: the last stop was not complete")
+            elif order == "stop" and alone:
+                self.problems.append(f"{self.name}: a stop was not complete that nothing hindered")
             elif order != "interrupt" or not self._was_between_batches():
                 self._break(f"{order}: not complete")
         self._let_go()

@@ -120,6 +120,12 @@ class Plan:
         """Whether no fault is a broker's."""
         return not any(fault.target.isdigit() for fault in self.faults)
 
+    def is_left_alone(self, reader: Reader) -> bool:
+        """Whether nothing keeps a batch of it, or its commit, from coming to an end in time."""
+        gentle = {"stop", "interrupt", "leave", "join"}
+        limited = {"maxBatchDurationMs", "revokeTimeoutMs"} & dict(reader.options).keys()
+        return not limited and {fault.what for fault in self.faults} <= gentle
+
     @property
     def groups(self) -> list[str]:
         """Those of consumers."""
