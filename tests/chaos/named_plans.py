@@ -176,6 +176,7 @@ NAMED = {
         readers=(Reader("q1"), Reader("m0", "member")),
         faults=(),
         lasts_s=6.0,
+        once_all_read=True,
     ),
     "small-batches": Plan(
         seed=34,
@@ -183,6 +184,7 @@ NAMED = {
         readers=(Reader("q1", options=(("maxOffsetsPerTrigger", "50"),)),),
         faults=(),
         lasts_s=5.0,
+        once_all_read=True,
     ),
     "producers": Plan(
         seed=21,
@@ -194,6 +196,7 @@ NAMED = {
         ),
         faults=(Fault(3.0, "kill", "i0", 0.0),),
         lasts_s=6.0,
+        once_all_read=True,
     ),
     # Records come to the new partitions before anybody knows of them.
     "grow": Plan(
@@ -203,6 +206,7 @@ NAMED = {
         faults=(Fault(2.0, "grow", "a"), Fault(4.0, "grow", "b"), Fault(7.0, "grow", "a")),
         rate=200,
         lasts_s=9.0,
+        once_all_read=True,
     ),
     # One joins in the midst of the others' long batches, and of a member's work.
     "handover": Plan(
@@ -219,6 +223,7 @@ NAMED = {
             Fault(3.0, "join", LATE),
         ),
         lasts_s=9.0,
+        once_all_read=True,
     ),
     "handover-classic": Plan(
         seed=24,
@@ -234,6 +239,7 @@ NAMED = {
             Fault(3.0, "join", LATE),
         ),
         lasts_s=9.0,
+        once_all_read=True,
     ),
     # Killed in mid-batch, and not back before another has delivered what it had.
     "taken-over": Plan(
@@ -246,6 +252,7 @@ NAMED = {
             Fault(5.0, "kill", "q1", 14.0),
         ),
         lasts_s=18.0,
+        once_all_read=True,
     ),
     # As "taken-over", but the other hangs in the batch that has what the first one's had: after the
     # first hang, in which the session ends, it gets everything at once.
@@ -261,6 +268,7 @@ NAMED = {
             Fault(12.0, "hang", "q2", 14.0),
         ),
         lasts_s=32.0,
+        once_all_read=True,
     ),
     # Killed in mid-batch, and back within its session. Its replay takes long, and another joins
     # meanwhile.
@@ -276,6 +284,7 @@ NAMED = {
             Fault(14.0, "join", LATE),
         ),
         lasts_s=20.0,
+        once_all_read=True,
     ),
     # Killed in a batch that has a part of a gap.
     "gaps": Plan(
@@ -288,6 +297,7 @@ NAMED = {
             Fault(16.0, "kill", "q1", 0.0),
         ),
         lasts_s=18.0,
+        once_all_read=True,
     ),
     # A member whose network delivers nothing for longer than its session, beside a query that
     # commits seldom: what the member commits too late can be seen.
@@ -297,6 +307,7 @@ NAMED = {
         readers=(Reader("m0", "member"), Reader("q1", trigger="seldom")),
         faults=(Fault(3.0, "stall", "m0", 1.4 * SESSION_S),),
         lasts_s=18.0,
+        once_all_read=True,
     ),
     "disorder": Plan(
         seed=30,
@@ -305,6 +316,7 @@ NAMED = {
         faults=(Fault(4.0, "stop", "m0", 2.0),),
         rate=400,
         lasts_s=8.0,
+        once_all_read=True,
     ),
     # Interrupted between two batches, of which the group has the last one nevertheless.
     "seldom": Plan(
@@ -316,6 +328,7 @@ NAMED = {
             Fault(14.0, "interrupt", "q1", 3.0),
         ),
         lasts_s=20.0,
+        once_all_read=True,
     ),
     # Gracefully, with nothing that could hinder them.
     "stops": Plan(
@@ -325,6 +338,7 @@ NAMED = {
         faults=tuple(Fault(2.0 + 2 * n, "stop", f"q{1 + n % 2}", 0.5) for n in range(6)),
         rate=200,
         lasts_s=14.0,
+        once_all_read=True,
     ),
     # For longer than its session.
     "asleep": Plan(
@@ -338,6 +352,7 @@ NAMED = {
         ),
         rate=200,
         lasts_s=30.0,
+        once_all_read=True,
     ),
     # Members that leave at once when they have committed.
     "leaving": Plan(
@@ -347,5 +362,6 @@ NAMED = {
         faults=tuple(Fault(1.0 + 1.5 * n, "stop", f"m{n % 2}", 0.5) for n in range(8)),
         rate=400,
         lasts_s=14.0,
+        once_all_read=True,
     ),
 }

@@ -247,8 +247,11 @@ class PlanRun:
                 for kind in kinds
             ]
             stack.enter_context(self._renewed)
+            self.sparks.get_ready(self.plan.sparks)
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             log.info("all have begun")
+            if self.plan.once_all_read:
+                self._wait_until_all_have_read()
             self.carry_out()
             log.info("all faults are mended")
             _all(reader.work.submit(reader.recover) for reader in self._readers)
@@ -269,6 +272,15 @@ class PlanRun:
                 produced = [one for one in produced if (one.log, one.offset) in left]
                 log.info("%d records are left", len(produced))
         return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
+
+    def _wait_until_all_have_read(self) -> None:
+        names = [r.name for r in self.plan.readers if r.kind != "producer" and not r.joins]
+        deadline = time.monotonic() + PATIENCE_S
+        while missing := [n for n in names if not _has_read(self.ledger / f"{n}-000.jsonl")]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{missing} have read nothing")
+            time.sleep(0.1)
+        log.info("all have read")
 
     def _watch(self, group: str) -> Watch:
         ends = any(r.group == group and r.has_an_end for r in self.plan.readers)
@@ -508,6 +520,10 @@ class PlanRun:
                     for since in reader.pauses_before(at) or [at]:
                         found.append(Break(since, at, reader.name, None, why, False))
         return found
+
+
+def _has_read(ledger: Path) -> bool:
+    return ledger.exists() and '"event": "batch"' in ledger.read_text()
 
 
 def events_of(

@@ -63,6 +63,12 @@ class Sparks:
         spark.wait_for("ready")
         return spark
 
+    def get_ready(self, count: int) -> None:
+        """Have as many that are idle, or will be soon."""
+        with self._lock:
+            while len(self._idle) < count:
+                self._idle.insert(0, self._start())
+
     def give_back(self, spark: PlanSpark) -> None:
         """Another query may use it; if it was killed, another gets ready."""
         spark.forget()

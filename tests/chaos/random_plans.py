@@ -98,6 +98,8 @@ class Plan:
     compacts : bool
         Of each key of ``COMPACTED`` only the last record stays, as soon as the broker's cleaner
         comes round.
+    once_all_read : bool
+        The faults begin only when every reader has delivered something.
     """
 
     seed: int
@@ -109,11 +111,19 @@ class Plan:
     transactions: bool = True
     lasts_s: float = 20.0
     compacts: bool = False
+    once_all_read: bool = False
 
     @property
     def topics(self) -> dict[str, int]:
         """Those of records that no producer group writes."""
         return TOPICS | (ANEW if any(fault.what == "anew" for fault in self.faults) else {})
+
+    @property
+    def sparks(self) -> int:
+        """How many queries there may be at once, and one more if some are killed."""
+        queries = {one.name for one in self.readers if one.kind == "query"}
+        kills = any(one.what == "kill" and one.target in queries for one in self.faults)
+        return len(queries) + kills
 
     @property
     def brokers_are_up(self) -> bool:
