@@ -1,16 +1,16 @@
 """Put known faults back, one at a time, and see whether random plans find them.
 
 ``python -m tests.chaos.mutations`` tries them all; ``--only lease,marks`` some. Each runs on a copy
-of the package with one place changed, until a plan has failed or ``--plans`` have passed. It tests
-the plans and the oracle: a fault that no plan finds is one that they are blind to.
+of the package with one place changed, until a plan has failed or all have passed. It tests the
+plans and the oracle: a fault that no plan finds is one that they are blind to.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import logging
+import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +20,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .plan_sparks import ROOT
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+from .named_plans import NAMED
+from .oracle import summary
+from .plan_run import Outcome
+from .plan_sparks import ROOT, Sparks
+from .plans import carry_out
+from .random_plans import Plan, make_plan
+from .run_log import log_into
 
 PACKAGE = "pyspark_kafka_rebalance"
 
@@ -59,13 +67,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "if self.batches.have(p) or p in flushed_later}",
         "if p in flushed_later}",
-    ),
-    Mutation(
-        "open-commit",
-        "a query releases a partition before the group has its last offset",
-        "source/group/assignment.py",
-        "self.awaiting_batch(partitions) | {p for p in partitions if self.commits.is_open(p)}",
-        "self.awaiting_batch(partitions)",
+        named="handover",
     ),
     Mutation(
         "early-commit",
@@ -75,6 +77,7 @@ MUTATIONS = (
         "        self.marks.hand_out(ranges)\n"
         "        self.marks.prove((p, one.end) for p, one in ranges.items())\n"
         "        self.commits.compare(ranges)\n",
+        named="taken-over",
     ),
     Mutation(
         "skip",
@@ -82,6 +85,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "own.position, own.read = handed.end, True",
         "own.position, own.read = handed.end + 1, True",
+        named="calm",
     ),
     Mutation(
         "resumed",
@@ -89,6 +93,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "        self.batches.add(ranges, catch_up)\n        self._unflushed |=",
         "        self.batches.add({}, {})\n        self._unflushed |=",
+        named="long-replay",
     ),
     Mutation(
         "checkpoint",
@@ -96,6 +101,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "self.marks.restore(positions)",
         "self.marks.restore({})",
+        named="reset",
     ),
     Mutation(
         "group-only",
@@ -113,6 +119,7 @@ MUTATIONS = (
         '            return "earliest"',
         "if partition in self._created_anew or partition not in self._found:\n"
         '            return "latest"',
+        named="grow",
     ),
     Mutation(
         "unmarked",
@@ -120,6 +127,7 @@ MUTATIONS = (
         "source/group/marking.py",
         "if standing.committed is not None and standing.committed > ranges[partition].start",
         "if standing.committed is None and ranges[partition].start < 0",
+        named="taken-over",
     ),
     Mutation(
         "replay",
@@ -127,20 +135,23 @@ MUTATIONS = (
         "source/group/marking.py",
         "if now >= until or (seen.joined and all(slow)):",
         "if now >= 0.0 or (seen.joined and all(slow)):",
+        named="long-take-over",
     ),
     Mutation(
         "lease",
         "a process that was suspended for longer than its session hands out all the same",
         "consumer/lease.py",
-        "return self._age() < self.session_timeout_ms / 1000 * (1 - MARGIN_SHARE)",
-        "return self._renewed_at is not None",
+        'return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at',
+        'return float("inf") if self._renewed_at is None else 0.0',
+        named="asleep",
     ),
     Mutation(
         "stop",
-        "a query that is stopped does not commit its last batch",
+        "a query that is stopped does not wait for its last commits",
         "source/group/group_commits.py",
-        "if self._proofs.look(wait_s=self._left_to_leave_s()):",
-        "if self._proofs.look(wait_s=0.0) and self._members is None:",
+        "drained = member.drain((self._pump.left_s() - self._left_to_leave_s()) * 1000)",
+        "drained = member is not None",
+        named="stops",
     ),
     Mutation(
         "late-commit",
@@ -148,6 +159,15 @@ MUTATIONS = (
         "consumer/commit_loop.py",
         "before, self._commits = self._commits, OffsetCommits()",
         "before = OffsetCommits()",
+        named="stalled",
+    ),
+    Mutation(
+        "dead-owner",
+        "a run with an end leaves to a dead member what that one owns (19)",
+        "source/group/live_owners.py",
+        " and (session_passed or _rejoined(member, joined_epoch))",
+        "",
+        named="ends",
     ),
     # -- gaps -------------------------------------------------------------------------------------
     Mutation(
@@ -156,6 +176,7 @@ MUTATIONS = (
         "source/group/positioning.py",
         "self._gaps.begin(partition, unread.between(0, live), unproven.between(0, live))",
         "self._gaps.forget(partition)",
+        named="gaps",
     ),
     Mutation(
         "gap-twice",
@@ -163,6 +184,7 @@ MUTATIONS = (
         "source/group/assignment.py",
         "self.gaps.hand_out(caught_up)",
         "self.gaps.hand_out({})",
+        named="gaps",
     ),
     # -- members ----------------------------------------------------------------------------------
     Mutation(
@@ -171,6 +193,7 @@ MUTATIONS = (
         "consumer/ownership.py",
         "released = self._standing.releasing.difference(outstanding)",
         "released = self._standing.releasing",
+        named="leaving",
     ),
     Mutation(
         "reconciled",
@@ -178,6 +201,7 @@ MUTATIONS = (
         "consumer/reconciliation.py",
         "return {**self.assignable, **self._owned}",
         "return dict(self.assignable)",
+        named="handover",
     ),
     Mutation(
         "claim",
@@ -185,6 +209,7 @@ MUTATIONS = (
         "consumer/classic.py",
         "claim = self._subscription.owned() if mine else frozenset()",
         "claim = frozenset()",
+        named="handover-classic",
     ),
     Mutation(
         "backwards",
@@ -193,6 +218,7 @@ MUTATIONS = (
         "        if entry.offset > self.floor:\n"
         "            self.waiting, self.floor, self.added_after",
         "        if entry.offset:\n            self.waiting, self.floor, self.added_after",
+        named="disorder",
     ),
     Mutation(
         "close",
@@ -200,6 +226,7 @@ MUTATIONS = (
         "consumer/deferred.py",
         "while not self._hand_outs.end():",
         "while self._hand_outs is None:",
+        named="leaving",
     ),
     # -- reading ----------------------------------------------------------------------------------
     Mutation(
@@ -208,13 +235,15 @@ MUTATIONS = (
         "fetch/transactions.py",
         "return producer_id in self._open",
         "return producer_id < -1",
+        named="calm",
     ),
     Mutation(
-        "empty-end",
-        "an answer without records ends a range, whatever the log has",
-        "fetch/range_reader.py",
-        "if answer.high_watermark < self._end:",
-        "if answer.high_watermark < 0:",
+        "half-batch",
+        "a range that begins within a batch of the log is read from the beginning of that batch",
+        "fetch/record_batch.py",
+        "header.records, header.base_offset, timestamp, append_time, position, self._range.end",
+        "header.records, header.base_offset, timestamp, append_time, 0, self._range.end",
+        named="small-batches",
     ),
     # -- producer groups --------------------------------------------------------------------------
     Mutation(
@@ -223,6 +252,7 @@ MUTATIONS = (
         "producer/transactions.py",
         "for p, value in values.items()\n                }",
         "for p, value in list(values.items())[:1]\n                }",
+        named="producers",
     ),
 )
 
@@ -232,17 +262,29 @@ def main() -> int:
     wanted = [one for one in MUTATIONS if not given.only or one.name in given.only.split(",")]
     for one in wanted:  # before the first of them takes minutes
         mutated(one)
+    work = Path(tempfile.mkdtemp(prefix="mutations-"))
+    log_into(work)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers come and go
+    print(f"{len(wanted)} faults; logs: {work}", flush=True)
     table = Table("fault", "what the package does then", "plans", "found by", title="mutations")
     blind = 0
-    for one in wanted:
-        began = time.monotonic()
-        plans, found = _try(one, given.seed, given.plans)
-        took_s = time.monotonic() - began
-        blind += not found
-        table.add_row(one.name, one.fault, str(plans), "; ".join(found) or "nobody")
-        print(f"{one.name}: {plans} plans, {took_s:.0f} s: {found or 'NOT FOUND'}", flush=True)
+    with LocalKafka(3, folder=work / "kafka") as kafka:
+        for one in wanted:
+            began = time.monotonic()
+            count, found = _try(one, plans_of(one, given.seed, given.plans), kafka, work)
+            took_s = time.monotonic() - began
+            blind += not found
+            table.add_row(one.name, one.fault, str(count), "; ".join(found) or "nobody")
+            print(f"{one.name}: {count} plans, {took_s:.0f} s: {found or 'NOT FOUND'}", flush=True)
     Console().print(table)
     return 1 if blind else 0
+
+
+def plans_of(one: Mutation, seed: int, plans: int) -> list[Plan]:
+    """Those that the fault names, else some of seeds."""
+    if one.named:
+        return [NAMED[name] for name in one.named.split(",")]
+    return [make_plan(number) for number in range(seed, seed + plans)]
 
 
 def mutated(one: Mutation) -> str:
@@ -253,30 +295,29 @@ def mutated(one: Mutation) -> str:
     return text.replace(one.was, one.becomes)
 
 
-def _try(one: Mutation, seed: int, plans: int) -> tuple[int, list[str]]:
-    """How many plans it took, and the names of the verdicts or what else was wrong."""
-    with tempfile.TemporaryDirectory(prefix=f"mutation-{one.name}-") as folder:
-        root = Path(folder)
-        shutil.copytree(
-            ROOT / PACKAGE, root / PACKAGE, ignore=shutil.ignore_patterns("__pycache__")
-        )
-        (root / "tests").symlink_to(ROOT / "tests")
-        (root / PACKAGE / one.file).write_text(mutated(one))
-        command = [
-            *(sys.executable, "-m", "tests.chaos.plans", "--until-failed", "--shrink-s", "0"),
-            *("--seed", str(seed), "--plans", str(plans), "--named", one.named),
-        ]
-        run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    count = len(re.findall(r"^seed \d+:", run.stdout, re.M))
-    if not count:
-        raise RuntimeError(f"{one.name}: no plan has run:\n{run.stdout}\n{run.stderr}")
-    return count, found_in(run.stdout)
+def _try(one: Mutation, plans: list[Plan], kafka: LocalKafka, work: Path) -> tuple[int, list[str]]:
+    """How many plans it took, and two of the verdicts or what else was wrong."""
+    root = work / one.name
+    shutil.copytree(ROOT / PACKAGE, root / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "tests").symlink_to(ROOT / "tests")
+    (root / PACKAGE / one.file).write_text(mutated(one))
+    before = Path.cwd()
+    os.chdir(root)  # before PYTHONPATH, that is where a module is looked for that Python runs
+    sparks = Sparks(root, root)
+    try:
+        for count, plan in enumerate(plans, 1):
+            outcome = carry_out(kafka, sparks, plan, root)
+            if outcome.failed:
+                return count, found_in(outcome)
+        return len(plans), []
+    finally:
+        sparks.close()
+        os.chdir(before)
 
 
-def found_in(output: str) -> list[str]:
-    """What the plans have printed below the one that failed, shortened."""
-    lines = output.partition("FAILED\n")[2].splitlines()
-    told = [line.strip() for line in lines if re.match(r"  \S", line)]
+def found_in(outcome: Outcome) -> list[str]:
+    """What was wrong, verdicts first, shortened."""
+    told = [*summary(outcome.verdicts), *outcome.problems]
     return [line[:80] for line in told[:2]]
 
 
@@ -284,7 +325,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutations", description=__doc__)
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--seed", type=int, default=300, help="of the first plan of each")
-    parser.add_argument("--plans", type=int, default=8, help="at most so many for each")
+    parser.add_argument(
+        "--plans", type=int, default=8, help="at most so many of seeds, for those without a name"
+    )
     return parser.parse_args()
 
 

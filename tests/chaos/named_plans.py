@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from .random_plans import LATE, LIMIT_MS, Fault, Plan, Reader
+from .random_plans import LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Reader
 
 _LIMITED = (("maxBatchDurationMs", LIMIT_MS),)
 _IMPATIENT = (("revokeTimeoutMs", LIMIT_MS),)
 _LOSSY = (("failOnDataLoss", "false"),)
+_STATIC = (("kafka.group.instance.id", "q1"),)
+_GAPS = (
+    ("parallelRebalance", "live"),
+    ("catchUpThreshold", "20"),
+    ("maxCatchUpOffsetsPerTrigger", "30"),
+)
 
 NAMED = {
     # Beyond maxBatchDurationMs, beyond revokeTimeoutMs while a third query joins, and till a kill.
@@ -162,5 +168,200 @@ NAMED = {
             Fault(24.0, "anew", "n"),
         ),
         lasts_s=36.0,
+    ),
+    # Nothing happens: what is wrong all the time.
+    "calm": Plan(
+        seed=20,
+        protocol="consumer",
+        readers=(Reader("q1"), Reader("m0", "member")),
+        faults=(),
+        lasts_s=6.0,
+        once_all_read=True,
+    ),
+    "small-batches": Plan(
+        seed=34,
+        protocol="consumer",
+        readers=(Reader("q1", options=(("maxOffsetsPerTrigger", "50"),)),),
+        faults=(),
+        lasts_s=5.0,
+        once_all_read=True,
+    ),
+    "producers": Plan(
+        seed=21,
+        protocol="classic",
+        readers=(
+            Reader("q1"),
+            Reader("i0", "producer", PRODUCERS),
+            Reader("i1", "producer", PRODUCERS),
+        ),
+        faults=(Fault(3.0, "kill", "i0", 0.0),),
+        lasts_s=6.0,
+        once_all_read=True,
+    ),
+    # Records come to the new partitions before anybody knows of them.
+    "grow": Plan(
+        seed=22,
+        protocol="classic",
+        readers=(Reader("q1"), Reader("q2", knows_checkpoint=False)),
+        faults=(Fault(2.0, "grow", "a"), Fault(4.0, "grow", "b"), Fault(7.0, "grow", "a")),
+        rate=200,
+        lasts_s=9.0,
+        once_all_read=True,
+    ),
+    # One joins in the midst of the others' long batches, and of a member's work.
+    "handover": Plan(
+        seed=23,
+        protocol="consumer",
+        readers=(
+            Reader("q1"),
+            Reader("m0", "member"),
+            Reader(LATE, joins=True),
+        ),
+        faults=(
+            Fault(2.0, "hang", "q1", 4.0),
+            Fault(2.5, "slow", "m0", 3.0),
+            Fault(3.0, "join", LATE),
+        ),
+        lasts_s=9.0,
+        once_all_read=True,
+    ),
+    "handover-classic": Plan(
+        seed=24,
+        protocol="classic",
+        readers=(
+            Reader("q1"),
+            Reader("m0", "member"),
+            Reader(LATE, joins=True),
+        ),
+        faults=(
+            Fault(2.0, "hang", "q1", 4.0),
+            Fault(2.5, "slow", "m0", 3.0),
+            Fault(3.0, "join", LATE),
+        ),
+        lasts_s=9.0,
+        once_all_read=True,
+    ),
+    # Killed in mid-batch, and not back before another has delivered what it had.
+    "taken-over": Plan(
+        seed=25,
+        protocol="classic",
+        readers=(Reader("q1"), Reader("q2")),
+        faults=(
+            Fault(2.0, "slow", "q1", 2.0),
+            Fault(3.0, "hang", "q1", 20.0),
+            Fault(5.0, "kill", "q1", 14.0),
+        ),
+        lasts_s=18.0,
+        once_all_read=True,
+    ),
+    # As "taken-over", but the other hangs in the batch that has what the first one's had: after the
+    # first hang, in which the session ends, it gets everything at once.
+    "long-take-over": Plan(
+        seed=26,
+        protocol="classic",
+        readers=(Reader("q1"), Reader("q2")),
+        faults=(
+            Fault(2.0, "slow", "q1", 2.0),
+            Fault(3.0, "hang", "q1", 20.0),
+            Fault(5.0, "kill", "q1", 10.0),
+            Fault(11.0, "hang", "q2", 6.5),
+            Fault(12.0, "hang", "q2", 14.0),
+        ),
+        lasts_s=32.0,
+        once_all_read=True,
+    ),
+    # Killed in mid-batch, and back within its session. Its replay takes long, and another joins
+    # meanwhile.
+    "long-replay": Plan(
+        seed=27,
+        protocol="classic",
+        readers=(Reader("q1", options=_STATIC), Reader(LATE, joins=True)),
+        faults=(
+            Fault(2.0, "slow", "q1", 2.0),
+            Fault(3.0, "hang", "q1", 20.0),
+            Fault(5.0, "kill", "q1", 0.0),
+            Fault(6.0, "slow", "q1", 10.0),
+            Fault(14.0, "join", LATE),
+        ),
+        lasts_s=20.0,
+        once_all_read=True,
+    ),
+    # Killed in a batch that has a part of a gap.
+    "gaps": Plan(
+        seed=28,
+        protocol="classic",
+        readers=(Reader("q1", options=_GAPS),),
+        faults=(
+            Fault(2.0, "kill", "q1", 0.0),
+            Fault(15.0, "hang", "q1", 20.0),
+            Fault(16.0, "kill", "q1", 0.0),
+        ),
+        lasts_s=18.0,
+        once_all_read=True,
+    ),
+    # A member whose network delivers nothing for longer than its session, beside a query that
+    # commits seldom: what the member commits too late can be seen.
+    "stalled": Plan(
+        seed=29,
+        protocol="classic",
+        readers=(Reader("m0", "member"), Reader("q1", trigger="seldom")),
+        faults=(Fault(3.0, "stall", "m0", 1.4 * SESSION_S),),
+        lasts_s=18.0,
+        once_all_read=True,
+    ),
+    "disorder": Plan(
+        seed=30,
+        protocol="consumer",
+        readers=(Reader("m0", "member", options=(("disorder", "yes"),)), Reader("q1")),
+        faults=(Fault(4.0, "stop", "m0", 2.0),),
+        rate=400,
+        lasts_s=8.0,
+        once_all_read=True,
+    ),
+    # Interrupted between two batches, of which the group has the last one nevertheless.
+    "seldom": Plan(
+        seed=31,
+        protocol="consumer",
+        readers=(Reader("q1", trigger="seldom"), Reader("q2")),
+        faults=(
+            Fault(5.0, "interrupt", "q1", 3.0),
+            Fault(14.0, "interrupt", "q1", 3.0),
+        ),
+        lasts_s=20.0,
+        once_all_read=True,
+    ),
+    # Gracefully, with nothing that could hinder them.
+    "stops": Plan(
+        seed=35,
+        protocol="consumer",
+        readers=(Reader("q1"), Reader("q2", knows_checkpoint=False), Reader("m0", "member")),
+        faults=tuple(Fault(2.0 + 2 * n, "stop", f"q{1 + n % 2}", 0.5) for n in range(6)),
+        rate=200,
+        lasts_s=14.0,
+        once_all_read=True,
+    ),
+    # For longer than its session.
+    "asleep": Plan(
+        seed=32,
+        protocol="classic",
+        readers=(Reader("q1"), Reader("q2"), Reader("m0", "member")),
+        faults=(
+            Fault(2.0, "pause planner", "q1", 1.4 * SESSION_S),
+            Fault(3.0, "pause", "m0", 1.4 * SESSION_S),
+            Fault(16.0, "pause", "q1", 1.4 * SESSION_S),
+        ),
+        rate=200,
+        lasts_s=30.0,
+        once_all_read=True,
+    ),
+    # Members that leave at once when they have committed.
+    "leaving": Plan(
+        seed=33,
+        protocol="classic",
+        readers=(Reader("m0", "member"), Reader("m1", "member"), Reader("q1")),
+        faults=tuple(Fault(1.0 + 1.5 * n, "stop", f"m{n % 2}", 0.5) for n in range(8)),
+        rate=400,
+        lasts_s=14.0,
+        once_all_read=True,
     ),
 }

@@ -9,8 +9,9 @@ A *break* is what may interrupt a reader: its death, a stop that did not complet
 session. What was *in flight* at a break may be delivered again, and nothing else:
 
 - of a query, one batch: the last that its sink got before the break, or the first that it got
-  after it, which had been planned before (a planner that stood still). If a session ended, this
-  goes by the partition: the query may have gone on with others;
+  after it, which had been planned before (a planner that stood still), and so has no record that
+  was sent since. If a session ended, this goes by the partition: the query may have gone on with
+  others;
 - of a plain member, what it had been handed and had not committed.
 
 A batch that takes longer than its query allows (``Rules.limits``) is in flight as at a break:
@@ -63,6 +64,14 @@ MARKED = (
 )
 REPLAY_WAITS = f"{REPEATED}: the replay waits until that query has committed the whole range (the "
 REPLAY_WAITS += "rows are marked)"
+REPLAY_KEEPS = (
+    f"{REPEATED}: The partitions that it gets stay its own until the replay is done, however long "
+    "that takes"
+)
+HANDS_OUT_NO_MORE = (
+    f"{REPEATED}: A planner that stands still for longer than the session counts as dead. It hands "
+    "out nothing more that is not its own"
+)
 CHECKPOINT_TOO = (
     f"{REPEATED}: whichever is further. The offset in Spark's log has the position of every "
     "partition that the query owns or has owned"
@@ -95,13 +104,22 @@ class Log(NamedTuple):
 
 @dataclass(frozen=True)
 class Produced:
-    """A record that a log has or had; ``aborted`` once its transaction is."""
+    """A record that a log has or had.
+
+    Attributes
+    ----------
+    aborted : bool
+        Its transaction is.
+    sent_at : float or None
+        When it was sent, if known: nobody has seen it before.
+    """
 
     log: Log
     offset: int
     value: str
     transaction: str | None = None
     aborted: bool = False
+    sent_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -343,6 +361,7 @@ class _Judge:
         self._batches: dict[tuple[str, int], dict[int, tuple[float, set[Log]]]] = defaultdict(dict)
         self._replays: dict[tuple[str, int], int | None] = {}
         self._lives: list[Life] = []
+        self._began_at: dict[tuple[str, int], float] = {}
         self._ends: dict[Log, list[End]] = defaultdict(list)
         for event in history:
             if isinstance(event, Produced):
@@ -363,6 +382,7 @@ class _Judge:
                 self._points[event.log] = event.rows
             elif isinstance(event, Life):
                 self._lives.append(event)
+                self._began_at[event.reader, event.run] = event.since
             elif isinstance(event, End):
                 self._ends[event.log].append(event)
             else:
@@ -371,6 +391,8 @@ class _Judge:
             deliveries.sort(key=lambda d: (d.completed, d.place))
         for seen in self._seen.values():
             seen.sort(key=lambda s: s.at)
+        #: Batches that came after a break, and since when the reader had stood still.
+        self._planned_before: dict[tuple[str, int, int, Log], float] = {}
         self._in_flight = self._what_was_in_flight() | self._what_took_too_long()
 
     def _begins(self, reader: str, run: int, batch: int, at: float, logs: Iterable[Log]) -> None:
@@ -393,7 +415,10 @@ class _Judge:
     # -- breaks -----------------------------------------------------------------------------------
 
     def _what_was_in_flight(self) -> set[tuple[str, int, int, Log]]:
-        """The batches of queries that a break may have found in flight, by partition."""
+        """The batches of queries that a break may have found in flight, by partition.
+
+        Those that a sink got after the break go to ``_planned_before``.
+        """
         found = set()
         for (reader, run), batches in self._batches.items():
             ordered = [
@@ -404,15 +429,17 @@ class _Judge:
                 before = [(batch, logs) for at, batch, logs in ordered if at <= broken.since]
                 after = [(batch, logs) for at, batch, logs in ordered if at > broken.since]
                 if broken.ends_the_run:
-                    candidates = [before[-1:]]
+                    candidates = before[-1:]
                 else:
                     every = {log for _, _, logs in ordered for log in logs}
-                    candidates = [
-                        [one for one in some if log in one[1]][which]
-                        for log in every
-                        for some, which in ((before, slice(-1, None)), (after, slice(1)))
-                    ]
-                for batch, logs in (one for some in candidates for one in some):
+                    of_log = [[one for one in before if log in one[1]][-1:] for log in every]
+                    candidates = [one for some in of_log for one in some]
+                    for log in every:
+                        for batch, logs in [one for one in after if log in one[1]][:1]:
+                            for key in ((reader, run, batch, one) for one in logs):
+                                since = max(broken.since, self._planned_before.get(key, 0.0))
+                                self._planned_before[key] = since
+                for batch, logs in candidates:
                     found |= {(reader, run, batch, log) for log in logs}
         return found
 
@@ -444,8 +471,22 @@ class _Judge:
     def _is_broken(self, one: Delivered) -> bool:
         """Whether a break may have come between the delivery and the group's commit of it."""
         if one.reader not in self._rules.members:
-            return (*one.attempt, one.log) in self._in_flight
+            key = (*one.attempt, one.log)
+            return key in self._in_flight or (
+                key in self._planned_before and not self._came_too_late(one)
+            )
         return any(broken.until >= one.began for broken in self._breaks_of(one.reader, one.run))
+
+    #: From the moment that a record is sent to the one at which somebody may have seen it; clocks.
+    SEEN_AFTER_S = 0.3
+
+    def _came_too_late(self, one: Delivered) -> bool:
+        """Whether the record was sent when its reader stood still, or after that."""
+        record = self._records.get((one.log, one.offset))
+        since = self._planned_before.get((*one.attempt, one.log))
+        if since is None or record is None or record.sent_at is None:
+            return False
+        return record.sent_at > since + self.SEEN_AFTER_S
 
     # -- what a log is ----------------------------------------------------------------------------
 
@@ -529,6 +570,8 @@ class _Judge:
                     return ONE_BATCH, "the batch was not in flight at any break"
                 return None
             if before.reader != one.reader:
+                if self._is_read_amid_a_replay(before, one):
+                    return REPLAY_KEEPS, "the replay was under way"
                 return None  # whose rows may lack the mark is judged apart
         moved_back = any(
             m.is_of(one.log) and m.is_back(one.offset) and before.completed <= m.at <= one.began
@@ -542,11 +585,28 @@ class _Judge:
         if moved_back:
             return None
         if not (self._is_broken(before) or self._is_broken(one)):
+            if self._came_too_late(before) or self._came_too_late(one):
+                return HANDS_OUT_NO_MORE, "it was sent when the planner had stood still"
             return ONE_BATCH, "it was not in flight at any break"
         if (seen := self._seen_past(one.log, one.offset, one.began)) is not None:
             ago = one.began - seen.at
             return COMMITTED_ONCE, f"the group had {seen.offset} {ago:.2f} s before the batch began"
         return None
+
+    #: A replay waits for others for a session and so long, or shorter with gaps.
+    REPLAY_WAITS_S = 30.0
+
+    def _is_read_amid_a_replay(self, other: Delivered, replay: Delivered) -> bool:
+        """Whether another has read what a replay, which cannot have given up waiting, had begun."""
+        if self._is_broken(other) or self._is_broken(replay) or other.completed <= replay.began:
+            return False
+        for one in (other, replay):
+            if self._is_replay(one) and (
+                one.reader in self._rules.live
+                or one.began - self._began_at.get((one.reader, one.run), 0.0) > self.REPLAY_WAITS_S
+            ):
+                return False
+        return True
 
     def _is_replay(self, one: Delivered) -> bool:
         """Whether Spark ran the batch again, by its checkpoint."""

@@ -28,9 +28,10 @@ _LOOK_AT_MOST_MS = 2_000.0
 
 @dataclass
 class Input:
-    """What was sent: by value, where to and in which transaction."""
+    """What was sent: by value, where to, in which transaction and when."""
 
     sent: dict[str, tuple[TopicPartition, str | None]] = field(default_factory=dict)
+    sent_at: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     prefix: str = ""
@@ -39,6 +40,7 @@ class Input:
         with self.lock:
             value = f"{self.prefix}{len(self.sent)}"
             self.sent[value] = partition, transaction
+            self.sent_at[value] = time.time()
             return value
 
 

@@ -52,7 +52,10 @@ def write(ledger: LedgerLines, batch: int, at: float, rows: Iterable[tuple[Any, 
 
 
 def run_ours(settings: dict[str, Any], ledger: LedgerLines, given: Orders) -> None:
-    """Complete records in order, delay revokes until then, commit in the background."""
+    """Complete records in order, delay revokes until then, commit in the background.
+
+    With ``disorder`` it commits in the background once more what is lower, which means nothing.
+    """
     group = {
         "group_id": settings["group"],
         "group_protocol": settings["protocol"],
@@ -70,7 +73,7 @@ def run_ours(settings: dict[str, Any], ledger: LedgerLines, given: Orders) -> No
     held: deque[tuple[int, float, TopicPartition, list[Any]]] = deque()
     polls = 0
 
-    def turn() -> None:
+    def turn(last: bool = False) -> None:
         nonlocal polls
         result = consumer.poll_with_rebalance(timeout_ms=POLL_MS)
         polls += 1
@@ -83,12 +86,14 @@ def run_ours(settings: dict[str, Any], ledger: LedgerLines, given: Orders) -> No
         held.extend(kept)
         held.extend((polls + POLLS, now, p, records) for p, records in result.records.items())
         given.take_time()
-        while held and (held[0][0] <= polls or given.leave.is_set()):
+        while held and (held[0][0] <= polls or last):
             _, at, partition, records = held.popleft()
             rows = [(*partition, r.offset, r.value.decode(), False, False) for r in records]
             write(ledger, polls, at, rows)
             try:
                 consumer.commit_processed({partition: records[-1].offset + 1})
+                if settings["disorder"]:  # as from a thread that is late
+                    consumer.commit_processed({partition: records[0].offset + 1})
             except PartitionsLostError as lost:
                 tell("lost", error=str(lost))
         consumer.delay_revoke(result.to_be_revoked & {partition for _, _, partition, _ in held})
@@ -98,7 +103,7 @@ def run_ours(settings: dict[str, Any], ledger: LedgerLines, given: Orders) -> No
         while not given.leave.is_set():
             turn()
         consumer.pause(*consumer.assignment())
-        turn()
+        turn(last=True)  # what it commits then, is under way when it closes
     finally:
         consumer.close(timeout_ms=CLOSE_TIMEOUT_MS)
 

@@ -19,7 +19,7 @@ from tests.kafka.flaky_network import FlakyNetwork
 
 from . import plan_member, producer_instance
 from .oracle import Break, Life, Started
-from .plan_sparks import ROOT, PlanSpark
+from .plan_sparks import PlanSpark
 from .random_plans import SESSION_S, Fault, Reader
 from .surroundings import PATIENCE_S
 
@@ -105,7 +105,7 @@ class RunningReader:
             settings,
             work=self._plan_run.folder,
             on_event=self._follow,
-            environment={"PYTHONPATH": str(ROOT)},
+            environment={"PYTHONPATH": str(self._plan_run.sparks.root)},
         ).start()
 
     def _follow(self, event: dict[str, Any]) -> None:
@@ -252,11 +252,24 @@ class RunningReader:
             self.look()
             return
         if not ended.get("complete", True):
+            alone = self._plan_run.plan.is_left_alone(self.reader) and not self.reader.has_an_end
             if not may_be_incomplete:
                 self.problems.append(f"{self.name}: the last stop was not complete")
-            else:
+            elif order == "stop" and alone:
+                self.problems.append(f"{self.name}: a stop was not complete that nothing hindered")
+            elif order != "interrupt" or not self._was_between_batches():
                 self._break(f"{order}: not complete")
         self._let_go()
+
+    def _was_between_batches(self) -> bool:
+        """Whether nothing of it comes again though it was only interrupted.
+
+        With a coordinator that does not answer in the few seconds that Spark waits, it may.
+        """
+        checkpoint = self._plan_run.checkpoint(self.name)
+        has_batches = any((checkpoint / "commits").glob("[0-9]*"))
+        knows = self.reader.knows_checkpoint and self._plan_run.plan.brokers_are_up
+        return knows and has_batches and _replays(checkpoint) is None
 
     def _interrupt(self, seconds: float) -> None:
         self._stop(seconds, "interrupt")
@@ -342,10 +355,10 @@ class RunningReader:
         """Whether a session that ended then may be that of a run which died."""
         return any(at - SESSION_S - 4.0 <= one.since <= at for one in self.breaks)
 
-    def pause_before(self, at: float) -> float | None:
-        """Since when it was paused, if that is why its session ended then."""
+    def pauses_before(self, at: float) -> list[float]:
+        """Since when it was paused, if that may be why its session ended then."""
         late_s = SESSION_S + 4.0
-        return next((p.since for p in self.pauses if p.since <= at <= p.until + late_s), None)
+        return [p.since for p in self.pauses if p.since <= at <= p.until + late_s]
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -360,7 +373,7 @@ class RunningReader:
         self.look()
         if self._process is not None:
             # Once cannot know, nor can a run with an end that has not had a batch yet.
-            self._stop_once("stop", may_be_incomplete=self.reader.trigger != "always")
+            self._stop_once("stop", may_be_incomplete=self.reader.has_an_end)
 
     def end(self) -> None:
         """After a failure of the plan itself."""

@@ -39,6 +39,7 @@ from .random_plans import (
     COMPACTED,
     PRODUCED,
     PRODUCERS,
+    SELDOM_S,
     SESSION_S,
     TOPICS,
     Fault,
@@ -181,11 +182,8 @@ class PlanRun:
             options["kafka.group.protocol"] = self.plan.protocol
         if reader.knows_checkpoint:
             options["checkpointLocation"] = checkpoint
-        trigger = (
-            {"processingTime": "0 seconds"}
-            if reader.trigger == "always"
-            else {reader.trigger: True}
-        )
+        every = {"always": "0 seconds", "seldom": f"{SELDOM_S} seconds"}.get(reader.trigger)
+        trigger = {"processingTime": every} if every else {reader.trigger: True}
         return {"options": options | given, "checkpoint": checkpoint, "trigger": trigger}
 
     def member_settings(self, reader: Reader) -> dict[str, Any]:
@@ -198,6 +196,7 @@ class PlanRun:
             "topics": [topic for topic in self.topics if self._short(topic) not in ANEW],
             "isolation": self._isolation,
             "session_ms": int(SESSION_S * 1_000),
+            "disorder": "disorder" in dict(reader.options),
         }
 
     def producer_settings(self, proxy_url: str) -> dict[str, Any]:
@@ -248,8 +247,11 @@ class PlanRun:
                 for kind in kinds
             ]
             stack.enter_context(self._renewed)
+            self.sparks.get_ready(self.plan.sparks)
             _all(reader.work.submit(reader.recover) for reader in self._readers)
             log.info("all have begun")
+            if self.plan.once_all_read:
+                self._wait_until_all_have_read()
             self.carry_out()
             log.info("all faults are mended")
             _all(reader.work.submit(reader.recover) for reader in self._readers)
@@ -271,8 +273,17 @@ class PlanRun:
                 log.info("%d records are left", len(produced))
         return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
 
+    def _wait_until_all_have_read(self) -> None:
+        names = [r.name for r in self.plan.readers if r.kind != "producer" and not r.joins]
+        deadline = time.monotonic() + PATIENCE_S
+        while missing := [n for n in names if not _has_read(self.ledger / f"{n}-000.jsonl")]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{missing} have read nothing")
+            time.sleep(0.1)
+        log.info("all have read")
+
     def _watch(self, group: str) -> Watch:
-        ends = any(r.group == group and r.trigger != "always" for r in self.plan.readers)
+        ends = any(r.group == group and r.has_an_end for r in self.plan.readers)
         servers = self.kafka.bootstrap_servers
         return Watch(
             servers, self.group(group), self.partitions, self._lasting, self._isolation, ends
@@ -398,7 +409,8 @@ class PlanRun:
             _, transaction = self.input.sent.get(value, (partition, None))
             aborted = (partition, offset) not in committed
             where = self._renewed.log_of(*partition, value)
-            produced.append(Produced(where, offset, value, transaction, aborted))
+            sent_at = self.input.sent_at.get(value)
+            produced.append(Produced(where, offset, value, transaction, aborted, sent_at))
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
             partition, _ = self.input.sent[value]
@@ -500,14 +512,18 @@ class PlanRun:
             text = (self.kafka.folder / f"broker-{broker}" / "broker.log").read_text()
             for at, member in ended_sessions(text, self.group(group), began_at):
                 named = [r for r in readers if member.startswith(f"{r.name}-")]
-                asleep = [r for r in named or readers if r.pause_before(at) is not None]
+                asleep = [r for r in named or readers if r.pauses_before(at)]
                 if not asleep and any(r.died_before(at) for r in named or readers):
                     continue  # the dead run's, whose death is known
                 for reader in asleep or named or readers:
-                    since = reader.pause_before(at) or at
                     why = f"session of {member} ended"
-                    found.append(Break(since, at, reader.name, None, why, False))
+                    for since in reader.pauses_before(at) or [at]:
+                        found.append(Break(since, at, reader.name, None, why, False))
         return found
+
+
+def _has_read(ledger: Path) -> bool:
+    return ledger.exists() and '"event": "batch"' in ledger.read_text()
 
 
 def events_of(

@@ -37,14 +37,23 @@ class PlanSpark(SparkProcess):
 
 
 class Sparks:
-    """Processes with a Spark, used by one query after another, over all plans."""
+    """Processes with a Spark, used by one query after another, over all plans.
 
-    def __init__(self, work: Path) -> None:
+    Parameters
+    ----------
+    work : Path
+        Folder of their logs.
+    root : Path
+        Where they, and all other processes of a plan, find the package and the tests.
+    """
+
+    def __init__(self, work: Path, root: Path = ROOT) -> None:
+        self.root = root
         self._work = work
         self._idle: list[PlanSpark] = []
         self._all: list[PlanSpark] = []
         self._lock = threading.Lock()
-        self._environment = {**spark_home.environment(), "PYTHONPATH": str(ROOT)}
+        self._environment = {**spark_home.environment(), "PYTHONPATH": str(root)}
 
     def take(self, on_event: Callable[[dict[str, Any]], None]) -> PlanSpark:
         """One that is ready; whoever has it hears what it tells."""
@@ -53,6 +62,12 @@ class Sparks:
         spark.tells = on_event
         spark.wait_for("ready")
         return spark
+
+    def get_ready(self, count: int) -> None:
+        """Have as many that are idle, or will be soon."""
+        with self._lock:
+            while len(self._idle) < count:
+                self._idle.insert(0, self._start())
 
     def give_back(self, spark: PlanSpark) -> None:
         """Another query may use it; if it was killed, another gets ready."""

@@ -40,7 +40,7 @@ def main() -> int:
         sparks = Sparks(work)
         try:
             for plan in plans:
-                outcome = _run(kafka, sparks, plan, work)
+                outcome = carry_out(kafka, sparks, plan, work)
                 done += 1
                 if outcome.failed:
                     failed.append(plan.seed)
@@ -55,7 +55,8 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _run(kafka: LocalKafka, sparks: Sparks, plan: Plan, work: Path) -> Outcome:
+def carry_out(kafka: LocalKafka, sparks: Sparks, plan: Plan, work: Path) -> Outcome:
+    """Carry one plan out and print what came of it, also if that was not possible."""
     one = PlanRun(kafka, sparks, plan, work)
     try:
         outcome = one.run()
@@ -82,7 +83,7 @@ def _shrink(
     names = {verdict.name for verdict in outcome.verdicts}
 
     def still_fails(smaller: Plan) -> bool:
-        again = _run(kafka, sparks, smaller, work)
+        again = carry_out(kafka, sparks, smaller, work)
         same = names & {verdict.name for verdict in again.verdicts}
         return bool(same) or (not names and bool(again.problems))
 

@@ -10,8 +10,8 @@ from typing import Literal
 #: ``query``: Spark; ``member``: DeferredRevokeConsumer; ``librdkafka``: confluent-kafka;
 #: ``producer``: an instance of a producer group, whose topic the readers read as well.
 ReaderKind = Literal["query", "member", "librdkafka", "producer"]
-#: Of a query: whether and how its runs end.
-Trigger = Literal["always", "availableNow", "once"]
+#: Of a query: whether and how its runs end; ``seldom``: seconds lie between its batches.
+Trigger = Literal["always", "seldom", "availableNow", "once"]
 
 #: What a plan's topics begin with, and their partitions at first.
 TOPICS = {"a": 4, "b": 2}
@@ -26,6 +26,8 @@ PRODUCED = {"p": 3}
 PRODUCERS = "producers"
 
 SESSION_S = 8.0
+#: Between two batches of a query with the trigger ``seldom``.
+SELDOM_S = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Reader:
     ----------
     options : tuple of (str, str)
         Of the source, in addition to those that all have. ``pattern`` and ``assign`` stand for
-        options that need the topics' names.
+        options that need the topics' names. Of a plain member, ``disorder``: it also says of each
+        poll's records, after the last of them, that only the first is done.
     knows_checkpoint : bool
         Whether the source has the option ``checkpointLocation``.
     trigger : str
@@ -52,6 +55,11 @@ class Reader:
     knows_checkpoint: bool = True
     trigger: Trigger = "always"
     joins: bool = False
+
+    @property
+    def has_an_end(self) -> bool:
+        """Whether its runs end by themselves."""
+        return self.trigger in ("availableNow", "once")
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ class Plan:
     compacts : bool
         Of each key of ``COMPACTED`` only the last record stays, as soon as the broker's cleaner
         comes round.
+    once_all_read : bool
+        The faults begin only when every reader has delivered something.
     """
 
     seed: int
@@ -101,11 +111,30 @@ class Plan:
     transactions: bool = True
     lasts_s: float = 20.0
     compacts: bool = False
+    once_all_read: bool = False
 
     @property
     def topics(self) -> dict[str, int]:
         """Those of records that no producer group writes."""
         return TOPICS | (ANEW if any(fault.what == "anew" for fault in self.faults) else {})
+
+    @property
+    def sparks(self) -> int:
+        """How many queries there may be at once, and one more if some are killed."""
+        queries = {one.name for one in self.readers if one.kind == "query"}
+        kills = any(one.what == "kill" and one.target in queries for one in self.faults)
+        return len(queries) + kills
+
+    @property
+    def brokers_are_up(self) -> bool:
+        """Whether no fault is a broker's."""
+        return not any(fault.target.isdigit() for fault in self.faults)
+
+    def is_left_alone(self, reader: Reader) -> bool:
+        """Whether nothing keeps a batch of it, or its commit, from coming to an end in time."""
+        gentle = {"stop", "interrupt", "leave", "join"}
+        limited = {"maxBatchDurationMs", "revokeTimeoutMs"} & dict(reader.options).keys()
+        return not limited and {fault.what for fault in self.faults} <= gentle
 
     @property
     def groups(self) -> list[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from tests.chaos.mutations import MUTATIONS, PACKAGE, Mutation, found_in, mutated
+from tests.chaos.mutations import MUTATIONS, PACKAGE, Mutation, found_in, mutated, plans_of
 from tests.chaos.named_plans import NAMED
+from tests.chaos.plan_run import broken_off
 from tests.chaos.plan_sparks import ROOT
 
 
@@ -31,14 +35,12 @@ def test_names_are_not_used_twice() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)
 
 
-def test_what_was_found_is_below_the_plan_that_failed() -> None:
-    output = (
-        "seed 1: classic: ok\n"
-        "seed 2: classic: FAILED\n"
-        "  duplicate: a-0 at 3, q1: q2 had delivered it\n"
-        "plan = Plan(\n"
-        "    seed=2,\n"
-        "2 plans, 1 failed: [2]\n"
-    )
-    assert found_in(output) == ["duplicate: a-0 at 3, q1: q2 had delivered it"]
-    assert found_in("seed 1: classic: ok\n") == []
+def test_a_fault_without_a_name_takes_plans_of_seeds() -> None:
+    unnamed = Mutation("any", "nothing", "consumer/lease.py", "", "")
+    assert [plan.seed for plan in plans_of(unnamed, 7, 2)] == [7, 8]
+    assert plans_of(replace(unnamed, named="calm,reset"), 7, 2) == [NAMED["calm"], NAMED["reset"]]
+
+
+def test_what_was_found_is_told_shortly() -> None:
+    outcome = broken_off("a long story " * 10, Path())
+    assert found_in(outcome) == [("a long story " * 10)[:80]]

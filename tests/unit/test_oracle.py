@@ -429,3 +429,37 @@ def test_aborted_records_are_none_that_a_run_with_an_end_has_to_read():
     aborted = Produced(LOG, 0, "v0", "t1", aborted=True)
     assert names([aborted, End(9.0, LOG, 1), RUN]) == set()
     assert names([aborted, End(9.0, LOG, 1), RUN], read_committed=False) == {"unseen"}
+
+
+@pytest.mark.parametrize("sent_at", [0.9, 1.5, 5.0])
+def test_a_planner_that_stood_still_has_planned_nothing_that_was_sent_since(sent_at):
+    """``a`` stands still from 1 on; ``b`` has read on before the sink of ``a`` gets a batch."""
+    history = [Produced(LOG, n, f"v{n}", sent_at=0.0 if n < 2 else sent_at) for n in range(4)]
+    history += [*batch(0, 2, 0), *batch(2, 2, 0, "b", at=20.0), *batch(2, 2, 1, at=20.2)]
+    history.append(Break(1.0, 9.0, "a", 0, "session ended", ends_the_run=False))
+    assert names(history) == (set() if sent_at < 1 else {"duplicate"})
+
+
+def amid_a_replay(began_at, of_b, of_a=0.0):
+    """``a`` dies in its first batch; ``b`` reads the same while ``a`` replays it for long."""
+    replay = [replace(one, completed=of_a) for one in batch(0, 2, 0, run=1, at=20.0)]
+    return [
+        *[*log_of(2), Began(0.0, "a", 0, 0, frozenset({LOG})), Break(0.5, 0.5, "a", 0)],
+        *[Started("a", 1, 0), Life("a", 1, began_at, 100.0), *replay],
+        *batch(0, 2, 0, "b", at=of_b),
+    ]
+
+
+@pytest.mark.parametrize("of_a", [30.0, 20.5])
+def test_nobody_reads_what_a_replay_reads(of_a):
+    history = amid_a_replay(15.0, of_b=20.3, of_a=of_a)
+    assert names(history, complete=False) == {"duplicate"}
+    assert names([*history, Break(21.0, 21.0, "a", 1)], complete=False) == set()
+    assert names(history, complete=False, limits={"a": 3.2}) == set()
+
+
+def test_a_replay_that_has_waited_for_long_may_come_twice():
+    patient = amid_a_replay(-15.0, of_b=20.3, of_a=30.0)
+    assert names(patient, complete=False) == set()
+    before = amid_a_replay(15.0, of_b=19.0, of_a=30.0)
+    assert names(before, complete=False) == set(), "whether it is marked is judged apart"

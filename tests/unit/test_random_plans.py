@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,3 +173,16 @@ def test_while_a_query_may_not_know_the_new_topic_nobody_knows_whose_an_offset_i
     ]
     assert which_of_its_name(36.0, renewals) == 2
     assert which_of_its_name(16.0, []) == 0
+
+
+def test_who_is_left_alone_and_how_many_queries_there_may_be() -> None:
+    calm = Plan(1, "classic", (Reader("q1"), Reader("m0", "member")), (Fault(1.0, "stop", "q1"),))
+    assert calm.is_left_alone(calm.readers[0])
+    assert not calm.is_left_alone(Reader("q1", options=(("revokeTimeoutMs", "6000"),)))
+    assert calm.sparks == 1
+    killed = replace(calm, faults=(Fault(1.0, "kill", "q1"),))
+    assert not killed.is_left_alone(calm.readers[0])
+    assert killed.sparks == 2
+    assert replace(calm, faults=(Fault(1.0, "kill", "m0"),)).sparks == 1
+    assert killed.brokers_are_up
+    assert not replace(calm, faults=(Fault(1.0, "restart", "2"),)).brokers_are_up
