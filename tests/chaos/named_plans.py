@@ -6,6 +6,7 @@ from .random_plans import LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Rea
 
 _LIMITED = (("maxBatchDurationMs", LIMIT_MS),)
 _IMPATIENT = (("revokeTimeoutMs", LIMIT_MS),)
+_LIVE = (("parallelRebalance", "live"), ("catchUpThreshold", "20"))
 _LOSSY = (("failOnDataLoss", "false"),)
 _STATIC = (("kafka.group.instance.id", "q1"),)
 _GAPS = (
@@ -328,5 +329,42 @@ NAMED = {
         faults=tuple(Fault(1.0 + 1.5 * n, "stop", f"m{n % 2}", 0.5) for n in range(8)),
         rate=400,
         lasts_s=14.0,
+    ),
+    # A rolling upgrade, in whose midst a query of the release before is killed.
+    "upgrade": Plan(
+        seed=30,
+        protocol="consumer",
+        readers=(
+            Reader("q1", release="before"),
+            Reader("q2", release="before", knows_checkpoint=False),
+            Reader("m0", "member", release="before"),
+            Reader("i0", "producer", PRODUCERS, release="before"),
+            Reader("i1", "producer", PRODUCERS, release="before"),
+        ),
+        faults=(
+            Fault(4.0, "upgrade", "q1", 1.0),
+            Fault(6.0, "upgrade", "i0", 1.0),
+            Fault(8.0, "upgrade", "m0", 1.0),
+            Fault(10.0, "kill", "q2", 1.0),
+            Fault(14.0, "upgrade", "q2", 0.0),
+            Fault(16.0, "upgrade", "i1", 0.0),
+        ),
+        lasts_s=20.0,
+    ),
+    "upgrade-live": Plan(
+        seed=31,
+        protocol="classic",
+        readers=(
+            Reader("q1", release="before", options=_LIVE),
+            Reader("q2", release="before", options=_LIVE),
+        ),
+        faults=(
+            Fault(4.0, "kill", "q1", 8.0),
+            Fault(14.0, "upgrade", "q1", 0.0),
+            Fault(16.0, "kill", "q1", 4.0),
+            Fault(20.0, "upgrade", "q2", 2.0),
+        ),
+        rate=200,
+        lasts_s=26.0,
     ),
 }

@@ -19,7 +19,7 @@ from tests.kafka.flaky_network import FlakyNetwork
 
 from . import plan_member, producer_instance
 from .oracle import Break, Life, Started
-from .plan_sparks import ROOT, PlanSpark
+from .plan_sparks import PlanSpark
 from .random_plans import SESSION_S, Fault, Reader
 from .surroundings import PATIENCE_S
 
@@ -59,6 +59,7 @@ class RunningReader:
         self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         self.network = FlakyNetwork() if reader.kind in ("member", "producer") else None
         self._plan_run = run
+        self._release = reader.release
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
         self._to_fail = 0
@@ -80,7 +81,7 @@ class RunningReader:
         if self.reader.kind == "query":
             replays = _replays(self._plan_run.checkpoint(self.name))
             self.starts.append(Started(self.name, self.run, replays))
-            self._process = self._plan_run.sparks.take(self._follow)
+            self._process = self._plan_run.sparks.take(self._follow, self._release)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
             self._began_at = time.time()
             self._process.order(json.dumps(settings))
@@ -105,7 +106,7 @@ class RunningReader:
             settings,
             work=self._plan_run.folder,
             on_event=self._follow,
-            environment={"PYTHONPATH": str(ROOT)},
+            environment=self._plan_run.sparks.path_of(self._release),
         ).start()
 
     def _follow(self, event: dict[str, Any]) -> None:
@@ -267,6 +268,10 @@ class RunningReader:
         has_batches = any((checkpoint / "commits").glob("[0-9]*"))
         knows = self.reader.knows_checkpoint and self._plan_run.plan.brokers_are_up
         return knows and has_batches and _replays(checkpoint) is None
+
+    def _upgrade(self, seconds: float) -> None:
+        self._release = "this"
+        self._stop(seconds)
 
     def _interrupt(self, seconds: float) -> None:
         self._stop(seconds, "interrupt")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos.named_plans import NAMED
 from tests.chaos.oracle import Break
 from tests.chaos.plan_run import events_of
+from tests.chaos.plan_sparks import ROOT, Sparks
 from tests.chaos.random_plans import (
     BROKERS,
     LATE,
@@ -22,6 +29,7 @@ from tests.chaos.random_plans import (
     Fault,
     Plan,
     Reader,
+    Release,
     as_python,
     make_plan,
     shrink,
@@ -171,3 +179,15 @@ def test_while_a_query_may_not_know_the_new_topic_nobody_knows_whose_an_offset_i
     ]
     assert which_of_its_name(36.0, renewals) == 2
     assert which_of_its_name(16.0, []) == 0
+
+
+def test_the_release_before_is_found_instead_of_this_one(tmp_path: Path) -> None:
+    sparks = Sparks(tmp_path)
+    found = {}
+    for release in get_args(Release):
+        command = [sys.executable, "-c", "import pyspark_kafka_rebalance as p; print(p.__file__)"]
+        environment = os.environ | sparks.path_of(release)
+        run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=True)
+        found[release] = Path(run.stdout.decode().strip()).parents[1]
+    assert found["this"] == ROOT
+    assert tmp_path in found["before"].parents
