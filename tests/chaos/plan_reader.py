@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 #: Spark waits ten seconds for a planner that starts.
 _NOT_CONNECTED = "Python worker failed to connect back"
 
+#: Of a query with failOnDataLoss=true.
+_FAILED_ON_LOSS = "DataLossError"
+
 #: Between two runs that end by themselves.
 _REST_S = 1.0
 
@@ -59,6 +62,7 @@ class RunningReader:
         self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         self.network = FlakyNetwork() if reader.kind in ("member", "producer") else None
         self._plan_run = run
+        self.data_losses: list[str] = []  # the errors with which it has ended for them
         self._release = reader.release
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
@@ -83,6 +87,8 @@ class RunningReader:
             self.starts.append(Started(self.name, self.run, replays))
             self._process = self._plan_run.sparks.take(self._follow, self._release)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
+            if self.data_losses:  # whoever runs it does as the error says
+                settings["options"]["failOnDataLoss"] = "false"
             self._began_at = time.time()
             self._process.order(json.dumps(settings))
             self._process.wait_for("started")
@@ -180,6 +186,9 @@ class RunningReader:
         error = self._ended.get("error", "")
         if self._to_fail and "the sink fails" in error:
             self._to_fail -= 1
+        elif _FAILED_ON_LOSS in error and self._plan_run.plan.deletes and not self.data_losses:
+            log.info("run %d failed on data loss: %s", self.run, _short(error))
+            self.data_losses.append(error)
         elif _NOT_CONNECTED in error and any(pause.run == self.run for pause in self.pauses):
             log.info("run %d: Spark did not wait for its planner, which was suspended", self.run)
         else:

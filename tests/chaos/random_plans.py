@@ -62,6 +62,11 @@ class Reader:
     release: Release = "this"
 
     @property
+    def fails_on_data_loss(self) -> bool:
+        """Whether it must not go on in silence behind records that are gone."""
+        return self.kind == "query" and "failOnDataLoss" not in dict(self.options)
+
+    @property
     def has_an_end(self) -> bool:
         """Whether its runs end by themselves."""
         return self.trigger in ("availableNow", "once")
@@ -82,7 +87,8 @@ class Fault:
         (gracefully, for good), vanish (killed, for good). To one of the ``release`` before: upgrade
         (a graceful stop, and a start with this one). To the network of a member: cut, stall
         (nothing gets through) for ``s``, forget (what is connected stays so for ever). To a broker:
-        restart, kill, pause. To a topic: grow, trim (delete all records that it has). To the topic
+        restart, kill, pause. To a topic: grow, trim (delete all records that it has), expire
+        (for ``s``, records older than a second and a half are deleted by retention). To the topic
         of ``ANEW``, in no random plan: anew (deleted and created). To a group, while all of its
         readers are stopped: to beginning, to end (its offsets), delete.
     target : str
@@ -120,6 +126,11 @@ class Plan:
     def topics(self) -> dict[str, int]:
         """Those of records that no producer group writes."""
         return TOPICS | (ANEW if any(fault.what == "anew" for fault in self.faults) else {})
+
+    @property
+    def deletes(self) -> bool:
+        """Whether records may be deleted that nobody has read."""
+        return any(fault.what in ("trim", "expire") for fault in self.faults)
 
     @property
     def brokers_are_up(self) -> bool:
