@@ -24,6 +24,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .named_plans import NAMED
 from .oracle import summary
+from .plan_admin import RETENTION_AT_ONCE
 from .plan_run import Outcome
 from .plan_sparks import ROOT, Sparks
 from .plans import carry_out
@@ -268,7 +269,7 @@ def main() -> int:
     print(f"{len(wanted)} faults; logs: {work}", flush=True)
     table = Table("fault", "what the package does then", "plans", "found by", title="mutations")
     blind = 0
-    with LocalKafka(3, folder=work / "kafka") as kafka:
+    with LocalKafka(3, folder=work / "kafka", broker_config=RETENTION_AT_ONCE) as kafka:
         for one in wanted:
             began = time.monotonic()
             count, found = _try(one, plans_of(one, given.seed, given.plans), kafka, work)

@@ -6,6 +6,7 @@ from .random_plans import LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Rea
 
 _LIMITED = (("maxBatchDurationMs", LIMIT_MS),)
 _IMPATIENT = (("revokeTimeoutMs", LIMIT_MS),)
+_LIVE = (("parallelRebalance", "live"), ("catchUpThreshold", "20"))
 _LOSSY = (("failOnDataLoss", "false"),)
 _STATIC = (("kafka.group.instance.id", "q1"),)
 _GAPS = (
@@ -363,5 +364,79 @@ NAMED = {
         rate=400,
         lasts_s=14.0,
         once_all_read=True,
+    ),
+    # A rolling upgrade, in whose midst a query of the release before is killed.
+    "upgrade": Plan(
+        seed=30,
+        protocol="consumer",
+        readers=(
+            Reader("q1", release="before"),
+            Reader("q2", release="before", knows_checkpoint=False),
+            Reader("m0", "member", release="before"),
+            Reader("i0", "producer", PRODUCERS, release="before"),
+            Reader("i1", "producer", PRODUCERS, release="before"),
+        ),
+        faults=(
+            Fault(4.0, "upgrade", "q1", 1.0),
+            Fault(6.0, "upgrade", "i0", 1.0),
+            Fault(8.0, "upgrade", "m0", 1.0),
+            Fault(10.0, "kill", "q2", 1.0),
+            Fault(14.0, "upgrade", "q2", 0.0),
+            Fault(16.0, "upgrade", "i1", 0.0),
+        ),
+        lasts_s=20.0,
+    ),
+    "upgrade-live": Plan(
+        seed=31,
+        protocol="classic",
+        readers=(
+            Reader("q1", release="before", options=_LIVE),
+            Reader("q2", release="before", options=_LIVE),
+        ),
+        faults=(
+            Fault(4.0, "kill", "q1", 8.0),
+            Fault(14.0, "upgrade", "q1", 0.0),
+            Fault(16.0, "kill", "q1", 4.0),
+            Fault(20.0, "upgrade", "q2", 2.0),
+        ),
+        rate=200,
+        lasts_s=26.0,
+    ),
+    # The second is away for longer than its records are kept.
+    "expire": Plan(
+        seed=32,
+        protocol="consumer",
+        readers=(
+            Reader("q1", options=_LOSSY),
+            Reader("q2", group="alone", options=(*_LOSSY, ("assign", "all"))),
+            Reader("m0", "member"),
+        ),
+        faults=(
+            Fault(2.0, "expire", "a", 14.0),
+            Fault(3.0, "stop", "q2", 7.0),
+            Fault(4.0, "slow", "q1", 5.0),
+            Fault(12.0, "restart", "1"),
+            Fault(14.0, "kill", "q1", 2.0),
+        ),
+        lasts_s=22.0,
+    ),
+    # What is deleted unread ends a query that does not allow it; then it is allowed.
+    "loss": Plan(
+        seed=33,
+        protocol="classic",
+        readers=(
+            Reader("q1"),
+            Reader("q2", group="alone", options=(("assign", "all"),)),
+            Reader("q3", group="third", knows_checkpoint=False),
+        ),
+        faults=(
+            Fault(3.0, "stop", "q1", 6.0),
+            Fault(3.0, "kill", "q2", 6.0),
+            Fault(3.0, "slow", "q3", 5.0),
+            Fault(6.0, "trim", "a"),
+            Fault(12.0, "stop", "q3", 10.0),
+            Fault(14.0, "expire", "b", 8.0),
+        ),
+        lasts_s=28.0,
     ),
 }

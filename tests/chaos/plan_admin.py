@@ -1,4 +1,4 @@
-"""What an administrator does in a plan: moves a group's offsets, deletes a group or old records."""
+"""What is done to groups and topics in a plan: offsets moved, a group or old records deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kafka.admin import KafkaAdminClient, OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import GroupIdNotFoundError, KafkaError, NoError
 from kafka.structs import TopicPartition
 
@@ -17,6 +17,13 @@ from .surroundings import PATIENCE_S
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.3
+
+#: Brokers that delete what retention is over for at once, instead of every five minutes, and also
+#: right after they have started.
+RETENTION_AT_ONCE = {"log.retention.check.interval.ms": 500, "log.initial.task.delay.ms": 500}
+#: Of a topic while its records expire, in place of Kafka's defaults.
+_EXPIRES = {"retention.ms": "1500", "segment.ms": "500"}
+_USUAL = {"retention.ms": "604800000", "segment.ms": "604800000"}
 
 
 def move(servers: str, group: str, what: str, partitions: Iterable[TopicPartition]) -> list[Moved]:
@@ -64,6 +71,31 @@ def trim(servers: str, partitions: list[TopicPartition]) -> dict[TopicPartition,
         return True
 
     _until_done(servers, f"trim of {partitions[0].topic}", delete)
+    return begins
+
+
+def expire(servers: str, topic: str, seconds: float) -> None:
+    """Let retention delete what is older than a second and a half, for so long."""
+
+    def alter(config: dict[str, str]) -> Callable[[Any], bool]:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=config)
+        return lambda admin: admin.alter_configs([resource])["topic"][topic] == "OK"
+
+    _until_done(servers, f"records of {topic} expire", alter(_EXPIRES))
+    time.sleep(seconds)
+    _until_done(servers, f"records of {topic} stay", alter(_USUAL))
+
+
+def begins_of(servers: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where logs begin."""
+    begins: dict[TopicPartition, int] = {}
+
+    def look(admin: Any) -> bool:
+        found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+        begins.update({p: told.offset for p, told in found.items()})
+        return True
+
+    _until_done(servers, "where logs begin", look)
     return begins
 
 

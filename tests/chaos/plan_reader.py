@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 #: Spark waits ten seconds for a planner that starts.
 _NOT_CONNECTED = "Python worker failed to connect back"
 
+#: Of a query with failOnDataLoss=true.
+_FAILED_ON_LOSS = "DataLossError"
+
 #: Between two runs that end by themselves.
 _REST_S = 1.0
 
@@ -59,6 +62,8 @@ class RunningReader:
         self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         self.network = FlakyNetwork() if reader.kind in ("member", "producer") else None
         self._plan_run = run
+        self.data_losses: list[str] = []  # the errors with which it has ended for them
+        self._release = reader.release
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
         self._to_fail = 0
@@ -80,8 +85,10 @@ class RunningReader:
         if self.reader.kind == "query":
             replays = _replays(self._plan_run.checkpoint(self.name))
             self.starts.append(Started(self.name, self.run, replays))
-            self._process = self._plan_run.sparks.take(self._follow)
+            self._process = self._plan_run.sparks.take(self._follow, self._release)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
+            if self.data_losses:  # whoever runs it does as the error says
+                settings["options"]["failOnDataLoss"] = "false"
             self._began_at = time.time()
             self._process.order(json.dumps(settings))
             self._process.wait_for("started")
@@ -105,7 +112,7 @@ class RunningReader:
             settings,
             work=self._plan_run.folder,
             on_event=self._follow,
-            environment={"PYTHONPATH": str(self._plan_run.sparks.root)},
+            environment=self._plan_run.sparks.path_of(self._release),
         ).start()
 
     def _follow(self, event: dict[str, Any]) -> None:
@@ -179,6 +186,9 @@ class RunningReader:
         error = self._ended.get("error", "")
         if self._to_fail and "the sink fails" in error:
             self._to_fail -= 1
+        elif _FAILED_ON_LOSS in error and self._plan_run.plan.deletes and not self.data_losses:
+            log.info("run %d failed on data loss: %s", self.run, _short(error))
+            self.data_losses.append(error)
         elif _NOT_CONNECTED in error and any(pause.run == self.run for pause in self.pauses):
             log.info("run %d: Spark did not wait for its planner, which was suspended", self.run)
         else:
@@ -270,6 +280,10 @@ class RunningReader:
         has_batches = any((checkpoint / "commits").glob("[0-9]*"))
         knows = self.reader.knows_checkpoint and self._plan_run.plan.brokers_are_up
         return knows and has_batches and _replays(checkpoint) is None
+
+    def _upgrade(self, seconds: float) -> None:
+        self._release = "this"
+        self._stop(seconds)
 
     def _interrupt(self, seconds: float) -> None:
         self._stop(seconds, "interrupt")

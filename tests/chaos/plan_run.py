@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 import uuid
@@ -125,7 +126,7 @@ class PlanRun:
         self._brokers = ThreadPoolExecutor(1, thread_name_prefix="brokers")
         self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
         self._moves: dict[str, list[Moved]] = defaultdict(list)
-        self._trimmed: dict[TopicPartition, int] = {}
+        self._begins: dict[TopicPartition, int] = {}
         self._renewed = RenewedTopics(
             kafka, {t: n for t, n in self.topics.items() if self._short(t) in ANEW}, plan
         )
@@ -308,8 +309,8 @@ class PlanRun:
                 pending.append(
                     self._admin.submit(self._renewed.create_anew, f"{self.prefix}-{fault.target}")
                 )
-            elif fault.what == "trim":
-                pending.append(self._admin.submit(self._trim, fault))
+            elif fault.what in ("trim", "expire"):
+                pending.append(self._admin.submit(self._delete_records, fault))
             else:
                 pending.append(self._brokers.submit(self._of_brokers, fault))
         time.sleep(max(0.0, began + self.plan.lasts_s - time.monotonic()))
@@ -338,10 +339,13 @@ class PlanRun:
             may_come.set()
         _all(jobs)
 
-    def _trim(self, fault: Fault) -> None:
+    def _delete_records(self, fault: Fault) -> None:
         topic = f"{self.prefix}-{fault.target}"
-        partitions = [p for p in self.partitions() if p.topic == topic]
-        self._trimmed |= plan_admin.trim(self.kafka.bootstrap_servers, partitions)
+        if fault.what == "trim":
+            partitions = [p for p in self.partitions() if p.topic == topic]
+            plan_admin.trim(self.kafka.bootstrap_servers, partitions)
+        else:
+            plan_admin.expire(self.kafka.bootstrap_servers, topic, fault.s)
 
     def _of_brokers(self, fault: Fault) -> None:
         if fault.what == "grow":
@@ -411,12 +415,14 @@ class PlanRun:
             where = self._renewed.log_of(*partition, value)
             sent_at = self.input.sent_at.get(value)
             produced.append(Produced(where, offset, value, transaction, aborted, sent_at))
+        if self.plan.deletes:
+            self._begins = plan_admin.begins_of(self.kafka.bootstrap_servers, self._lasting())
         there = {one.value: one for one in produced}
         for value in self.input.acknowledged.keys() - there.keys():
             partition, _ = self.input.sent[value]
             if self.plan.compacts and self._short(partition.topic) == COMPACTED:
                 continue
-            if self.input.acknowledged[value] < self._trimmed.get(partition, 0):
+            if self.input.acknowledged[value] < self._begins.get(partition, 0):
                 continue
             self._problems.append(f"record {value} was acknowledged and is in no log")
         return produced
@@ -463,6 +469,7 @@ class PlanRun:
             found = oracle.judge(history, rules)
             verdicts += found
             count += sum(isinstance(one, Delivered) for one in delivered)
+            problems += self._unnoticed_losses(mine, delivered)
             with (self.folder / f"history-{group}.txt").open("w") as file:
                 file.writelines(f"{one}\n" for one in [rules, *history, *found])
         of_producers = [*produced, *self._restart_points()]
@@ -478,6 +485,27 @@ class PlanRun:
             took_s=took_s,
             work=self.folder,
         )
+
+    def _unnoticed_losses(
+        self, readers: list[RunningReader], delivered: list[oracle.Event]
+    ) -> list[str]:
+        """With failOnDataLoss=true what was deleted unread ends a query, and its error names it."""
+        losses = [(one.name, error) for one in readers for error in one.data_losses]
+        named = re.compile(rf"{self.prefix}-\w+-\d+\b.*\d", re.S)
+        found = [
+            f"{name} does not name {error}" for name, error in losses if not named.search(error)
+        ]
+        if losses or not all(one.reader.fails_on_data_loss for one in readers):
+            return found
+        read = {one.value for one in delivered if isinstance(one, Delivered)}
+        unread = [
+            value
+            for value, offset in self.input.acknowledged.items()
+            if offset < self._begins.get(self.input.sent[value][0], 0) and value not in read
+        ]
+        if unread:
+            found.append(f"no query failed for {len(unread)} deleted records, such as {unread[0]}")
+        return found
 
     def _restart_points(self) -> list[oracle.Event]:
         if not any(reader.kind == "producer" for reader in self.plan.readers):

@@ -1,8 +1,10 @@
-"""Processes with a Spark, for the queries of one plan after another."""
+"""Processes with a Spark, of this release or the one before, for one query after another."""
 
 from __future__ import annotations
 
 import threading
+import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,21 @@ from pyspark_kafka_rebalance.testing.query_process import SparkProcess
 from tests.spark import spark_home
 
 from . import plan_query
+from .random_plans import Release
 
 #: Where children find the tests.
 ROOT = Path(__file__).parents[2]
+
+(WHEEL_BEFORE,) = (ROOT / "tests" / "chaos" / "releases").glob("*.whl")
 
 
 class PlanSpark(SparkProcess):
     """One of them; ``tells`` is called with its events by whoever uses it."""
 
-    def __init__(self, name: str, work: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, work: Path, environment: Mapping[str, str], release: Release
+    ) -> None:
+        self.release = release
         conf = spark_home.IDLE_SELDOM | {"spark.driver.memory": "600m"}
         super().__init__(
             name,
@@ -42,7 +50,7 @@ class Sparks:
     Parameters
     ----------
     work : Path
-        Folder of their logs.
+        Gets their logs, and the release before, unpacked.
     root : Path
         Where they, and all other processes of a plan, find the package and the tests.
     """
@@ -50,15 +58,32 @@ class Sparks:
     def __init__(self, work: Path, root: Path = ROOT) -> None:
         self.root = root
         self._work = work
-        self._idle: list[PlanSpark] = []
+        self._before: Path | None = None
+        self._idle: dict[Release, list[PlanSpark]] = defaultdict(list)
         self._all: list[PlanSpark] = []
         self._lock = threading.Lock()
-        self._environment = {**spark_home.environment(), "PYTHONPATH": str(root)}
+        self._unpacking = threading.Lock()
 
-    def take(self, on_event: Callable[[dict[str, Any]], None]) -> PlanSpark:
+    def path_of(self, release: Release) -> dict[str, str]:
+        """The environment in which children find the tests, and this release of the package."""
+        if release == "this":
+            return {"PYTHONPATH": str(self.root)}
+        with self._unpacking:
+            if self._before is None:
+                folder = self._work / "release-before"
+                with zipfile.ZipFile(WHEEL_BEFORE) as wheel:
+                    wheel.extractall(folder)
+                self._before = folder
+        # Not what is in the folder in which this runs.
+        return {"PYTHONPATH": f"{self._before}:{self.root}", "PYTHONSAFEPATH": "1"}
+
+    def take(
+        self, on_event: Callable[[dict[str, Any]], None], release: Release = "this"
+    ) -> PlanSpark:
         """One that is ready; whoever has it hears what it tells."""
         with self._lock:
-            spark = self._idle.pop() if self._idle else self._start()
+            idle = self._idle[release]
+            spark = idle.pop() if idle else self._start(release)
         spark.tells = on_event
         spark.wait_for("ready")
         return spark
@@ -66,17 +91,22 @@ class Sparks:
     def get_ready(self, count: int) -> None:
         """Have as many that are idle, or will be soon."""
         with self._lock:
-            while len(self._idle) < count:
-                self._idle.insert(0, self._start())
+            idle = self._idle["this"]
+            while len(idle) < count:
+                idle.insert(0, self._start("this"))
 
     def give_back(self, spark: PlanSpark) -> None:
         """Another query may use it; if it was killed, another gets ready."""
         spark.forget()
         with self._lock:
-            self._idle.append(spark if spark.is_running else self._start())
+            self._idle[spark.release].append(
+                spark if spark.is_running else self._start(spark.release)
+            )
 
-    def _start(self) -> PlanSpark:
-        self._all.append(PlanSpark(f"spark-{len(self._all)}", self._work, self._environment))
+    def _start(self, release: Release) -> PlanSpark:
+        environment = {**spark_home.environment(), **self.path_of(release)}
+        name = f"spark-{len(self._all)}"
+        self._all.append(PlanSpark(name, self._work, environment, release))
         return self._all[-1].start()
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .named_plans import NAMED
 from .oracle import summary
+from .plan_admin import RETENTION_AT_ONCE
 from .plan_run import Outcome, PlanRun, broken_off
 from .plan_sparks import Sparks
 from .random_plans import Plan, as_python, make_plan, shrink
@@ -36,7 +37,7 @@ def main() -> int:
         plans = [make_plan(seed) for seed in range(given.seed, given.seed + given.plans)]
     print(f"{len(plans)} plans from seed {plans[0].seed}; logs: {work}", flush=True)
     done, failed = 0, []
-    with LocalKafka(3, folder=work / "kafka") as kafka:
+    with LocalKafka(3, folder=work / "kafka", broker_config=RETENTION_AT_ONCE) as kafka:
         sparks = Sparks(work)
         try:
             for plan in plans:

@@ -12,6 +12,8 @@ from typing import Literal
 ReaderKind = Literal["query", "member", "librdkafka", "producer"]
 #: Of a query: whether and how its runs end; ``seldom``: seconds lie between its batches.
 Trigger = Literal["always", "seldom", "availableNow", "once"]
+#: Of the package: the one that is tested, or the one before it (``releases``).
+Release = Literal["this", "before"]
 
 #: What a plan's topics begin with, and their partitions at first.
 TOPICS = {"a": 4, "b": 2}
@@ -46,6 +48,8 @@ class Reader:
         Of a query. A run with ``availableNow`` or ``once`` ends by itself, and the next begins.
     joins : bool
         It is not there before a fault ``join`` starts it.
+    release : str
+        With which it begins, until a fault ``upgrade``.
     """
 
     name: str
@@ -55,6 +59,12 @@ class Reader:
     knows_checkpoint: bool = True
     trigger: Trigger = "always"
     joins: bool = False
+    release: Release = "this"
+
+    @property
+    def fails_on_data_loss(self) -> bool:
+        """Whether it must not go on in silence behind records that are gone."""
+        return self.kind == "query" and "failOnDataLoss" not in dict(self.options)
 
     @property
     def has_an_end(self) -> bool:
@@ -74,9 +84,11 @@ class Fault:
         is started again after ``s``; whoever is paused goes on after ``s``; a slow sink takes ``s``
         for its next batch; one that hangs does not return from it for ``s``, or until the query
         ends, and whatever comes next comes in the midst of that. To one that ``joins``: join, leave
-        (gracefully, for good), vanish (killed, for good). To the network of a member: cut, stall
+        (gracefully, for good), vanish (killed, for good). To one of the ``release`` before: upgrade
+        (a graceful stop, and a start with this one). To the network of a member: cut, stall
         (nothing gets through) for ``s``, forget (what is connected stays so for ever). To a broker:
-        restart, kill, pause. To a topic: grow, trim (delete all records that it has). To the topic
+        restart, kill, pause. To a topic: grow, trim (delete all records that it has), expire
+        (for ``s``, records older than a second and a half are deleted by retention). To the topic
         of ``ANEW``, in no random plan: anew (deleted and created). To a group, while all of its
         readers are stopped: to beginning, to end (its offsets), delete.
     target : str
@@ -124,6 +136,11 @@ class Plan:
         queries = {one.name for one in self.readers if one.kind == "query"}
         kills = any(one.what == "kill" and one.target in queries for one in self.faults)
         return len(queries) + kills
+
+    @property
+    def deletes(self) -> bool:
+        """Whether records may be deleted that nobody has read."""
+        return any(fault.what in ("trim", "expire") for fault in self.faults)
 
     @property
     def brokers_are_up(self) -> bool:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import SystemRandom
 
@@ -15,6 +15,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .named_plans import NAMED
 from .oracle import summary
+from .plan_admin import RETENTION_AT_ONCE
 from .plan_run import PlanRun
 from .plan_sparks import Sparks
 from .random_plans import Plan, as_python, make_plan
@@ -22,14 +23,22 @@ from .random_plans import Plan, as_python, make_plan
 PLANS = 5
 
 
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[LocalKafka]:
+    with LocalKafka(3, broker_config=RETENTION_AT_ONCE) as local:
+        yield local
+
+
 @pytest.mark.parametrize("first_seed", [SystemRandom().randrange(10**6)])
-def test_random_plans_break_no_promise(kafka3: LocalKafka, first_seed: int, tmp_path: Path) -> None:
+def test_random_plans_break_no_promise(
+    brokers: LocalKafka, first_seed: int, tmp_path: Path
+) -> None:
     plans = [make_plan(seed) for seed in range(first_seed, first_seed + PLANS)]
-    carry_out(kafka3, plans, tmp_path)
+    carry_out(brokers, plans, tmp_path)
 
 
-def test_named_plans_break_no_promise(kafka3: LocalKafka, tmp_path: Path) -> None:
-    carry_out(kafka3, NAMED.values(), tmp_path)
+def test_named_plans_break_no_promise(brokers: LocalKafka, tmp_path: Path) -> None:
+    carry_out(brokers, NAMED.values(), tmp_path)
 
 
 def carry_out(kafka: LocalKafka, plans: Iterable[Plan], work: Path) -> None:

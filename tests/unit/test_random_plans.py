@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +15,7 @@ from hypothesis import strategies as st
 from tests.chaos.named_plans import NAMED
 from tests.chaos.oracle import Break
 from tests.chaos.plan_run import events_of
+from tests.chaos.plan_sparks import ROOT, Sparks
 from tests.chaos.random_plans import (
     BROKERS,
     LATE,
@@ -24,6 +30,7 @@ from tests.chaos.random_plans import (
     Fault,
     Plan,
     Reader,
+    Release,
     as_python,
     make_plan,
     shrink,
@@ -145,6 +152,7 @@ def test_a_named_plan_is_printed_as_python(name):
 def test_named_plans_are_of_readers_that_are_there():
     for plan in NAMED.values():
         there = {*(reader.name for reader in plan.readers), *plan.groups, *plan.topics}
+        there |= set(map(str, BROKERS))
         assert {fault.target for fault in plan.faults} <= there
         assert list(plan.faults) == sorted(plan.faults, key=lambda fault: fault.at)
 
@@ -186,3 +194,15 @@ def test_who_is_left_alone_and_how_many_queries_there_may_be() -> None:
     assert replace(calm, faults=(Fault(1.0, "kill", "m0"),)).sparks == 1
     assert killed.brokers_are_up
     assert not replace(calm, faults=(Fault(1.0, "restart", "2"),)).brokers_are_up
+
+
+def test_the_release_before_is_found_instead_of_this_one(tmp_path: Path) -> None:
+    sparks = Sparks(tmp_path)
+    found = {}
+    for release in get_args(Release):
+        command = [sys.executable, "-c", "import pyspark_kafka_rebalance as p; print(p.__file__)"]
+        environment = os.environ | sparks.path_of(release)
+        run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=True)
+        found[release] = Path(run.stdout.decode().strip()).parents[1]
+    assert found["this"] == ROOT
+    assert tmp_path in found["before"].parents
