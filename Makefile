@@ -82,7 +82,7 @@ demo-producers: $(VENV)/.producers ## Watch instances share a database's tables 
 	@echo "== demo of producer groups, one to two minutes"
 	@$(PY) -m pyspark_kafka_rebalance.demo.producers $(ARGS)
 
-test: test-environment ## Run all tests: unit, kafka and spark (SPARK=4.0 for another PySpark)
+test: test-environment ## Run the tests: unit, kafka and spark (ARGS=--all: also the long ones; SPARK=4.0 for another PySpark)
 test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
 test-spark: TESTS := tests/spark
 # Worth it with five Sparks and more.
