@@ -138,6 +138,8 @@ MUTATIONS = (
         "if now >= 0.0 or (seen.joined and all(slow)):",
         named="long-take-over",
     ),
+    # Not found: when a process goes on, its heartbeat is refused within milliseconds. Only a batch
+    # planned before the answer would show it. ``tests/unit/test_lease.py`` has it instead.
     Mutation(
         "lease",
         "a process that was suspended for longer than its session hands out all the same",
@@ -162,6 +164,8 @@ MUTATIONS = (
         "before = OffsetCommits()",
         named="stalled",
     ),
+    # Found only where a run begins and ends within the dead member's session: not on a machine so
+    # busy that starting a query takes as long.
     Mutation(
         "dead-owner",
         "a run with an end leaves to a dead member what that one owns (19)",

@@ -219,7 +219,7 @@ NAMED = {
             Reader(LATE, joins=True),
         ),
         faults=(
-            Fault(2.0, "hang", "q1", 4.0),
+            Fault(2.0, "hang", "q1", 14.0),
             Fault(2.5, "slow", "m0", 3.0),
             Fault(3.0, "join", LATE),
         ),
@@ -235,7 +235,7 @@ NAMED = {
             Reader(LATE, joins=True),
         ),
         faults=(
-            Fault(2.0, "hang", "q1", 4.0),
+            Fault(2.0, "hang", "q1", 14.0),
             Fault(2.5, "slow", "m0", 3.0),
             Fault(3.0, "join", LATE),
         ),
