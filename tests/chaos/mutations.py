@@ -164,15 +164,14 @@ MUTATIONS = (
         "before = OffsetCommits()",
         named="stalled",
     ),
-    # Found only where a run begins and ends within the dead member's session: not on a machine so
-    # busy that starting a query takes as long.
+    # Not found on a machine so busy that starting a query takes as long as a session.
     Mutation(
         "dead-owner",
         "a run with an end leaves to a dead member what that one owns (19)",
         "source/group/live_owners.py",
         " and (session_passed or _rejoined(member, joined_epoch))",
         "",
-        named="ends",
+        named="dead-owner",
     ),
     # -- gaps -------------------------------------------------------------------------------------
     Mutation(

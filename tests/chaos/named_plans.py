@@ -331,6 +331,15 @@ NAMED = {
         lasts_s=20.0,
         once_all_read=True,
     ),
+    # A run with an end begins when the only other member has just died.
+    "dead-owner": Plan(
+        seed=36,
+        protocol="consumer",
+        readers=(Reader("m0", "member"), Reader(LATE, trigger="availableNow", joins=True)),
+        faults=(Fault(12.0, "kill", "m0", 16.0), Fault(12.2, "join", LATE)),
+        lasts_s=26.0,
+        once_all_read=True,
+    ),
     # Gracefully, with nothing that could hinder them.
     "stops": Plan(
         seed=35,
