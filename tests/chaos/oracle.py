@@ -18,6 +18,9 @@ A batch that takes longer than its query allows (``Rules.limits``) is in flight 
 others may have read it by then. If the group's offsets are moved back or deleted, members begin
 there, and what they had delivered comes again; a query goes on at its checkpoint's position, if
 that is further.
+
+What is deleted before it was read, nobody delivers. Then a query fails and names it, before the
+group goes on behind it, unless there is a reader that is to go on without (``Life``).
 """
 
 from __future__ import annotations
@@ -84,6 +87,10 @@ READ_TO_ITS_END = (
 IN_ORDER = "parallel-rebalance.md: Within a partition the live rows are in order, and so are the "
 IN_ORDER += "rows of gaps"
 FORWARD = "consumer.md: In the background a partition's committed position only moves forward"
+FAILS_ON_LOSS = "README.md: failOnDataLoss is true; false goes on, with a warning, when records "
+FAILS_ON_LOSS += "are gone from Kafka"
+FAILS_ON_RENEWAL = "options.md: A topic that is created anew at once counts as deleted. The query "
+FAILS_ON_RENEWAL += "fails, even if all that it had read is committed"
 ALL_OR_NONE = "producer-groups.md: A commit is one Kafka transaction: your records, a record with "
 ALL_OR_NONE += "the restart point"
 READ_ON = "producer-groups.md: Start it again, and it goes on where it was"
@@ -254,6 +261,8 @@ class Life:
         ``once`` and ``availableNow`` have an end.
     has_ended : bool
         By itself and without an error, as a run with an end should.
+    goes_on_without : bool
+        What is gone that it was to read: a member, or a query with ``failOnDataLoss=false``.
     """
 
     reader: str
@@ -262,6 +271,53 @@ class Life:
     until: float
     trigger: str = "always"
     has_ended: bool = False
+    goes_on_without: bool = False
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """A record that a log had; ``at`` is just before it was deleted, by whomever."""
+
+    at: float
+    log: Log
+    offset: int
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """A topic was deleted and created anew; by ``until`` every query knows.
+
+    Attributes
+    ----------
+    log : Log
+        Any partition of the old one.
+    """
+
+    since: float
+    until: float
+    log: Log
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A query failed and said that records are gone that it was to read.
+
+    Attributes
+    ----------
+    since, until : int, int or None
+        Their offsets; None: to the end of what was there.
+    """
+
+    at: float
+    reader: str
+    run: int
+    log: Log
+    since: int
+    until: int | None = None
+
+    def names(self, log: Log, offset: int) -> bool:
+        mine = self.log.topic == log.topic and self.log.partition == log.partition
+        return mine and self.since <= offset and (self.until is None or offset < self.until)
 
 
 @dataclass(frozen=True)
@@ -284,7 +340,21 @@ class RestartPoint:
     rows: int
 
 
-Event = Produced | Delivered | RestartPoint | Started | Began | Seen | Break | Moved | Life | End
+Event = (
+    Produced
+    | Delivered
+    | RestartPoint
+    | Started
+    | Began
+    | Seen
+    | Break
+    | Moved
+    | Life
+    | End
+    | Deleted
+    | Renewed
+    | Refused
+)
 
 
 @dataclass(frozen=True)
@@ -363,6 +433,9 @@ class _Judge:
         self._lives: list[Life] = []
         self._began_at: dict[tuple[str, int], float] = {}
         self._ends: dict[Log, list[End]] = defaultdict(list)
+        self._deleted: list[Deleted] = []
+        self._renewed: list[Renewed] = []
+        self._refused: list[Refused] = []
         for event in history:
             if isinstance(event, Produced):
                 self._produced.append(event)
@@ -385,6 +458,12 @@ class _Judge:
                 self._began_at[event.reader, event.run] = event.since
             elif isinstance(event, End):
                 self._ends[event.log].append(event)
+            elif isinstance(event, Deleted):
+                self._deleted.append(event)
+            elif isinstance(event, Renewed):
+                self._renewed.append(event)
+            elif isinstance(event, Refused):
+                self._refused.append(event)
             else:
                 self._moves.append(event)
         for deliveries in self._deliveries.values():
@@ -409,6 +488,7 @@ class _Judge:
         yield from self._of_order()
         yield from self._of_commits()
         yield from self._of_runs_with_an_end()
+        yield from self._of_deletions()
         if self._rules.complete:
             yield from self._of_what_is_missing()
 
@@ -757,6 +837,54 @@ class _Judge:
             detail = f"the run has not read it, though {ends[log]} was the end when it began"
             who = f"{life.reader} run {life.run}"
             yield _verdict("unseen", record, who, READ_TO_ITS_END, detail)
+
+    # -- what is deleted --------------------------------------------------------------------------
+
+    def _of_deletions(self) -> Iterator[Verdict]:
+        """Nobody who has to fail then goes on behind what was deleted before it was read."""
+        for one in self._deleted:
+            log, offset = one.log, one.offset
+            if any(not d.lost for d in self._deliveries.get((log, offset), ())):
+                continue
+            if any(m.is_of(log) for m in self._moves):
+                continue
+            looks = self._seen[log]
+            if not any(seen.offset <= offset and seen.at <= one.at for seen in looks):
+                continue  # nobody had begun there
+            passed = next((seen for seen in looks if seen.offset > offset), None)
+            if passed is None or self._may_go_on_without(one.at, passed.at):
+                continue
+            by = passed.at + self.SETTLED_S
+            if not any(r.names(log, offset) and r.at <= by for r in self._refused):
+                detail = "deleted, read by nobody, and named in no error; the group has "
+                detail += f"{passed.offset}"
+                yield Verdict("lost write", log, offset, "the group", FAILS_ON_LOSS, detail)
+        for renewed in self._renewed:
+            since, until, log = renewed.since, renewed.until, renewed.log
+            refused = [r.at for r in self._refused if r.log.topic == log.topic]
+            if any(since <= at <= until for at in refused):
+                continue
+            if self._had_begun(log, since) and not self._may_go_on_without(since, until):
+                detail = "the topic was created anew, and no query has failed"
+                yield Verdict("lost write", log, 0, "the group", FAILS_ON_RENEWAL, detail)
+
+    #: So long a query may need to learn which of the topics of a name it reads.
+    KNOWS_IDS_S = 3.0
+
+    def _had_begun(self, log: Log, before: float) -> bool:
+        """Whether somebody knew this topic, and not only its name."""
+        by = before - self.KNOWS_IDS_S
+        return any(
+            one.topic == log.topic and one.topic_id == log.topic_id and deliveries[0].completed < by
+            for (one, _), deliveries in self._deliveries.items()
+        )
+
+    def _may_go_on_without(self, since: float, until: float) -> bool:
+        """Whether there was a reader meanwhile that does not fail."""
+        return any(
+            life.goes_on_without and life.since <= until and life.until >= since
+            for life in self._lives
+        )
 
     # -- what is missing --------------------------------------------------------------------------
 

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from tests.chaos.oracle import (
     Began,
     Break,
+    Deleted,
     Delivered,
     End,
     Life,
     Log,
     Moved,
     Produced,
+    Refused,
+    Renewed,
     RestartPoint,
     Rules,
     Seen,
@@ -463,3 +466,51 @@ def test_a_replay_that_has_waited_for_long_may_come_twice():
     assert names(patient, complete=False) == set()
     before = amid_a_replay(15.0, of_b=19.0, of_a=30.0)
     assert names(before, complete=False) == set(), "whether it is marked is judged apart"
+
+
+#: The first two of four records are delivered and committed, and then the other two are deleted.
+GONE = [
+    *[*log_of(2), *batch(0, 2, 0), Seen(0.8, LOG, 2)],
+    *[Deleted(1.0, LOG, offset) for offset in (2, 3)],
+]
+
+
+def test_what_is_deleted_unread_is_named_by_whoever_goes_on_behind_it():
+    passed = Seen(9.0, LOG, 4)
+    refused = Refused(5.0, "a", 0, LOG, 2)
+    assert names(GONE) == set(), "nobody has gone on yet"
+    assert names([*GONE, passed]) == {"lost write"}
+    assert names([*GONE, passed, refused]) == set()
+    assert names([*GONE, passed, replace(refused, at=20.0)]) == {"lost write"}, "too late"
+    assert names([*GONE, passed, replace(refused, since=3)]) == {"lost write"}
+    assert names([*GONE, passed, replace(refused, until=3)]) == {"lost write"}
+    assert names([*GONE, passed, replace(refused, log=Log("payments", "", 0))]) == {"lost write"}
+
+
+def test_what_is_deleted_nobody_has_to_name_who_is_to_go_on_without_it():
+    passed = Seen(9.0, LOG, 4)
+    lenient = Life("m", 0, 0.0, 20.0, goes_on_without=True)
+    assert names([*GONE, passed, lenient]) == set()
+    assert names([*GONE, passed, replace(lenient, since=10.0)]) == {"lost write"}
+    assert names([*GONE, passed, replace(lenient, goes_on_without=False)]) == {"lost write"}
+    assert names([*GONE, passed, Moved(5.0)]) == set()
+    delivered = batch(2, 2, 1)
+    assert names([*GONE, *delivered, passed]) == set()
+
+
+def test_what_is_deleted_before_anybody_begins_nobody_has_to_name():
+    """As in a partition that is new, whose first record is the first that there is."""
+    history = [Deleted(1.0, LOG, 0), Produced(LOG, 1, "v1"), *batch(1, 1, 0, at=2.0)]
+    assert names([*history, Seen(3.0, LOG, 2)]) == set()
+    assert names([Seen(0.5, LOG, 0), *history, Seen(3.0, LOG, 2)]) == {"lost write"}
+
+
+def test_a_topic_that_is_created_anew_makes_somebody_fail():
+    renewed = Renewed(10.0, 25.0, LOG._replace(topic_id="0"))
+    begun = [replace(one, log=renewed.log) for one in batch(0, 2, 0)]
+    assert names([renewed, *begun]) == {"lost write"}
+    assert names([renewed, *begun, Refused(14.0, "a", 0, LOG, 7)]) == set()
+    assert names([renewed, *begun, Refused(9.0, "a", 0, LOG, 7)]) == {"lost write"}
+    assert names([renewed, *begun, Life("a", 0, 0.0, 20.0, goes_on_without=True)]) == set()
+    assert names([renewed, *batch(0, 2, 0)]) == set(), "of another topic, or of none"
+    assert names([renewed, *(replace(one, completed=8.0) for one in begun)]) == set()
