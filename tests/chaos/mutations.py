@@ -25,7 +25,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 from .named_plans import NAMED
 from .oracle import summary
 from .plan_admin import RETENTION_AT_ONCE
-from .plan_run import Outcome
+from .plan_history import Outcome
 from .plan_sparks import ROOT, Sparks
 from .plans import carry_out
 from .random_plans import Plan, make_plan
@@ -248,6 +248,17 @@ MUTATIONS = (
         "header.records, header.base_offset, timestamp, append_time, position, self._range.end",
         "header.records, header.base_offset, timestamp, append_time, 0, self._range.end",
         named="small-batches",
+    ),
+    # -- what is gone -----------------------------------------------------------------------------
+    # A topic that is created anew is noticed by the planner, by its end and by its id, and by the
+    # task, by its id: each lets the query fail without the others.
+    Mutation(
+        "loss",
+        "with failOnDataLoss=true a query goes on without records that are gone",
+        "fetch/range_reader.py",
+        "if self._settings.fail_on_data_loss:",
+        "if self._settings is None:",
+        named="loss",
     ),
     # -- producer groups --------------------------------------------------------------------------
     Mutation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .deleting_plans import DELETING_PLANS
 from .random_plans import LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Reader
 
 _LIMITED = (("maxBatchDurationMs", LIMIT_MS),)
@@ -16,6 +17,7 @@ _GAPS = (
 )
 
 NAMED = {
+    **DELETING_PLANS,
     # Beyond maxBatchDurationMs, beyond revokeTimeoutMs while a third query joins, and till a kill.
     "hang": Plan(
         seed=1,
@@ -410,42 +412,5 @@ NAMED = {
         ),
         rate=200,
         lasts_s=26.0,
-    ),
-    # The second is away for longer than its records are kept.
-    "expire": Plan(
-        seed=32,
-        protocol="consumer",
-        readers=(
-            Reader("q1", options=_LOSSY),
-            Reader("q2", group="alone", options=(*_LOSSY, ("assign", "all"))),
-            Reader("m0", "member"),
-        ),
-        faults=(
-            Fault(2.0, "expire", "a", 14.0),
-            Fault(3.0, "stop", "q2", 7.0),
-            Fault(4.0, "slow", "q1", 5.0),
-            Fault(12.0, "restart", "1"),
-            Fault(14.0, "kill", "q1", 2.0),
-        ),
-        lasts_s=22.0,
-    ),
-    # What is deleted unread ends a query that does not allow it; then it is allowed.
-    "loss": Plan(
-        seed=33,
-        protocol="classic",
-        readers=(
-            Reader("q1"),
-            Reader("q2", group="alone", options=(("assign", "all"),)),
-            Reader("q3", group="third", knows_checkpoint=False),
-        ),
-        faults=(
-            Fault(3.0, "stop", "q1", 6.0),
-            Fault(3.0, "kill", "q2", 6.0),
-            Fault(3.0, "slow", "q3", 5.0),
-            Fault(6.0, "trim", "a"),
-            Fault(12.0, "stop", "q3", 10.0),
-            Fault(14.0, "expire", "b", 8.0),
-        ),
-        lasts_s=28.0,
     ),
 }

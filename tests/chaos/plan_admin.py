@@ -1,10 +1,10 @@
-"""What is done to groups and topics in a plan: offsets moved, a group or old records deleted."""
+"""What is done to groups and topics in a plan: offsets moved, a group or records deleted."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
@@ -21,9 +21,15 @@ _AGAIN_S = 0.3
 #: Brokers that delete what retention is over for at once, instead of every five minutes, and also
 #: right after they have started.
 RETENTION_AT_ONCE = {"log.retention.check.interval.ms": 500, "log.initial.task.delay.ms": 500}
-#: Of a topic while its records expire, in place of Kafka's defaults.
-_EXPIRES = {"retention.ms": "1500", "segment.ms": "500"}
-_USUAL = {"retention.ms": "604800000", "segment.ms": "604800000"}
+#: By then they have looked.
+_LOOKED_S = 1.5
+
+#: A topic keeps everything, and after these almost nothing: of each partition what came last.
+_KEEP = {"retention.ms": -1, "retention.bytes": -1, "segment.ms": 604_800_000}
+_RETENTION = {
+    "expire": {"retention.ms": 1_500, "segment.ms": 500},
+    "outgrow": {"retention.bytes": 1, "segment.ms": 200},
+}
 
 
 def move(servers: str, group: str, what: str, partitions: Iterable[TopicPartition]) -> list[Moved]:
@@ -59,44 +65,62 @@ def move(servers: str, group: str, what: str, partitions: Iterable[TopicPartitio
     return moved
 
 
-def trim(servers: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Delete all records that there are; returns where the logs begin since."""
+def delete(
+    servers: str, what: str, partitions: list[TopicPartition], seconds: float = 0.0
+) -> dict[TopicPartition, int]:
+    """Delete all records that there are; returns where the logs begin since.
+
+    Parameters
+    ----------
+    servers : str
+    what : str
+        ``trim``, or leave it to retention: ``expire`` by time, ``outgrow`` by size. Those take some
+        that come meanwhile as well, and need traffic in each partition.
+    partitions : list of TopicPartition
+        All of one topic.
+    seconds : float
+        So long retention goes on at least.
+    """
+    until = time.monotonic() + seconds
+    (topic,) = {p.topic for p in partitions}
+    ends: dict[TopicPartition, int] = {}
     begins: dict[TopicPartition, int] = {}
 
-    def delete(admin: Any) -> bool:
-        if not begins:
-            ends = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-            begins.update({p: told.offset for p, told in ends.items()})
-        admin.delete_records(begins)
-        return True
+    def attempt(admin: Any) -> bool:
+        if not ends:
+            ends.update(_offsets(admin, partitions, OffsetSpec.LATEST))
+        if what == "trim":
+            admin.delete_records(ends)
+        else:
+            _configure(admin, topic, _RETENTION[what])
+            begins_now = _offsets(admin, partitions, OffsetSpec.EARLIEST)
+            if not _reaches(begins_now, ends) or time.monotonic() < until:
+                return False
+            _configure(admin, topic, _KEEP)
+            time.sleep(_LOOKED_S)  # they may be at it
+        begins.update(_offsets(admin, partitions, OffsetSpec.EARLIEST))
+        return _reaches(begins, ends)
 
-    _until_done(servers, f"trim of {partitions[0].topic}", delete)
+    _until_done(servers, f"{what} of {topic}", attempt)
     return begins
 
 
-def expire(servers: str, topic: str, seconds: float) -> None:
-    """Let retention delete what is older than a second and a half, for so long."""
-
-    def alter(config: dict[str, str]) -> Callable[[Any], bool]:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=config)
-        return lambda admin: admin.alter_configs([resource])["topic"][topic] == "OK"
-
-    _until_done(servers, f"records of {topic} expire", alter(_EXPIRES))
-    time.sleep(seconds)
-    _until_done(servers, f"records of {topic} stay", alter(_USUAL))
+def _reaches(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
+    return all(begins[p] >= end for p, end in ends.items())
 
 
-def begins_of(servers: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where logs begin."""
-    begins: dict[TopicPartition, int] = {}
+def _offsets(
+    admin: Any, partitions: Iterable[TopicPartition], which: OffsetSpec
+) -> dict[TopicPartition, int]:
+    found = admin.list_partition_offsets(dict.fromkeys(partitions, which))
+    return {p: told.offset for p, told in found.items()}
 
-    def look(admin: Any) -> bool:
-        found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-        begins.update({p: told.offset for p, told in found.items()})
-        return True
 
-    _until_done(servers, "where logs begin", look)
-    return begins
+def _configure(admin: Any, topic: str, settings: Mapping[str, int]) -> None:
+    given = {name: str(value) for name, value in settings.items()}
+    answers = admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=given)])
+    if (answer := answers["topic"][topic]) != "OK":
+        raise KafkaError(answer)
 
 
 def _until_done(servers: str, what: str, attempt: Callable[[Any], bool]) -> None:

@@ -18,9 +18,10 @@ from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from tests.kafka.flaky_network import FlakyNetwork
 
 from . import plan_member, producer_instance
-from .oracle import Break, Life, Started
+from .oracle import Break, Life, Refused, Started
 from .plan_sparks import PlanSpark
 from .random_plans import SESSION_S, Fault, Reader
+from .refusals import REFUSES, refused
 from .surroundings import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ log = logging.getLogger(__name__)
 
 #: Spark waits ten seconds for a planner that starts.
 _NOT_CONNECTED = "Python worker failed to connect back"
-
-#: Of a query with failOnDataLoss=true.
-_FAILED_ON_LOSS = "DataLossError"
 
 #: Between two runs that end by themselves.
 _REST_S = 1.0
@@ -57,12 +55,12 @@ class RunningReader:
         self.breaks: list[Break] = []
         self.starts: list[Started] = []
         self.lives: list[Life] = []
+        self.refusals: list[Refused] = []
         self.problems: list[str] = []
         self.pauses: list[Pause] = []
         self.work = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         self.network = FlakyNetwork() if reader.kind in ("member", "producer") else None
         self._plan_run = run
-        self.data_losses: list[str] = []  # the errors with which it has ended for them
         self._release = reader.release
         self._process: ChildProcess | None = None
         self._ended: dict[str, Any] | None = None
@@ -70,6 +68,7 @@ class RunningReader:
         self._hangs = False
         self._ends = threading.Condition()
         self._is_wanted = not reader.joins
+        self._forgives = self._goes_on_without = not reader.is_strict
         self._began_at = 0.0
 
     # -- lives ------------------------------------------------------------------------------------
@@ -79,6 +78,7 @@ class RunningReader:
         if self._process is not None or not self._is_wanted:
             return
         self.run += 1
+        self._goes_on_without, self._forgives = self._forgives, not self.reader.is_strict
         self._ended = None
         self._began_at = time.time()
         ledger = str(self._plan_run.ledger / f"{self.name}-{self.run:03d}.jsonl")
@@ -87,7 +87,7 @@ class RunningReader:
             self.starts.append(Started(self.name, self.run, replays))
             self._process = self._plan_run.sparks.take(self._follow, self._release)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
-            if self.data_losses:  # whoever runs it does as the error says
+            if self._goes_on_without:
                 settings["options"]["failOnDataLoss"] = "false"
             self._began_at = time.time()
             self._process.order(json.dumps(settings))
@@ -124,7 +124,7 @@ class RunningReader:
             with self._ends:
                 self._hangs = True
                 self._ends.notify_all()
-        if event["event"] == "ended":
+        if event["event"] == "ended" or REFUSES in event.get("error", ""):
             with suppress(RuntimeError):  # all is over
                 self.work.submit(self.recover)
 
@@ -155,7 +155,15 @@ class RunningReader:
         """Of the run that is over."""
         until = time.time()
         ended = self._ended is not None and self._ended["event"] == "ended"
-        return Life(self.name, self.run, self._began_at, until, self.reader.trigger, ended)
+        return Life(
+            self.name,
+            self.run,
+            self._began_at,
+            until,
+            self.reader.trigger,
+            ended,
+            goes_on_without=self._goes_on_without,
+        )
 
     # -- faults -----------------------------------------------------------------------------------
 
@@ -186,11 +194,13 @@ class RunningReader:
         error = self._ended.get("error", "")
         if self._to_fail and "the sink fails" in error:
             self._to_fail -= 1
-        elif _FAILED_ON_LOSS in error and self._plan_run.plan.deletes and not self.data_losses:
-            log.info("run %d failed on data loss: %s", self.run, _short(error))
-            self.data_losses.append(error)
         elif _NOT_CONNECTED in error and any(pause.run == self.run for pause in self.pauses):
             log.info("run %d: Spark did not wait for its planner, which was suspended", self.run)
+        elif self._plan_run.plan.deletes and (found := refused(error)):
+            log.info("run %d: %s", self.run, _short(error))
+            now = time.time()
+            self.refusals += [Refused(now, self.name, self.run, *one) for one in found]
+            self._forgives = True  # as somebody does who has looked at it
         else:
             self.problems.append(f"{self.name} run {self.run} ended unasked: {_short(error)}")
         self._break("failed")
@@ -386,8 +396,10 @@ class RunningReader:
         self._is_wanted = False
         self.look()
         if self._process is not None:
-            # Once cannot know, nor can a run with an end that has not had a batch yet.
-            self._stop_once("stop", may_be_incomplete=self.reader.has_an_end)
+            # Once cannot know, nor can a run with an end that has not had a batch yet. A replay may
+            # lack what was deleted.
+            may_fail = self._plan_run.plan.deletes and not self._goes_on_without
+            self._stop_once("stop", may_be_incomplete=may_fail or self.reader.has_an_end)
 
     def end(self) -> None:
         """After a failure of the plan itself."""

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-from . import oracle, plan_admin
-from .ended_sessions import ended_sessions
-from .oracle import Break, Delivered, End, Log, Moved, Produced, Rules, Seen, Verdict
-from .plan_input import (
-    Input,
-    Producing,
-    ProducingTransactions,
-    Watch,
-    read_all,
-    wait_until_decided,
-)
+from . import plan_admin
+from .deletions import Deletions
+from .oracle import Produced
+from .plan_history import History, Outcome
+from .plan_input import Input, Producing, ProducingTransactions, Watch
 from .plan_reader import RunningReader
 from .plan_sparks import Sparks
 from .random_plans import (
     ANEW,
     COMPACTED,
+    DELETING,
     PRODUCED,
     PRODUCERS,
     SELDOM_S,
@@ -63,37 +54,6 @@ _SOON = {
     "min.cleanable.dirty.ratio": 0.001,
     "delete.retention.ms": 600_000,
 }
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a plan came to.
-
-    Attributes
-    ----------
-    verdicts : tuple of Verdict
-        The promises that are broken.
-    problems : tuple of str
-        Whatever else went wrong: a query that failed unasked, a reader that hangs.
-    """
-
-    verdicts: tuple[Verdict, ...]
-    problems: tuple[str, ...]
-    records: int
-    deliveries: int
-    runs: int
-    breaks: int
-    took_s: float
-    work: Path
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.verdicts or self.problems)
-
-
-def broken_off(problem: str, work: Path) -> Outcome:
-    """The outcome of a plan that could not be carried out."""
-    return Outcome((), (problem,), 0, 0, 0, 0, 0.0, work)
 
 
 class PlanRun:
@@ -122,15 +82,14 @@ class PlanRun:
         if produces:
             self.topics |= {f"{self.prefix}-{name}": count for name, count in PRODUCED.items()}
         self.input = Input()
-        self._readers = [RunningReader(reader, self) for reader in plan.readers]
+        self.readers = [RunningReader(reader, self) for reader in plan.readers]
         self._brokers = ThreadPoolExecutor(1, thread_name_prefix="brokers")
         self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
-        self._moves: dict[str, list[Moved]] = defaultdict(list)
-        self._begins: dict[TopicPartition, int] = {}
-        self._renewed = RenewedTopics(
-            kafka, {t: n for t, n in self.topics.items() if self._short(t) in ANEW}, plan
+        self.deletions = Deletions(kafka.bootstrap_servers, self._partitions_of)
+        self.renewed = RenewedTopics(
+            kafka, {t: n for t, n in self.topics.items() if self.short(t) in ANEW}, plan
         )
-        self._problems: list[str] = []
+        self._history = History(self)
 
     # -- what readers are -------------------------------------------------------------------------
 
@@ -143,15 +102,18 @@ class PlanRun:
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)]
 
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [p for p in self.partitions() if self.short(p.topic) == topic]
+
     def _lasting(self) -> list[TopicPartition]:
         """Those whose topic is never deleted."""
-        return [p for p in self.partitions() if self._short(p.topic) not in ANEW]
+        return [p for p in self.partitions() if self.short(p.topic) not in ANEW]
 
     def _inputs(self) -> list[TopicPartition]:
         """Where records are sent that are not of producer groups."""
-        return [p for p in self.partitions() if self._short(p.topic) in TOPICS]
+        return [p for p in self.partitions() if self.short(p.topic) in TOPICS]
 
-    def _short(self, topic: str) -> str:
+    def short(self, topic: str) -> str:
         return topic.removeprefix(f"{self.prefix}-")
 
     @property
@@ -194,7 +156,7 @@ class PlanRun:
             "group": self.group(reader.group),
             "protocol": self.plan.protocol,
             "servers": self.kafka.bootstrap_servers,
-            "topics": [topic for topic in self.topics if self._short(topic) not in ANEW],
+            "topics": [topic for topic in self.topics if self.short(topic) not in ANEW],
             "isolation": self._isolation,
             "session_ms": int(SESSION_S * 1_000),
             "disorder": "disorder" in dict(reader.options),
@@ -225,7 +187,7 @@ class PlanRun:
         began = time.monotonic()
         began_at = time.time()
         for topic, count in self.topics.items():
-            compacts = self.plan.compacts and self._short(topic) == COMPACTED
+            compacts = self.plan.compacts and self.short(topic) == COMPACTED
             self.kafka.create_topic(topic, partitions=count, config=_SOON if compacts else None)
         groups = self.plan.groups
         if self.plan.protocol == "consumer":
@@ -237,7 +199,7 @@ class PlanRun:
         kinds = [Producing, ProducingTransactions] if self.plan.transactions else [Producing]
         servers = self.kafka.bootstrap_servers
         with ExitStack() as stack:
-            for reader in self._readers:
+            for reader in self.readers:
                 stack.callback(reader.end)
             stack.callback(self._brokers.shutdown, wait=True, cancel_futures=True)
             stack.callback(self._admin.shutdown, wait=True, cancel_futures=True)
@@ -247,32 +209,29 @@ class PlanRun:
                 stack.enter_context(kind(servers, self._inputs, self.input, rate, chance))
                 for kind in kinds
             ]
-            stack.enter_context(self._renewed)
+            stack.enter_context(self.renewed)
             self.sparks.get_ready(self.plan.sparks)
-            _all(reader.work.submit(reader.recover) for reader in self._readers)
+            _all(reader.work.submit(reader.recover) for reader in self.readers)
             log.info("all have begun")
             if self.plan.once_all_read:
                 self._wait_until_all_have_read()
             self.carry_out()
             log.info("all faults are mended")
-            _all(reader.work.submit(reader.recover) for reader in self._readers)
+            _all(reader.work.submit(reader.recover) for reader in self.readers)
             for one in inputs:
                 one.stop()
-            self._renewed.stop()
-            producers = [r for r in self._readers if r.reader.kind == "producer"]
+            self.renewed.stop()
+            producers = [r for r in self.readers if r.reader.kind == "producer"]
             _all(producer.work.submit(producer.finish) for producer in producers)
-            produced = self._what_the_logs_have()
+            produced = self._history.produced()
             log.info("%d records", len(produced))
             self._settle(produced, watches)
             log.info("settled")
-            _all(reader.work.submit(reader.finish) for reader in self._readers)
+            _all(reader.work.submit(reader.finish) for reader in self.readers)
             for watch in watches.values():
                 watch.stop()
-            if self.plan.compacts:  # what the cleaner has removed meanwhile nobody had to read
-                left = {(one.log, one.offset) for one in self._what_the_logs_have()}
-                produced = [one for one in produced if (one.log, one.offset) in left]
-                log.info("%d records are left", len(produced))
-        return self._judge(groups, produced, watches, began_at, time.monotonic() - began)
+            produced = self._history.left_of(produced)
+        return self._history.judged(produced, watches, began_at, time.monotonic() - began)
 
     def _wait_until_all_have_read(self) -> None:
         names = [r.name for r in self.plan.readers if r.kind != "producer" and not r.joins]
@@ -293,7 +252,7 @@ class PlanRun:
     def carry_out(self) -> None:
         """Let the faults happen; a subclass may look on."""
         began = time.monotonic()
-        readers = {reader.name: reader for reader in self._readers}
+        readers = {reader.name: reader for reader in self.readers}
         pending: list[Future[None]] = []
         for fault in self.plan.faults:
             time.sleep(max(0.0, began + fault.at - time.monotonic()))
@@ -306,11 +265,10 @@ class PlanRun:
             elif fault.target in self.plan.groups:
                 pending.append(self._admin.submit(self._of_groups, fault))
             elif fault.what == "anew":
-                pending.append(
-                    self._admin.submit(self._renewed.create_anew, f"{self.prefix}-{fault.target}")
-                )
-            elif fault.what in ("trim", "expire"):
-                pending.append(self._admin.submit(self._delete_records, fault))
+                topic = f"{self.prefix}-{fault.target}"
+                pending.append(self._admin.submit(self.renewed.create_anew, topic, fault.s))
+            elif fault.what in DELETING:
+                pending.append(self._admin.submit(self.deletions.carry_out, fault))
             else:
                 pending.append(self._brokers.submit(self._of_brokers, fault))
         time.sleep(max(0.0, began + self.plan.lasts_s - time.monotonic()))
@@ -320,7 +278,7 @@ class PlanRun:
     def _of_groups(self, fault: Fault) -> None:
         """Stop all readers of the group, move or delete its offsets, and start those again."""
         may_come = threading.Event()
-        some = [r for r in self._readers if r.reader.group == fault.target]
+        some = [r for r in self.readers if r.reader.group == fault.target]
         gone = [threading.Event() for _ in some]
         jobs = [
             reader.work.submit(reader.away, one, may_come)
@@ -329,7 +287,7 @@ class PlanRun:
         try:
             if not all(one.wait(2 * PATIENCE_S) for one in gone):
                 raise TimeoutError(f"not all readers of {fault.target} are gone")
-            self._moves[fault.target] += plan_admin.move(
+            self._history.moves[fault.target] += plan_admin.move(
                 self.kafka.bootstrap_servers,
                 self.group(fault.target),
                 fault.what,
@@ -338,14 +296,6 @@ class PlanRun:
         finally:
             may_come.set()
         _all(jobs)
-
-    def _delete_records(self, fault: Fault) -> None:
-        topic = f"{self.prefix}-{fault.target}"
-        if fault.what == "trim":
-            partitions = [p for p in self.partitions() if p.topic == topic]
-            plan_admin.trim(self.kafka.bootstrap_servers, partitions)
-        else:
-            plan_admin.expire(self.kafka.bootstrap_servers, topic, fault.s)
 
     def _of_brokers(self, fault: Fault) -> None:
         if fault.what == "grow":
@@ -368,230 +318,31 @@ class PlanRun:
 
     def _settle(self, produced: list[Produced], watches: Mapping[str, Watch]) -> None:
         """Wait until each group has got everywhere, or nothing has moved for long."""
-        self._renewed.wait_until_known()
+        self.renewed.wait_until_known()
         last: Any = None
         moved_at = time.monotonic()
         while time.monotonic() < moved_at + STILL_S:
             for watch in watches.values():
                 watch.raise_if_failed()
-            for reader in self._readers:
+            for reader in self.readers:
                 if reader.reader.kind != "producer":
                     reader.work.submit(reader.recover).result()
             if all(
                 watch.last.get(TopicPartition(one.log.topic, one.log.partition), 0) > one.offset
                 for name, watch in watches.items()
                 for one in produced
-                if self._is_for(name, one)
+                if self._history.is_for(name, one)
             ):
                 return
             now = {name: watch.last for name, watch in watches.items()}
             if now != last:
                 last, moved_at = now, time.monotonic()
             time.sleep(0.2)
-        self._problems.append(f"nothing has moved for {STILL_S:g} s")
-
-    def _is_for(self, group: str, one: Produced) -> bool:
-        """Whether somebody in the group is to read the record."""
-        if one.aborted and self.plan.read_committed:
-            return False
-        some = [reader for reader in self.plan.readers if reader.group == group]
-        if all("assign" in dict(reader.options) for reader in some):
-            return one.log.partition < self.plan.topics.get(self._short(one.log.topic), 0)
-        return True
-
-    # -- the history ------------------------------------------------------------------------------
-
-    def _what_the_logs_have(self) -> list[Produced]:
-        wait_until_decided(self.kafka.bootstrap_servers, self.partitions())
-        found = {
-            isolation: read_all(self.kafka.bootstrap_servers, self.partitions(), isolation)
-            for isolation in ("read_uncommitted", "read_committed")
-        }
-        committed = {(p, offset) for p, offset, _ in found["read_committed"]}
-        produced = []
-        for partition, offset, value in found["read_uncommitted"]:
-            _, transaction = self.input.sent.get(value, (partition, None))
-            aborted = (partition, offset) not in committed
-            where = self._renewed.log_of(*partition, value)
-            sent_at = self.input.sent_at.get(value)
-            produced.append(Produced(where, offset, value, transaction, aborted, sent_at))
-        if self.plan.deletes:
-            self._begins = plan_admin.begins_of(self.kafka.bootstrap_servers, self._lasting())
-        there = {one.value: one for one in produced}
-        for value in self.input.acknowledged.keys() - there.keys():
-            partition, _ = self.input.sent[value]
-            if self.plan.compacts and self._short(partition.topic) == COMPACTED:
-                continue
-            if self.input.acknowledged[value] < self._begins.get(partition, 0):
-                continue
-            self._problems.append(f"record {value} was acknowledged and is in no log")
-        return produced
-
-    def _judge(
-        self,
-        groups: Iterable[str],
-        produced: list[Produced],
-        watches: Mapping[str, Watch],
-        began_at: float,
-        took_s: float,
-    ) -> Outcome:
-        verdicts: list[Verdict] = []
-        problems = [*self._problems, *(p for reader in self._readers for p in reader.problems)]
-        count = 0
-        history: list[oracle.Event] = []
-        for group in groups:
-            mine = [reader for reader in self._readers if reader.reader.group == group]
-            delivered = self._delivered(reader.name for reader in mine)
-            breaks = [b for reader in mine for b in reader.breaks]
-            breaks += self._ended_sessions(group, mine, began_at)
-            # One that is to be read by nobody and is read all the same, is an aborted read.
-            aborted = [one for one in produced if one.aborted and self.plan.read_committed]
-            history = [*aborted, *(one for one in produced if self._is_for(group, one))]
-            history += delivered
-            history += [start for reader in mine for start in reader.starts]
-            history += [life for reader in mine for life in reader.lives]
-            history += breaks
-            history += self._moves[group]
-            for at, offsets in watches[group].seen:
-                for p, offset in offsets.items():
-                    if (where := self._renewed.log_at(at, p)) is not None:
-                        history.append(Seen(at, where, offset))
-            for at, ends in watches[group].ends:
-                history += [End(at, _log(*p), offset) for p, offset in ends.items()]
-            rules = Rules(
-                self.plan.read_committed,
-                members=frozenset(r.name for r in mine if r.reader.kind != "query"),
-                live=frozenset(
-                    r.name for r in mine if dict(r.reader.options).get("parallelRebalance")
-                ),
-                limits={r.name: at_most for r in mine if (at_most := _limit_s(r.reader))},
-            )
-            found = oracle.judge(history, rules)
-            verdicts += found
-            count += sum(isinstance(one, Delivered) for one in delivered)
-            problems += self._unnoticed_losses(mine, delivered)
-            with (self.folder / f"history-{group}.txt").open("w") as file:
-                file.writelines(f"{one}\n" for one in [rules, *history, *found])
-        of_producers = [*produced, *self._restart_points()]
-        verdicts += oracle.judge(of_producers, Rules(complete=False))
-        (self.folder / "plan.txt").write_text(f"{self.plan}\n")
-        return Outcome(
-            tuple(verdicts),
-            tuple(problems),
-            records=len(produced),
-            deliveries=count,
-            runs=sum(reader.run + 1 for reader in self._readers),
-            breaks=sum(isinstance(one, Break) for one in history),
-            took_s=took_s,
-            work=self.folder,
-        )
-
-    def _unnoticed_losses(
-        self, readers: list[RunningReader], delivered: list[oracle.Event]
-    ) -> list[str]:
-        """With failOnDataLoss=true what was deleted unread ends a query, and its error names it."""
-        losses = [(one.name, error) for one in readers for error in one.data_losses]
-        named = re.compile(rf"{self.prefix}-\w+-\d+\b.*\d", re.S)
-        found = [
-            f"{name} does not name {error}" for name, error in losses if not named.search(error)
-        ]
-        if losses or not all(one.reader.fails_on_data_loss for one in readers):
-            return found
-        read = {one.value for one in delivered if isinstance(one, Delivered)}
-        unread = [
-            value
-            for value, offset in self.input.acknowledged.items()
-            if offset < self._begins.get(self.input.sent[value][0], 0) and value not in read
-        ]
-        if unread:
-            found.append(f"no query failed for {len(unread)} deleted records, such as {unread[0]}")
-        return found
-
-    def _restart_points(self) -> list[oracle.Event]:
-        if not any(reader.kind == "producer" for reader in self.plan.readers):
-            return []
-        (topic, _), *_ = PRODUCED.items()
-        servers = {"bootstrap_servers": self.kafka.bootstrap_servers}
-        points = StoredPoints(servers, self.group(PRODUCERS)).read()
-        return [
-            oracle.RestartPoint(_log(f"{self.prefix}-{topic}", p), int((one and one.value) or 0))
-            for p, one in points.items()
-        ]
-
-    def _delivered(self, readers: Iterable[str]) -> list[oracle.Event]:
-        events: list[oracle.Event] = []
-        for name in readers:
-            for file in sorted(self.ledger.glob(f"{name}-*.jsonl")):
-                run = int(file.stem.rpartition("-")[2])
-                for line in file.read_text().splitlines():
-                    try:
-                        told = json.loads(line)
-                    except json.JSONDecodeError:  # killed in the midst of the line
-                        continue
-                    events += events_of(name, run, told, self._renewed.log_of)
-        return events
-
-    def _ended_sessions(
-        self, group: str, readers: list[RunningReader], began_at: float
-    ) -> list[Break]:
-        """What the coordinators have logged, and whose session it was as far as one can tell."""
-        found = []
-        for broker in self.kafka.broker_ids:
-            text = (self.kafka.folder / f"broker-{broker}" / "broker.log").read_text()
-            for at, member in ended_sessions(text, self.group(group), began_at):
-                named = [r for r in readers if member.startswith(f"{r.name}-")]
-                asleep = [r for r in named or readers if r.pauses_before(at)]
-                if not asleep and any(r.died_before(at) for r in named or readers):
-                    continue  # the dead run's, whose death is known
-                for reader in asleep or named or readers:
-                    why = f"session of {member} ended"
-                    for since in reader.pauses_before(at) or [at]:
-                        found.append(Break(since, at, reader.name, None, why, False))
-        return found
+        self._history.problems.append(f"nothing has moved for {STILL_S:g} s")
 
 
 def _has_read(ledger: Path) -> bool:
     return ledger.exists() and '"event": "batch"' in ledger.read_text()
-
-
-def events_of(
-    name: str, run: int, told: dict[str, Any], log_of: Callable[[str, int, str], Log]
-) -> Iterable[oracle.Event]:
-    """What one line of a reader's ledger says."""
-    if told["event"] == "lost":
-        # Without an answer for a session it gives up by itself, and no coordinator logs that.
-        return [Break(told["at"], told["at"], name, run, "lost", ends_the_run=False)]
-    batch = told["batch"]
-    if told["event"] == "began":
-        logs = frozenset(_log(*p) for p in told["logs"])
-        return [oracle.Began(told["at"], name, run, batch, logs)]
-    return [
-        Delivered(
-            log_of(topic, partition, value),
-            offset,
-            value,
-            name,
-            run,
-            batch,
-            told["at"],
-            told["completed"],
-            lost=bool(lost),
-            catch_up=bool(catch_up),
-            place=place,
-        )
-        for place, (topic, partition, offset, value, lost, catch_up) in enumerate(told["rows"])
-    ]
-
-
-def _limit_s(reader: Reader) -> float | None:
-    """How long its batches may take before others may read what they have."""
-    options = dict(reader.options)
-    names = ("maxBatchDurationMs", "revokeTimeoutMs")
-    return min((int(options[n]) / 1_000 for n in names if n in options), default=None)
-
-
-def _log(topic: str, partition: int) -> Log:
-    return Log(topic, "", partition)
 
 
 def _all(futures: Iterable[Future[None]]) -> None:

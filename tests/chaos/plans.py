@@ -20,7 +20,8 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 from .named_plans import NAMED
 from .oracle import summary
 from .plan_admin import RETENTION_AT_ONCE
-from .plan_run import Outcome, PlanRun, broken_off
+from .plan_history import Outcome, broken_off
+from .plan_run import PlanRun
 from .plan_sparks import Sparks
 from .random_plans import Plan, as_python, make_plan, shrink
 from .run_log import log_into

@@ -31,6 +31,9 @@ SESSION_S = 8.0
 #: Between two batches of a query with the trigger ``seldom``.
 SELDOM_S = 4
 
+#: What deletes records of a topic.
+DELETING = ("trim", "expire", "outgrow")
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -62,14 +65,14 @@ class Reader:
     release: Release = "this"
 
     @property
-    def fails_on_data_loss(self) -> bool:
-        """Whether it must not go on in silence behind records that are gone."""
-        return self.kind == "query" and "failOnDataLoss" not in dict(self.options)
-
-    @property
     def has_an_end(self) -> bool:
         """Whether its runs end by themselves."""
         return self.trigger in ("availableNow", "once")
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether it has to fail when records are gone that it was still to read."""
+        return self.kind == "query" and ("failOnDataLoss", "false") not in self.options
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,11 @@ class Fault:
         (gracefully, for good), vanish (killed, for good). To one of the ``release`` before: upgrade
         (a graceful stop, and a start with this one). To the network of a member: cut, stall
         (nothing gets through) for ``s``, forget (what is connected stays so for ever). To a broker:
-        restart, kill, pause. To a topic: grow, trim (delete all records that it has), expire
-        (for ``s``, records older than a second and a half are deleted by retention). To the topic
-        of ``ANEW``, in no random plan: anew (deleted and created). To a group, while all of its
-        readers are stopped: to beginning, to end (its offsets), delete.
+        restart, kill, pause. To a topic: grow, trim (delete all records that it has), expire,
+        outgrow (leave that to retention, by time or by size, for ``s`` at least). To the topic of
+        ``ANEW``, in no random plan: anew (deleted and created, after nothing was sent to it for
+        ``s``). To a group, while all of its readers are stopped: to beginning, to end (its
+        offsets), delete.
     target : str
         The name of a reader, a topic or a group, or the id of a broker.
     """
@@ -138,11 +142,6 @@ class Plan:
         return len(queries) + kills
 
     @property
-    def deletes(self) -> bool:
-        """Whether records may be deleted that nobody has read."""
-        return any(fault.what in ("trim", "expire") for fault in self.faults)
-
-    @property
     def brokers_are_up(self) -> bool:
         """Whether no fault is a broker's."""
         return not any(fault.target.isdigit() for fault in self.faults)
@@ -152,6 +151,11 @@ class Plan:
         gentle = {"stop", "interrupt", "leave", "join"}
         limited = {"maxBatchDurationMs", "revokeTimeoutMs"} & dict(reader.options).keys()
         return not limited and {fault.what for fault in self.faults} <= gentle
+
+    @property
+    def deletes(self) -> bool:
+        """Whether records are deleted that somebody may still have to read."""
+        return any(fault.what in DELETING or fault.what == "anew" for fault in self.faults)
 
     @property
     def groups(self) -> list[str]:
@@ -177,7 +181,7 @@ OF_PRODUCERS = {"kill": 3, "stop": 2, "pause": 2}
 #: Of those with a network of their own, which librdkafka and Spark do not have.
 OF_NETWORKS = {"cut": 1, "stall": 1, "forget": 1}
 OF_BROKERS = {"restart": 3, "kill": 2, "pause": 1}
-OF_TOPICS = {"grow": 3, "trim": 3}
+OF_TOPICS = {"grow": 3, "trim": 3, "expire": 2, "outgrow": 2}
 OF_GROUPS = {"to beginning": 2, "to end": 1, "delete": 2}
 
 #: One that comes late and goes early.
@@ -221,6 +225,8 @@ def make_plan(seed: int) -> Plan:
     faults = [_fault(chance, plan, trims) for _ in range(chance.randint(5, 9))]
     if readers[-1].joins:
         faults += _comes_and_goes(chance, plan)
+    if trims and chance.random() < 0.3:
+        plan = replace(plan, readers=tuple(map(_strict, readers)))
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
@@ -249,12 +255,20 @@ def _query(name: str, chance: Random, live: bool, trims: bool) -> Reader:
     return Reader(name, "query", "g", tuple(options.items()), chance.random() < 0.6)
 
 
+def _strict(reader: Reader) -> Reader:
+    """The reader, failing when records are gone."""
+    kept = tuple(one for one in reader.options if one[0] != "failOnDataLoss")
+    return replace(reader, options=kept)
+
+
 def _fault(chance: Random, plan: Plan, trims: bool) -> Fault:
     at = round(chance.uniform(0.0, plan.lasts_s), 2)
     kinds = ("query", "member", "broker", "topic", "group")
-    kind = chance.choices(kinds, (60, 15, 20, 5, 4))[0]
+    kind = chance.choices(kinds, (60, 15, 20, 15 if trims else 5, 4))[0]
     if kind == "topic":
         what = _one_of(chance, OF_TOPICS) if trims else "grow"
+        if plan.compacts and what in ("expire", "outgrow"):
+            return Fault(at, what, next(iter(TOPICS.keys() - {COMPACTED})))  # retention leaves that
         return Fault(at, what, chance.choice(sorted(TOPICS)))
     if kind == "group":
         return Fault(at, _one_of(chance, OF_GROUPS), chance.choice(plan.groups))

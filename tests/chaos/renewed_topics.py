@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-from .oracle import Log
+from .oracle import Deleted, Log, Renewed
 from .plan_input import Input, ProducingPlainly
 from .random_plans import Plan
 
@@ -45,6 +45,7 @@ class RenewedTopics:
         self._topics = topics
         self._plan = plan
         self._renewals: list[Renewal] = []
+        self._sent: list[Input] = []
         self._input: ProducingPlainly | None = None
 
     def __enter__(self) -> Self:
@@ -53,6 +54,7 @@ class RenewedTopics:
                 TopicPartition(t, n) for t, count in self._topics.items() for n in range(count)
             ]
             given = Input(prefix=f"{len(self._renewals)}-")
+            self._sent.append(given)
             servers = self._kafka.bootstrap_servers
             rate = self._plan.rate / 4
             chance = Random(self._plan.seed)
@@ -70,9 +72,17 @@ class RenewedTopics:
             self._input.stop()
             self._input = None
 
-    def create_anew(self, topic: str) -> None:
-        """Delete a topic with all that was sent to it, and create it again."""
+    def create_anew(self, topic: str, quiet_s: float) -> None:
+        """Delete a topic with all that was sent to it, and create it again.
+
+        Parameters
+        ----------
+        topic : str
+        quiet_s : float
+            So long before, nothing is sent to it any more: all of it may be read then.
+        """
         self.stop()
+        time.sleep(quiet_s)
         since = time.time()
         self._kafka.delete_topic(topic)
         self._kafka.create_topic(topic, partitions=self._topics[topic])
@@ -84,6 +94,20 @@ class RenewedTopics:
         """Until then the group may have offsets of an old topic."""
         if self._renewals:
             time.sleep(max(0.0, self._renewals[-1].until + 1 - time.time()))
+
+    def what_was_deleted(self) -> list[Deleted | Renewed]:
+        """The first topic of each name, with its records."""
+        if not self._renewals:
+            return []
+        topic, since, until = self._renewals[0]
+        given = self._sent[0]
+        return [
+            Renewed(since, until, Log(topic, "0", 0)),
+            *(
+                Deleted(since, Log(topic, "0", given.sent[value][0].partition), offset)
+                for value, offset in given.acknowledged.items()
+            ),
+        ]
 
     def log_of(self, topic: str, partition: int, value: str) -> Log:
         """Where a value was sent to."""

@@ -31,7 +31,8 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 from . import soak_picture
 from .flatness import WHAT, Row, judge, unbounded
 from .oracle import summary
-from .plan_run import Outcome, PlanRun, broken_off
+from .plan_history import Outcome, broken_off
+from .plan_run import PlanRun
 from .plan_sparks import Sparks
 from .process_samples import Sample, take_samples
 from .random_plans import Fault, Plan, Reader
@@ -129,7 +130,7 @@ class Soak(PlanRun):
     def named_processes(self) -> dict[int, str]:
         """The soak itself, brokers and readers, by process id."""
         brokers = {self.kafka.pid(n): f"broker {n}" for n in self.kafka.broker_ids}
-        readers = {reader.pid: reader.name for reader in self._readers}
+        readers = {reader.pid: reader.name for reader in self.readers}
         named = {os.getpid(): SOAK, **brokers, **readers}
         return {pid: name for pid, name in named.items() if pid is not None}
 

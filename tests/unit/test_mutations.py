@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.mutations import MUTATIONS, PACKAGE, Mutation, found_in, mutated, plans_of
 from tests.chaos.named_plans import NAMED
-from tests.chaos.plan_run import broken_off
+from tests.chaos.plan_history import broken_off
 from tests.chaos.plan_sparks import ROOT
 
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos.named_plans import NAMED
-from tests.chaos.oracle import Break
-from tests.chaos.plan_run import events_of
+from tests.chaos.oracle import Break, Log
+from tests.chaos.plan_history import events_of
 from tests.chaos.plan_sparks import ROOT, Sparks
 from tests.chaos.random_plans import (
     BROKERS,
@@ -35,6 +36,7 @@ from tests.chaos.random_plans import (
     make_plan,
     shrink,
 )
+from tests.chaos.refusals import Gone, refused
 from tests.chaos.renewed_topics import Renewal, which_of_its_name
 
 SEEDS = range(400)
@@ -80,15 +82,14 @@ def test_one_who_is_late_comes_once_and_goes_once():
         assert its.index("join") < max(map(its.index, set(its) & {"leave", "vanish"}))
 
 
-def test_records_are_deleted_only_where_queries_may_go_on_without_them():
-    trims = 0
+def test_where_records_are_deleted_all_queries_go_on_without_them_or_all_have_to_fail():
+    strict = []
     for plan in map(make_plan, SEEDS):
-        if any(fault.what == "trim" for fault in plan.faults):
-            trims += 1
-            for reader in plan.readers:
-                lossy = ("failOnDataLoss", "false") in reader.options
-                assert lossy or reader.kind != "query"
-    assert trims > 10
+        if plan.deletes:
+            queries = {reader.is_strict for reader in plan.readers if reader.kind == "query"}
+            assert len(queries) == 1
+            strict += queries
+    assert 5 < sum(strict) < len(strict) / 2
 
 
 def test_some_runs_end_alone_and_some_beside_others():
@@ -206,3 +207,39 @@ def test_the_release_before_is_found_instead_of_this_one(tmp_path: Path) -> None
         found[release] = Path(run.stdout.decode().strip()).parents[1]
     assert found["this"] == ROOT
     assert tmp_path in found["before"].parents
+
+
+@pytest.mark.parametrize(
+    ("said", "gone"),
+    [
+        (
+            "p61-4f-a-0 [40, 96): the log begins at offset 90",
+            [Gone(Log("p61-4f-a", "", 0), 40, 96)],
+        ),
+        (
+            "records are gone from Kafka (p-b-1: position 70, end offset 12, p-b-2: position 8, "
+            "end offset 0); to go on at the end offsets, set failOnDataLoss=false",
+            [Gone(Log("p-b", "", 1), 70, None), Gone(Log("p-b", "", 2), 8, None)],
+        ),
+        (
+            "records may be gone from Kafka (p-n-0: read to 10, deleted, p-n-1: not read, deleted);"
+            " to go on without these partitions, set failOnDataLoss=false",
+            [Gone(Log("p-n", "", 0), 10, None), Gone(Log("p-n", "", 1), 0, None)],
+        ),
+        (
+            "records to catch up on are gone from Kafka (p-a-0: offsets 10 to 19, 30 to 39 and 2 "
+            "more ranges up to 80, the log begins at 90; p-a-1: offsets 3 to 3, the log begins at "
+            "9); to go on without them, set failOnDataLoss=false",
+            [
+                Gone(Log("p-a", "", 0), 10, 20),
+                Gone(Log("p-a", "", 0), 30, 81),
+                Gone(Log("p-a", "", 1), 3, 4),
+            ],
+        ),
+    ],
+)
+def test_what_a_query_says_is_gone(said: str, gone: list[Gone]) -> None:
+    shown = "[STREAM_FAILED] Query [id = 1] terminated: pyspark_kafka_rebalance.errors."
+    assert refused(f"{shown}DataLossError: {said}\n\nDriver stacktrace: [3, 4)") == gone
+    assert refused(f"{shown}OtherError: {said}") == []
+    assert refused("DataLossError: something is gone") == []
