@@ -146,16 +146,18 @@ def run_librdkafka(settings: dict[str, Any], ledger: LedgerLines, given: Orders)
     def on_assign(_: Any, assigned: list[Any]) -> None:
         consumer.incremental_assign(assigned)
 
+    def give_up(partitions: list[Any]) -> None:
+        # What could not be committed, as in the restart of a coordinator, comes again.
+        if [reached.pop(p) for p in names(partitions) if p in reached]:
+            ledger.write(event="lost", at=time.time())
+        consumer.incremental_unassign(partitions)
+
     def on_revoke(_: Any, revoked: list[Any]) -> None:
         commit(names(revoked))
-        for partition in names(revoked):
-            reached.pop(partition, None)
-        consumer.incremental_unassign(revoked)
+        give_up(revoked)
 
     def on_lost(_: Any, lost: list[Any]) -> None:
-        for partition in names(lost):
-            reached.pop(partition, None)
-        consumer.incremental_unassign(lost)
+        give_up(lost)
 
     consumer.subscribe(
         settings["topics"], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost
