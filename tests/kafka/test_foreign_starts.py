@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from group_members import MakeMember, wait_until
@@ -80,12 +81,12 @@ def test_eager_consumers_are_replaced_at_once(
         enable_auto_commit=False,
         max_poll_records=3,
     )
-    wait_until(lambda: eager.poll(timeout_ms=100), "the first has records")
-    eager.commit()
-    ours = consumers(topic_name)
-    with pytest.raises(MembershipError, match="InconsistentGroupProtocol"):
-        wait_until(lambda: ours.poll(timeout_ms=100), "the refusal")
-    eager.close(autocommit=False)
+    with closing(eager):  # its threads would disturb the tests after this one
+        wait_until(lambda: eager.poll(timeout_ms=100), "the first has records")
+        eager.commit()
+        ours = consumers(topic_name)
+        with pytest.raises(MembershipError, match="InconsistentGroupProtocol"):
+            wait_until(lambda: ours.poll(timeout_ms=100), "the refusal")
     ours = consumers(topic_name)
     read: list[int] = []
 
