@@ -1,8 +1,7 @@
 """ConsumerObserver: callbacks for what happens to a consumer, such as its metrics. None by default.
 
 They are called once per poll, per broker response, per decoded batch and per rebalance event, never
-per record. They
-must not block the caller, and exceptions that they raise are not caught.
+per record. They must not block the caller, and exceptions that they raise are not caught.
 """
 
 from __future__ import annotations

@@ -201,9 +201,7 @@ class MemberObservation:
         if instrument is FETCHED:
             return self._counted(FETCHED, self._bytes, {})
         if instrument in (DECODED, DECODE_TIME):
-            rows, took_s = self._decoded
-            value = rows if instrument is DECODED else took_s
-            return (Measured(instrument, value, self._attributes),) if rows else ()
+            return self._decoding(instrument)
         reader = self._readers.get(instrument)
         member = None if reader is None else self._member()
         if reader is None or member is None:
@@ -219,6 +217,13 @@ class MemberObservation:
         self._events()
         for p, total in dict(totals).items():
             yield Measured(instrument, total, {**self._of(p), **named})
+
+    def _decoding(self, instrument: Instrument) -> Iterator[Measured]:
+        rows, took_s = self._decoded
+        if rows:
+            self._events()  # which knows whose they are
+            value = rows if instrument is DECODED else took_s
+            yield Measured(instrument, value, self._attributes)
 
     def _assigned(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         yield Measured(ASSIGNED, len(member.assignment()), self._attributes)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import shutil
 import sys
 import tempfile
@@ -316,8 +315,6 @@ def _try(one: Mutation, plans: list[Plan], kafka: LocalKafka, work: Path) -> tup
     shutil.copytree(ROOT / PACKAGE, root / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "tests").symlink_to(ROOT / "tests")
     (root / PACKAGE / one.file).write_text(mutated(one))
-    before = Path.cwd()
-    os.chdir(root)  # before PYTHONPATH, that is where a module is looked for that Python runs
     sparks = Sparks(root, root)
     try:
         for count, plan in enumerate(plans, 1):
@@ -327,7 +324,6 @@ def _try(one: Mutation, plans: list[Plan], kafka: LocalKafka, work: Path) -> tup
         return len(plans), []
     finally:
         sparks.close()
-        os.chdir(before)
 
 
 def found_in(outcome: Outcome) -> list[str]:

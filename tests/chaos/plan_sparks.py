@@ -66,16 +66,17 @@ class Sparks:
 
     def path_of(self, release: Release) -> dict[str, str]:
         """The environment in which children find the tests, and this release of the package."""
+        # Not what is in the folder in which this runs.
+        safe = {"PYTHONSAFEPATH": "1"}
         if release == "this":
-            return {"PYTHONPATH": str(self.root)}
+            return safe | {"PYTHONPATH": str(self.root)}
         with self._unpacking:
             if self._before is None:
                 folder = self._work / "release-before"
                 with zipfile.ZipFile(WHEEL_BEFORE) as wheel:
                     wheel.extractall(folder)
                 self._before = folder
-        # Not what is in the folder in which this runs.
-        return {"PYTHONPATH": f"{self._before}:{self.root}", "PYTHONSAFEPATH": "1"}
+        return safe | {"PYTHONPATH": f"{self._before}:{self.root}"}
 
     def take(
         self, on_event: Callable[[dict[str, Any]], None], release: Release = "this"
