@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -65,15 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--topic", required=True)
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with (
-        ProducerGroup(
-            given.group_id, PARTITIONS, bootstrap_servers=given.bootstrap_servers
-        ) as group,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
+    stop = threading.Event()  # looked at between two transactions
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with ProducerGroup(
+        given.group_id, PARTITIONS, bootstrap_servers=given.bootstrap_servers
+    ) as group:
         group.subscribe()
-        while True:
+        while not stop.is_set():
             sent = produce_lines(group, given.folder, given.topic)
             group.poll(timeout_ms=0 if sent else 200)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import signal
+import threading
 from collections.abc import Sequence
 
 import psycopg
@@ -58,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--postgres", required=True, metavar="URL")
     parser.add_argument("--session-timeout-ms", type=int, default=30_000, metavar="MS")
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop = threading.Event()  # looked at between two transactions, not within a database's command
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     with (
         psycopg.connect(given.postgres, autocommit=True) as database,
         ProducerGroup(
@@ -69,10 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             key_serializer=str.encode,
             value_serializer=str.encode,
         ) as group,
-        contextlib.suppress(KeyboardInterrupt),
     ):
         changed: object = group.subscribe()
-        while True:
+        while not stop.is_set():
             if changed:
                 owned = {TABLES[number]: at for number, at in group.restart_points.items()}
                 print(f"tables and where they go on: {owned}", flush=True)
