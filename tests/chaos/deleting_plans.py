@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from .random_plans import Fault, Plan, Reader
-
-_LOSSY = (("failOnDataLoss", "false"),)
+from .random_plans import GOES_ON, Fault, Plan, Reader
 
 DELETING_PLANS = {
     # Retention takes what a hanging reader, one that is down and a slow one were still to read.
@@ -12,10 +10,10 @@ DELETING_PLANS = {
         seed=60,
         protocol="classic",
         readers=(
-            Reader("q1", options=_LOSSY),
-            Reader("q2", options=_LOSSY, knows_checkpoint=False),
+            Reader("q1", options=(GOES_ON,)),
+            Reader("q2", options=(GOES_ON,), knows_checkpoint=False),
             Reader("m0", "member"),
-            Reader("q4", group="alone", options=(*_LOSSY, ("assign", "all"))),
+            Reader("q4", group="alone", options=(GOES_ON, ("assign", "all"))),
         ),
         faults=(
             Fault(1.0, "hang", "q1", 6.0),
@@ -66,8 +64,8 @@ DELETING_PLANS = {
         seed=63,
         protocol="consumer",
         readers=(
-            Reader("q1", options=_LOSSY),
-            Reader("q2", group="alone", options=(*_LOSSY, ("assign", "all"))),
+            Reader("q1", options=(GOES_ON,)),
+            Reader("q2", group="alone", options=(GOES_ON, ("assign", "all"))),
             Reader("m0", "member"),
         ),
         faults=(

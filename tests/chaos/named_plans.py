@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .deleting_plans import DELETING_PLANS
-from .random_plans import LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Reader
+from .random_plans import GOES_ON, LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Reader
 
 _LIMITED = (("maxBatchDurationMs", LIMIT_MS),)
 _IMPATIENT = (("revokeTimeoutMs", LIMIT_MS),)
 _LIVE = (("parallelRebalance", "live"), ("catchUpThreshold", "20"))
-_LOSSY = (("failOnDataLoss", "false"),)
 _STATIC = (("kafka.group.instance.id", "q1"),)
 _GAPS = (
     ("parallelRebalance", "live"),
@@ -124,10 +123,10 @@ NAMED = {
         seed=6,
         protocol="consumer",
         readers=(
-            Reader("q1", options=_LOSSY),
-            Reader("q2", options=_LOSSY),
+            Reader("q1", options=(GOES_ON,)),
+            Reader("q2", options=(GOES_ON,)),
             Reader("m0", "member"),
-            Reader("q4", group="alone", options=(*_LOSSY, ("assign", "all"))),
+            Reader("q4", group="alone", options=(GOES_ON, ("assign", "all"))),
         ),
         faults=(
             Fault(1.0, "slow", "q1", 5.0),
@@ -146,10 +145,10 @@ NAMED = {
         seed=8,
         protocol="classic",
         readers=(
-            Reader("q1", options=_LOSSY),
-            Reader("q2", options=_LOSSY, knows_checkpoint=False),
+            Reader("q1", options=(GOES_ON,)),
+            Reader("q2", options=(GOES_ON,), knows_checkpoint=False),
             Reader("m0", "member"),
-            Reader("q4", group="alone", options=(*_LOSSY, ("assign", "all"))),
+            Reader("q4", group="alone", options=(GOES_ON, ("assign", "all"))),
         ),
         faults=(
             Fault(1.0, "kill", "m0", 1.0),
@@ -162,8 +161,8 @@ NAMED = {
         seed=9,
         protocol="consumer",
         readers=(
-            Reader("q1", options=_LOSSY),
-            Reader("q2", options=(*_LOSSY, ("pattern", "all"))),
+            Reader("q1", options=(GOES_ON,)),
+            Reader("q2", options=(GOES_ON, ("pattern", "all"))),
         ),
         faults=(
             Fault(12.0, "slow", "q1", 5.0),

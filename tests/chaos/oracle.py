@@ -30,7 +30,47 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, TypeVar
+
+from .events import (
+    Began,
+    Break,
+    Deleted,
+    Delivered,
+    End,
+    Event,
+    Life,
+    Log,
+    Moved,
+    Produced,
+    Refused,
+    Renewed,
+    RestartPoint,
+    Seen,
+    Started,
+)
+from .promises import (
+    AFTER_SPARK,
+    ALL_OR_NONE,
+    CHECKPOINT_TOO,
+    COMMITTED_ONCE,
+    COMMITTED_ONLY,
+    FAILS_ON_LOSS,
+    FAILS_ON_RENEWAL,
+    FORWARD,
+    HANDS_OUT_NO_MORE,
+    IN_ORDER,
+    MARKED,
+    NOTHING_SKIPPED,
+    ONE_BATCH,
+    ONE_VALUE,
+    READ_ON,
+    READ_TO_ITS_END,
+    REPLAY_KEEPS,
+    REPLAY_WAITS,
+)
+
+E = TypeVar("E")
 
 #: Jepsen's names, and two of our own for the group's committed offsets.
 Name = Literal[
@@ -46,315 +86,6 @@ Name = Literal[
     "commit ahead",
     "commit back",
 ]
-
-REPEATED = "what-can-be-repeated.md"
-NOTHING_SKIPPED = f"{REPEATED}: Nothing is skipped"
-AFTER_SPARK = (
-    f"{REPEATED}: a position is committed to the group only after Spark has committed the batch "
-    "that reaches it"
-)
-ONE_BATCH = (
-    f"{REPEATED}: At most one batch is delivered twice: the one that was in flight when its "
-    "process died or lost a partition"
-)
-COMMITTED_ONCE = (
-    f"{REPEATED}: whichever is further: another query of the group has delivered what lies between"
-)
-SAME_RECORDS = f"{REPEATED}: A replay reads exactly the records that the first attempt read"
-MARKED = (
-    f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: somebody "
-    "has delivered it without the mark"
-)
-REPLAY_WAITS = f"{REPEATED}: the replay waits until that query has committed the whole range (the "
-REPLAY_WAITS += "rows are marked)"
-REPLAY_KEEPS = (
-    f"{REPEATED}: The partitions that it gets stay its own until the replay is done, however long "
-    "that takes"
-)
-HANDS_OUT_NO_MORE = (
-    f"{REPEATED}: A planner that stands still for longer than the session counts as dead. It hands "
-    "out nothing more that is not its own"
-)
-CHECKPOINT_TOO = (
-    f"{REPEATED}: whichever is further. The offset in Spark's log has the position of every "
-    "partition that the query owns or has owned"
-)
-READ_TO_ITS_END = (
-    f"{REPEATED}: When it ends without an error, every record that was in its topics when it began "
-    "was delivered by the run, or was in a partition whose group offset is past it, or was in a "
-    "partition of another member that was alive after the run began"
-)
-IN_ORDER = "parallel-rebalance.md: Within a partition the live rows are in order, and so are the "
-IN_ORDER += "rows of gaps"
-FORWARD = "consumer.md: In the background a partition's committed position only moves forward"
-FAILS_ON_LOSS = "README.md: failOnDataLoss is true; false goes on, with a warning, when records "
-FAILS_ON_LOSS += "are gone from Kafka"
-FAILS_ON_RENEWAL = "options.md: A topic that is created anew at once counts as deleted. The query "
-FAILS_ON_RENEWAL += "fails, even if all that it had read is committed"
-ALL_OR_NONE = "producer-groups.md: A commit is one Kafka transaction: your records, a record with "
-ALL_OR_NONE += "the restart point"
-READ_ON = "producer-groups.md: Start it again, and it goes on where it was"
-COMMITTED_ONLY = "what read_committed means to every Kafka client"
-ONE_VALUE = "what an offset means to every Kafka client"
-
-
-class Log(NamedTuple):
-    """A partition of one topic; a topic that is created anew is another one."""
-
-    topic: str
-    topic_id: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}" + (f" ({self.topic_id})" if self.topic_id else "")
-
-
-@dataclass(frozen=True)
-class Produced:
-    """A record that a log has or had.
-
-    Attributes
-    ----------
-    aborted : bool
-        Its transaction is.
-    sent_at : float or None
-        When it was sent, if known: nobody has seen it before.
-    """
-
-    log: Log
-    offset: int
-    value: str
-    transaction: str | None = None
-    aborted: bool = False
-    sent_at: float | None = None
-
-
-@dataclass(frozen=True)
-class Delivered:
-    """A record that a reader's sink has completed.
-
-    Attributes
-    ----------
-    reader, run, batch : str, int, int
-        Who, in which of its lives, in which batch. Batches of a query keep their ids in a replay.
-    began, completed : float
-        When the sink got the batch, and when it was done with it.
-    lost, catch_up : bool
-        What the row says.
-    place : int
-        Of the row in its batch.
-    """
-
-    log: Log
-    offset: int
-    value: str
-    reader: str
-    run: int
-    batch: int
-    began: float
-    completed: float
-    lost: bool = False
-    catch_up: bool = False
-    place: int = 0
-
-    @property
-    def attempt(self) -> tuple[str, int, int]:
-        """What is delivered together."""
-        return self.reader, self.run, self.batch
-
-    @property
-    def who(self) -> str:
-        return f"{self.reader} run {self.run} batch {self.batch}"
-
-
-@dataclass(frozen=True)
-class Started:
-    """A run of a query began; ``replays`` is the batch that Spark runs again, by its checkpoint."""
-
-    reader: str
-    run: int
-    replays: int | None = None
-
-
-@dataclass(frozen=True)
-class Began:
-    """The sink of a query got a batch with rows of these partitions, whatever came of it."""
-
-    at: float
-    reader: str
-    run: int
-    batch: int
-    logs: frozenset[Log]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The group's committed offset, as the coordinator told it at this time."""
-
-    at: float
-    log: Log
-    offset: int
-
-
-@dataclass(frozen=True)
-class Break:
-    """What may leave a batch of a reader in flight.
-
-    Attributes
-    ----------
-    since, until : float
-        A death is a moment. Of a session that ended: from the last sign of life on.
-    reader, run : str or None, int or None
-        None: it is not known whose.
-    why : str
-        Killed, failed, stopped in mid-batch, session ended, partition deleted.
-    ends_the_run : bool
-        Otherwise the reader goes on, and has lost partitions.
-    """
-
-    since: float
-    until: float
-    reader: str | None
-    run: int | None = None
-    why: str = "killed"
-    ends_the_run: bool = True
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Somebody has moved or deleted the group's offsets, or deleted the topic.
-
-    Attributes
-    ----------
-    at : float
-        Just before.
-    topic, partition : str or None, int or None
-        None: all.
-    offset : int or None
-        None: the group has none any more, or with a topic the topic is deleted.
-    """
-
-    at: float
-    topic: str | None = None
-    offset: int | None = None
-    partition: int | None = None
-
-    def is_of(self, log: Log) -> bool:
-        return self.topic in (None, log.topic) and self.partition in (None, log.partition)
-
-    def is_back(self, offset: int) -> bool:
-        """Whether the group did not have this offset any more."""
-        return self.offset is None or self.offset <= offset
-
-    def leaves_out(self, offset: int) -> bool:
-        """Whether this offset is below where it was moved to."""
-        return self.offset is not None and self.offset > offset
-
-
-@dataclass(frozen=True)
-class Life:
-    """A run of any reader, from its order to begin to its end.
-
-    Attributes
-    ----------
-    trigger : str
-        ``once`` and ``availableNow`` have an end.
-    has_ended : bool
-        By itself and without an error, as a run with an end should.
-    goes_on_without : bool
-        What is gone that it was to read: a member, or a query with ``failOnDataLoss=false``.
-    """
-
-    reader: str
-    run: int
-    since: float
-    until: float
-    trigger: str = "always"
-    has_ended: bool = False
-    goes_on_without: bool = False
-
-
-@dataclass(frozen=True)
-class Deleted:
-    """A record that a log had; ``at`` is just before it was deleted, by whomever."""
-
-    at: float
-    log: Log
-    offset: int
-
-
-@dataclass(frozen=True)
-class Renewed:
-    """A topic was deleted and created anew; by ``until`` every query knows.
-
-    Attributes
-    ----------
-    log : Log
-        Any partition of the old one.
-    """
-
-    since: float
-    until: float
-    log: Log
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A query failed and said that records are gone that it was to read.
-
-    Attributes
-    ----------
-    since, until : int, int or None
-        Their offsets; None: to the end of what was there.
-    """
-
-    at: float
-    reader: str
-    run: int
-    log: Log
-    since: int
-    until: int | None = None
-
-    def names(self, log: Log, offset: int) -> bool:
-        mine = self.log.topic == log.topic and self.log.partition == log.partition
-        return mine and self.since <= offset and (self.until is None or offset < self.until)
-
-
-@dataclass(frozen=True)
-class End:
-    """A partition had all records below this offset, as readers of the group are told."""
-
-    at: float
-    log: Log
-    offset: int
-
-
-@dataclass(frozen=True)
-class RestartPoint:
-    """What a producer group has committed of a source partition: rows ``0`` to ``rows - 1``.
-
-    The row's number is what its value ends with, after a colon. All of them are in this log.
-    """
-
-    log: Log
-    rows: int
-
-
-Event = (
-    Produced
-    | Delivered
-    | RestartPoint
-    | Started
-    | Began
-    | Seen
-    | Break
-    | Moved
-    | Life
-    | End
-    | Deleted
-    | Renewed
-    | Refused
-)
 
 
 @dataclass(frozen=True)
@@ -418,54 +149,39 @@ def summary(verdicts: Iterable[Verdict], shown: int = 20) -> list[str]:
     return lines[:shown] + more
 
 
+def _only(kind: type[E], history: Sequence[Event]) -> list[E]:
+    return [event for event in history if isinstance(event, kind)]
+
+
 class _Judge:
     def __init__(self, history: Sequence[Event], rules: Rules) -> None:
         self._rules = rules
-        self._records: dict[tuple[Log, int], Produced] = {}
-        self._produced: list[Produced] = []
+        self._produced = _only(Produced, history)
+        self._records = {(event.log, event.offset): event for event in self._produced}
         self._deliveries: dict[tuple[Log, int], list[Delivered]] = defaultdict(list)
-        self._seen: dict[Log, list[Seen]] = defaultdict(list)
-        self._breaks: list[Break] = []
-        self._moves: list[Moved] = []
-        self._points: dict[Log, int] = {}
         self._batches: dict[tuple[str, int], dict[int, tuple[float, set[Log]]]] = defaultdict(dict)
-        self._replays: dict[tuple[str, int], int | None] = {}
-        self._lives: list[Life] = []
-        self._began_at: dict[tuple[str, int], float] = {}
+        for one in _only(Delivered, history):
+            self._deliveries[one.log, one.offset].append(one)
+            self._begins(one.reader, one.run, one.batch, one.began, [one.log])
+        for began in _only(Began, history):
+            self._begins(began.reader, began.run, began.batch, began.at, began.logs)
+        self._replays = {
+            (event.reader, event.run): event.replays for event in _only(Started, history)
+        }
+        self._seen: dict[Log, list[Seen]] = defaultdict(list)
+        for look in _only(Seen, history):
+            self._seen[look.log].append(look)
         self._ends: dict[Log, list[End]] = defaultdict(list)
-        self._deleted: list[Deleted] = []
-        self._renewed: list[Renewed] = []
-        self._refused: list[Refused] = []
-        for event in history:
-            if isinstance(event, Produced):
-                self._produced.append(event)
-                self._records[event.log, event.offset] = event
-            elif isinstance(event, Delivered):
-                self._deliveries[event.log, event.offset].append(event)
-                self._begins(event.reader, event.run, event.batch, event.began, [event.log])
-            elif isinstance(event, Began):
-                self._begins(event.reader, event.run, event.batch, event.at, event.logs)
-            elif isinstance(event, Started):
-                self._replays[event.reader, event.run] = event.replays
-            elif isinstance(event, Seen):
-                self._seen[event.log].append(event)
-            elif isinstance(event, Break):
-                self._breaks.append(event)
-            elif isinstance(event, RestartPoint):
-                self._points[event.log] = event.rows
-            elif isinstance(event, Life):
-                self._lives.append(event)
-                self._began_at[event.reader, event.run] = event.since
-            elif isinstance(event, End):
-                self._ends[event.log].append(event)
-            elif isinstance(event, Deleted):
-                self._deleted.append(event)
-            elif isinstance(event, Renewed):
-                self._renewed.append(event)
-            elif isinstance(event, Refused):
-                self._refused.append(event)
-            else:
-                self._moves.append(event)
+        for end in _only(End, history):
+            self._ends[end.log].append(end)
+        self._points = {event.log: event.rows for event in _only(RestartPoint, history)}
+        self._lives = _only(Life, history)
+        self._began_at = {(life.reader, life.run): life.since for life in self._lives}
+        self._breaks = _only(Break, history)
+        self._moves = _only(Moved, history)
+        self._deleted = _only(Deleted, history)
+        self._renewed = _only(Renewed, history)
+        self._refused = _only(Refused, history)
         for deliveries in self._deliveries.values():
             deliveries.sort(key=lambda d: (d.completed, d.place))
         for seen in self._seen.values():

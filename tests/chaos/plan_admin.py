@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Of
 from kafka.errors import GroupIdNotFoundError, KafkaError, NoError
 from kafka.structs import TopicPartition
 
-from .oracle import Moved
+from .events import Moved
 from .surroundings import PATIENCE_S
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,21 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 
-from . import oracle
 from .ended_sessions import ended_sessions
-from .oracle import Break, Deleted, Delivered, End, Log, Moved, Produced, Rules, Seen, Verdict
+from .events import (
+    Began,
+    Break,
+    Deleted,
+    Delivered,
+    End,
+    Event,
+    Log,
+    Moved,
+    Produced,
+    RestartPoint,
+    Seen,
+)
+from .oracle import Rules, Verdict, judge
 from .plan_input import Watch, read_all, wait_until_decided
 from .random_plans import ANEW, COMPACTED, PRODUCED, PRODUCERS, Reader
 
@@ -147,13 +159,13 @@ class History:
             mine = [reader for reader in readers if reader.reader.group == group]
             history = self._of_group(group, mine, produced, watches[group], began_at)
             rules = self._rules_of(mine)
-            found = oracle.judge(history, rules)
+            found = judge(history, rules)
             verdicts += found
             deliveries += sum(isinstance(one, Delivered) for one in history)
             breaks += sum(isinstance(one, Break) for one in history)
             with (run.folder / f"history-{group}.txt").open("w") as file:
                 file.writelines(f"{one}\n" for one in [rules, *history, *found])
-        verdicts += oracle.judge([*produced, *self._restart_points()], Rules(complete=False))
+        verdicts += judge([*produced, *self._restart_points()], Rules(complete=False))
         (run.folder / "plan.txt").write_text(f"{self._plan}\n")
         return Outcome(
             tuple(verdicts),
@@ -191,10 +203,10 @@ class History:
         produced: list[Produced],
         watch: Watch,
         began_at: float,
-    ) -> list[oracle.Event]:
+    ) -> list[Event]:
         # One that is to be read by nobody and is read all the same, is an aborted read.
         aborted = [one for one in produced if one.aborted and self._plan.read_committed]
-        history: list[oracle.Event] = [
+        history: list[Event] = [
             *aborted,
             *(one for one in produced if self.is_for(group, one)),
             *self._delivered(reader.name for reader in mine),
@@ -215,12 +227,12 @@ class History:
             history = [one for one in history if not self._is_of_a_new_topic(one)]
         return history
 
-    def _is_of_a_new_topic(self, event: oracle.Event) -> bool:
+    def _is_of_a_new_topic(self, event: Event) -> bool:
         """Of the topic that there was not at first: who had failed, goes on anywhere in it."""
         where = getattr(event, "log", None)
         return where is not None and where.topic_id not in ("", "0")
 
-    def _restart_points(self) -> list[oracle.Event]:
+    def _restart_points(self) -> list[Event]:
         run = self._run
         if not any(reader.kind == "producer" for reader in self._plan.readers):
             return []
@@ -228,12 +240,12 @@ class History:
         servers = {"bootstrap_servers": run.kafka.bootstrap_servers}
         points = StoredPoints(servers, run.group(PRODUCERS)).read()
         return [
-            oracle.RestartPoint(_log(f"{run.prefix}-{topic}", p), int((one and one.value) or 0))
+            RestartPoint(_log(f"{run.prefix}-{topic}", p), int((one and one.value) or 0))
             for p, one in points.items()
         ]
 
-    def _delivered(self, readers: Iterable[str]) -> list[oracle.Event]:
-        events: list[oracle.Event] = []
+    def _delivered(self, readers: Iterable[str]) -> list[Event]:
+        events: list[Event] = []
         for name in readers:
             for file in sorted(self._run.ledger.glob(f"{name}-*.jsonl")):
                 number = int(file.stem.rpartition("-")[2])
@@ -267,7 +279,7 @@ class History:
 
 def events_of(
     name: str, run: int, told: dict[str, Any], log_of: Callable[[str, int, str], Log]
-) -> Iterable[oracle.Event]:
+) -> Iterable[Event]:
     """What one line of a reader's ledger says."""
     if told["event"] == "lost":
         # Without an answer for a session it gives up by itself, and no coordinator logs that.
@@ -275,7 +287,7 @@ def events_of(
     batch = told["batch"]
     if told["event"] == "began":
         logs = frozenset(_log(*p) for p in told["logs"])
-        return [oracle.Began(told["at"], name, run, batch, logs)]
+        return [Began(told["at"], name, run, batch, logs)]
     return [
         Delivered(
             log_of(topic, partition, value),

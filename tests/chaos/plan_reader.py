@@ -18,7 +18,7 @@ from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from tests.kafka.flaky_network import FlakyNetwork
 
 from . import plan_member, producer_instance
-from .oracle import Break, Life, Refused, Started
+from .events import Break, Life, Refused, Started
 from .plan_sparks import PlanSpark
 from .random_plans import SESSION_S, Fault, Reader
 from .refusals import REFUSES, refused

@@ -20,7 +20,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from . import plan_admin
 from .deletions import Deletions
-from .oracle import Produced
+from .events import Produced
 from .plan_history import History, Outcome
 from .plan_input import Input, Producing, ProducingTransactions, Watch
 from .plan_reader import RunningReader

@@ -33,6 +33,8 @@ SELDOM_S = 4
 
 #: What deletes records of a topic.
 DELETING = ("trim", "expire", "outgrow")
+#: The option of a query that goes on without what is deleted.
+GOES_ON = ("failOnDataLoss", "false")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Reader:
     @property
     def is_strict(self) -> bool:
         """Whether it has to fail when records are gone that it was still to read."""
-        return self.kind == "query" and ("failOnDataLoss", "false") not in self.options
+        return self.kind == "query" and GOES_ON not in self.options
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def make_plan(seed: int) -> Plan:
     if chance.random() < 0.3:
         readers += [Reader(f"i{n}", "producer", PRODUCERS) for n in range(2)]
     if chance.random() < 0.2:
-        lossy = tuple(one for one in readers[1].options if one[0] == "failOnDataLoss")
+        lossy = tuple(one for one in readers[1].options if one == GOES_ON)
         readers[1] = replace(readers[1], group="alone", options=(("assign", "all"), *lossy))
     if chance.random() < 0.3:
         trigger: Trigger = chance.choice(("availableNow", "availableNow", "once"))
@@ -251,13 +253,13 @@ def _query(name: str, chance: Random, live: bool, trims: bool) -> Reader:
     if chance.random() < 0.25:
         options["revokeTimeoutMs"] = LIMIT_MS
     if trims:
-        options["failOnDataLoss"] = "false"
+        options.update([GOES_ON])
     return Reader(name, "query", "g", tuple(options.items()), chance.random() < 0.6)
 
 
 def _strict(reader: Reader) -> Reader:
     """The reader, failing when records are gone."""
-    kept = tuple(one for one in reader.options if one[0] != "failOnDataLoss")
+    kept = tuple(one for one in reader.options if one != GOES_ON)
     return replace(reader, options=kept)
 
 

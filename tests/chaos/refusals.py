@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .oracle import Log
+from .events import Log
 
 #: How it fails then.
 REFUSES = "DataLossError: "

@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.testing import LocalKafka
 
-from .oracle import Deleted, Log, Renewed
+from .events import Deleted, Log, Renewed
 from .plan_input import Input, ProducingPlainly
 from .random_plans import Plan
 

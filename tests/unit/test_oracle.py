@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.chaos.oracle import (
+from tests.chaos.events import (
     Began,
     Break,
     Deleted,
@@ -21,12 +21,10 @@ from tests.chaos.oracle import (
     Refused,
     Renewed,
     RestartPoint,
-    Rules,
     Seen,
     Started,
-    judge,
-    summary,
 )
+from tests.chaos.oracle import Rules, judge, summary
 
 LOG = Log("orders", "", 0)
 

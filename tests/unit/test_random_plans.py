@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chaos.events import Break, Log
 from tests.chaos.named_plans import NAMED
-from tests.chaos.oracle import Break, Log
 from tests.chaos.plan_history import events_of
 from tests.chaos.plan_sparks import ROOT, Sparks
 from tests.chaos.random_plans import (
