@@ -10,7 +10,11 @@ from _pytest._code.code import ExceptionRepr
 from hypothesis import settings
 from xdist.remote import Producer
 
+from pyspark_kafka_rebalance.fetch import connections
+from pyspark_kafka_rebalance.testing import LocalKafka
+
 from .chosen_tests import left_out
+from .left_threads import left_threads, note_threads
 from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
 
 # How long an example takes says more of what else this machine does.
@@ -53,6 +57,30 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     lock = item.config.cache.mkdir("machine") / "shares"
     with shares_of_the_machine(lock, _shares_of(item)):
         return (yield)
+
+
+#: The broker that the files of this process share, if there is one yet.
+_shared: list[LocalKafka] = []
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka: LocalKafka) -> LocalKafka:
+    """As the package has it."""
+    _shared.append(kafka)
+    return kafka
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """A client that is not closed would log, and draw random numbers, in the tests after it."""
+    yield
+    note_threads(item.nodeid)
+    if nextitem is None or nextitem.path != item.path:
+        connections.close_all()  # to brokers of this file, which are gone
+        for broker in _shared:
+            broker.close_clients()
+        left = left_threads()
+        assert not left, f"{item.path.name} leaves {len(left)} threads:\n" + "\n".join(left)
 
 
 #: What went wrong in pytest itself or in a hook, of this process and of those that run the tests.

@@ -211,9 +211,20 @@ class KafkaCluster:
                 time.sleep(0.1)
         return {partition: found.offset for partition, found in offsets.items()}
 
+    def close_clients(self) -> None:
+        """Close the clients, and their threads; whoever asks for more gets new ones. Idempotent."""
+        with self._clients:
+            admin, self._admin = self._admin, None
+            producers, self._producers = list(self._producers.values()), {}
+        if admin is not None:
+            admin.close()
+        for producer in producers:
+            # Everything is flushed already; a record that failed cannot be sent any more.
+            producer.close(timeout=0)
+
     def close(self) -> None:
-        """Close the clients; idempotent."""
-        self._close_clients()
+        """As ``close_clients``; a cluster that was started here also ends."""
+        self.close_clients()
 
     def __enter__(self) -> Self:
         return self
@@ -263,16 +274,6 @@ class KafkaCluster:
             producers, self._producers = list(self._producers.values()), {}
         for producer in producers:
             producer.close()
-
-    def _close_clients(self) -> None:
-        with self._clients:
-            admin, self._admin = self._admin, None
-            producers, self._producers = list(self._producers.values()), {}
-        if admin is not None:
-            admin.close()
-        for producer in producers:
-            # Everything is flushed already; a record that failed cannot be sent any more.
-            producer.close(timeout=0)
 
 
 def setting(value: object) -> str:

@@ -78,9 +78,16 @@ def poll_until(done: Callable[[], bool], *groups: ProducerGroup) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not done():
         owned = [(p, i) for i, group in enumerate(groups) for p in group.restart_points]
-        assert time.monotonic() < deadline, f"the group did not get there: {owned}"
+        assert time.monotonic() < deadline, (
+            f"the group did not get there: {owned}; {[_state(group) for group in groups]}"
+        )
         for group in groups:
             group.poll(timeout_ms=10)
+
+
+def _state(group: ProducerGroup) -> str:
+    member = group._membership.member
+    return "not joined" if member is None else member._ownership.describe(time.monotonic(), 0)
 
 
 def owns(group: ProducerGroup, *partitions: int) -> Callable[[], bool]:
