@@ -272,7 +272,9 @@ def id_of(kafka: LocalKafka, topic: str) -> UUID:
         return asked.topic_ids_now([topic], 10_000)[topic]
 
 
-@pytest.mark.parametrize("by_id", [False, True], ids=["by name", "by id"])
+@pytest.mark.parametrize(
+    "by_id", [pytest.param(False, marks=pytest.mark.long), True], ids=["by name", "by id"]
+)
 def test_the_nearest_replica_is_read_and_the_leader_when_it_is_gone(
     fetcher: Callable[..., RangeFetcher],
     topic_name: str,

@@ -358,6 +358,7 @@ def test_the_coordinator_is_killed_in_a_join(quorum, topic_name, quorum_members,
     assert not any(map(lost, polled.values()))
 
 
+@pytest.mark.long
 @outlive_brokers
 def test_a_commit_that_is_being_replicated_counts_for_the_next_owner(
     quorum, topic_name, quorum_members

@@ -47,7 +47,9 @@ def in_turn(first: MemberKind, second: MemberKind) -> Plan:
 
 
 @pytest.mark.parametrize(
-    "kinds", [(OURS, LIBRDKAFKA), (LIBRDKAFKA, OURS)], ids=["ours-first", "librdkafka-first"]
+    "kinds",
+    [(OURS, LIBRDKAFKA), pytest.param((LIBRDKAFKA, OURS), marks=pytest.mark.long)],
+    ids=["ours-first", "librdkafka-first"],
 )
 def test_members_of_both_kinds_that_join_and_leave_in_turn_break_nothing(
     kafka: LocalKafka,

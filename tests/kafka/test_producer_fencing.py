@@ -381,6 +381,7 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
     assert assert_each_row_once_and_in_order(quorum, rows) == dict.fromkeys(range(COUNT), 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["consumer"])  # there a member may never be gone to the group
 def test_a_commit_under_way_of_what_is_lost_and_assigned_to_the_same_member_again(
     quorum: LocalKafka, rows: str, producers: MakeProducer, network: FlakyNetwork

@@ -352,6 +352,7 @@ def has_ended(spark, query):
     wait_until(lambda: not execution.areWritesPendingOrInProgress(), "its log is written")
 
 
+@pytest.mark.long
 def test_batches_of_gaps_that_spark_forgets_are_read_again(
     spark, kafka, topic_name, a_backlog, committed
 ):

@@ -247,6 +247,7 @@ def test_the_column_tells_gap_from_live_with_other_options(
 # -- Spark Connect --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.newest_spark
 def test_through_spark_connect_a_restart_reads_live_records_and_the_gap(
     kafka, topic_name, group_id, stream, spark, tmp_path

@@ -186,6 +186,7 @@ def test_a_query_waits_for_its_own_leaders_and_not_for_another_query(quorum, top
         query.query.stop()
 
 
+@pytest.mark.long
 def test_what_an_unclean_election_takes_back_bounds_no_batch(quorum, topic_name, stream):
     """It was told to be there, behind the position, when the first batch was planned."""
     cut, whole = f"{topic_name}-cut", f"{topic_name}-whole"
@@ -297,6 +298,7 @@ def test_records_that_are_deleted_ahead_of_the_query_leave_the_others_in_order(
     assert lateness(query.batches) == 0
 
 
+@pytest.mark.long
 @many_batches
 def test_transactions_and_compaction_leave_nothing_out_of_order(kafka, topic_name, stream):
     since_ms = SINCE_MS
@@ -365,6 +367,7 @@ def test_transactions_and_compaction_leave_nothing_out_of_order(kafka, topic_nam
 # -- beside gaps ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_live_rows_beside_gaps_are_in_order_and_so_is_a_topic_that_is_created_anew(
     kafka, topic_name, stream
 ):

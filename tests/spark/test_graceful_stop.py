@@ -160,7 +160,7 @@ def test_a_batch_that_the_group_has_given_up_is_not_said_to_be_committed(
 
 
 @pytest.mark.newest_spark
-@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.parametrize("comes_back", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_coordinator_is_away_when_the_batch_ends(
     kafka, topic_name, stream, committed, asked, comes_back
 ):

@@ -155,6 +155,7 @@ def test_a_planner_stopped_for_longer_than_the_session(kafka, topic_name, querie
     }
 
 
+@pytest.mark.long
 @pytest.mark.newest_spark
 def test_a_batch_longer_than_the_revoke_timeout_loses_only_what_is_revoked(
     kafka, topic_name, group_id, queries

@@ -139,8 +139,15 @@ class Group:
         return {member["member_id"]: member["client_id"] for member in members}
 
 
-@pytest.mark.parametrize("membership", ["static", "dynamic"])
-@pytest.mark.parametrize("queries", ["alone", "two"])
+@pytest.mark.parametrize(
+    ("queries", "membership"),
+    [
+        ("alone", "dynamic"),
+        ("two", "static"),
+        pytest.param("alone", "static", marks=pytest.mark.long),
+        pytest.param("two", "dynamic", marks=pytest.mark.long),
+    ],
+)
 def test_a_query_dies_at_every_point_of_a_trigger_and_restarts(
     spark, kafka, topic_name, group_id, stream, queries, membership
 ):

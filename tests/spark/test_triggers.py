@@ -86,7 +86,7 @@ def a_member(kafka, topic_name, group_id):
     ("protocol", "trigger"),
     [
         ("classic", {"availableNow": True}),
-        pytest.param("consumer", {"availableNow": True}, marks=trigger_is_told),
+        pytest.param("consumer", {"availableNow": True}, marks=[trigger_is_told, pytest.mark.long]),
         pytest.param("consumer", {"once": True}, marks=trigger_is_told),
     ],
 )
@@ -126,8 +126,8 @@ def test_a_run_with_an_end_leaves_to_a_live_member_what_that_owns(stream, a_memb
     [
         ("classic", {"availableNow": True}, True),
         ("consumer", {"availableNow": True}, False),
-        ("classic", {"once": True}, True),
-        ("consumer", {"once": True}, True),
+        pytest.param("classic", {"once": True}, True, marks=pytest.mark.long),
+        pytest.param("consumer", {"once": True}, True, marks=pytest.mark.long),
     ],
 )
 def test_a_run_with_an_end_of_two_loads_with_one_group_reads_every_record_once(
