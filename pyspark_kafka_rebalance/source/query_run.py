@@ -17,7 +17,7 @@ from .group.batch_state import Gaps
 from .group.group_commits import STOP_TIMEOUT_S
 from .group.left_behind import LeftBehind
 from .group.membership import QueryMembership
-from .sigterm import stop_on_sigterm
+from .sigterm import has_ended, stop_on_sigterm
 from .stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class QueryRun:
         """Register the run with other sources, handle SIGTERM, build the members."""
         if self._beside is not None:
             self._beside.enter()
-        stop_on_sigterm()
+        stop_on_sigterm(self.end)
         self.membership.start()
 
     def restore(self, begin: StreamOffset, before: LeftBehind | None) -> None:
@@ -133,6 +133,7 @@ class QueryRun:
                 self._options.group_id,
                 names_of(missing),
             )
+        has_ended(self.end)
 
     def _stop_timeout_s(self) -> float:
         return max(STOP_TIMEOUT_S, self.stop_request.commits_wanted_s())

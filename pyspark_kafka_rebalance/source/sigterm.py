@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 log = logging.getLogger(__name__)
 
 
-def stop_on_sigterm() -> None:
+def stop_on_sigterm(end: Callable[[], None]) -> None:
     """Let stop() run: Spark ends the planner process with SIGTERM, sent twice, without waiting.
 
     Raising SystemExit makes the process call ``stop()``; ignoring the signal from then on keeps
-    the second one from ending it halfway.
+    the second one from ending it halfway. But the closed socket makes it call ``stop()`` too, and
+    the first signal may come just as that call begins, and cut it off. So the process calls ``end``
+    on its way out, unless :func:`has_ended` has been told that it need not.
     """
+    atexit.register(end)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _on_sigterm)
 
 
+def has_ended(end: Callable[[], None]) -> None:
+    """``end`` has done its work."""
+    atexit.unregister(end)
+
+
 def _on_sigterm(signum: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.excepthook = _hide_closed_socket  # stop() may not get so far
     raise SystemExit(0)
 
 

@@ -137,7 +137,7 @@ class Queries(RuleBasedStateMachine):
             (stream_module, "LocationCheck", ModelLocationCheck),
             (membership_module, "Pump", SteppedPump),
             (query_run_module, "StopRequest", ModelStopRequest),
-            (query_run_module, "stop_on_sigterm", lambda: None),
+            (query_run_module, "stop_on_sigterm", lambda end: None),
             (query_run_module, "DriverSources", NoDriverSources),
             (joining_module, "ask_cluster", lambda options, what, ask: ask(None)),
             (joining_module, "describe_group", lambda admin, group_id: group.describe()),

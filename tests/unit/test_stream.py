@@ -321,7 +321,7 @@ def memberships(monkeypatch: pytest.MonkeyPatch) -> list[FakeMembership]:
         return made[-1]
 
     monkeypatch.setattr(query_run_module, "QueryMembership", make)
-    monkeypatch.setattr(query_run_module, "stop_on_sigterm", lambda: None)
+    monkeypatch.setattr(query_run_module, "stop_on_sigterm", lambda end: None)
     return made
 
 
@@ -1335,10 +1335,16 @@ def test_a_task_is_read_without_a_membership(
     assert executor._run is None
 
 
-def test_sigterm_ends_the_planner_once() -> None:
+def test_sigterm_ends_the_planner_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+    def end() -> None:
+        raise AssertionError("called at the exit, though it has ended")
+
     before = signal.getsignal(signal.SIGTERM)
     try:
-        sigterm_module.stop_on_sigterm()
+        sigterm_module.stop_on_sigterm(end)
+        sigterm_module.has_ended(end)
         handler = signal.getsignal(signal.SIGTERM)
         assert callable(handler)
         with pytest.raises(SystemExit):
