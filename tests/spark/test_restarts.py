@@ -429,6 +429,40 @@ def test_a_replay_outlives_the_session_of_the_run_that_died(
 
 
 @pytest.mark.newest_spark
+@pytest.mark.parametrize("read_by_another", [True, False])
+def test_a_restart_without_a_topic_marks_what_the_group_has_of_it(
+    kafka, topic_name, stream, committed, read_by_another
+):
+    """Its rows were never marked: the query does not own them, and nobody asked the group."""
+    left_out, kept = f"{topic_name}-a", f"{topic_name}-b"
+    for topic in (left_out, kept):
+        kafka.create_topic(topic)
+        kafka.produce(topic, [b"1", b"2", b"3"])
+    query = stream("query", subscribe=f"{left_out},{kept}")
+
+    def fail(batch_id, rows):
+        raise RuntimeError("the sink is away")
+
+    query.on_batch = fail
+    query.start(availableNow=True)
+    wait_until(lambda: not query.query.isActive, "its sink fails")
+    if read_by_another:
+        assert stream("other", subscribe=left_out).run().num_rows == 3
+    query.on_batch = lambda batch_id, rows: None
+    query.options["subscribe"], query.batches = kept, {}
+    rows = query.run().select(["topic", "offset", "lost"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [
+        (topic, offset, read_by_another and topic == left_out)
+        for topic in (left_out, kept)
+        for offset in range(3)
+    ]
+    assert {p.topic: at for p, at in committed().items()} == {
+        kept: 3,
+        left_out: 3 if read_by_another else 0,
+    }
+
+
+@pytest.mark.newest_spark
 def test_a_replay_waits_for_what_a_dead_member_keeps_for_its_session(
     spark, kafka, topic_name, group_id, stream
 ):

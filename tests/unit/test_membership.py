@@ -1879,6 +1879,33 @@ def test_a_replay_waits_for_what_another_has_and_keeps_what_it_gets(
     assert group.committed == {P: 150, Q: 260}
 
 
+#: Of a topic that the query does not read any more.
+OTHERS = TopicPartition("left-out", 0)
+
+
+@pytest.mark.parametrize(("committed", "marked"), [({}, {}), ({OTHERS: 220}, {OTHERS: 220})])
+def test_what_a_restart_leaves_out_is_asked_for_and_not_waited_for(
+    make: Callable[..., Query],
+    group: Group,
+    committed: dict[TopicPartition, int],
+    marked: dict[TopicPartition, int],
+) -> None:
+    """Of another topic than it subscribes to now: no member of this query gets it again."""
+    group.committed = {P: 100, **committed}
+    query = make()
+    ranges = {OTHERS: a_range(OTHERS, 200, 250)}
+    query.membership.resume({P: 100, OTHERS: 200}, ranges, {"ends": {"1": 250}})
+    query.start()
+    found: list[dict[TopicPartition, int]] = []
+    planner = threading.Thread(
+        target=lambda: found.append(query.membership.foreign_ranges.lost_below(ranges))
+    )
+    planner.start()
+    query.rounds(3)
+    planner.join(PATIENCE_S)
+    assert found == [marked]
+
+
 def test_a_replay_waits_for_the_session_that_the_broker_sets(
     make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

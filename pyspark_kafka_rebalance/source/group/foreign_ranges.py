@@ -61,6 +61,8 @@ class ForeignRanges:
         self._looked_at = 0.0
         # Partitions of others that a batch waits for. Replaced, never changed: two threads use it.
         self._awaited: frozenset[TopicPartition] = frozenset()
+        # Those of them whose committed offsets are in the state, which protects this as well.
+        self._answered: frozenset[TopicPartition] = frozenset()
 
     @property
     def are_awaited(self) -> bool:
@@ -92,13 +94,16 @@ class ForeignRanges:
         def look() -> Look:
             nonlocal there
             with self._state as state:
-                looked = self._standings(state, reads)
-                open_ = undecided(reads, looked.standings)
-            if open_:  # not subscribed, or deleted: this query will never own such a partition
+                looked, answered = self._standings(state, reads), self._answered
+            if open_ := undecided(reads, looked.standings):
                 there = self._members.partitions() if there is None else there
-                standings = {p: at for p, at in looked.standings.items() if p not in open_ - there}
-                looked = Look(looked.joined, standings)
-            self._awaited = open_ & (there or set())
+                left_out = {
+                    p: looked.standings[p]._replace(is_left_out=True)
+                    for p in open_ & answered
+                    if p not in there
+                }
+                looked = Look(looked.joined, {**looked.standings, **left_out})
+            self._awaited = undecided(reads, looked.standings)
             return looked
 
         def wait() -> None:
@@ -111,7 +116,8 @@ class ForeignRanges:
         try:
             return wait_for_owners(reads, look, wait, session_s, time.monotonic)
         finally:
-            self._awaited = frozenset()
+            with self._state:
+                self._awaited = self._answered = frozenset()
 
     def look(self) -> None:
         """Ask how far others are with what a batch waits for, if one waits and it is time."""
@@ -129,6 +135,8 @@ class ForeignRanges:
             return
         with self._state as state:
             state.assignment.commits.acknowledge_remaining(committed)
+            if self._awaited:
+                self._answered = awaited
 
     def _standings(self, state: SharedState, reads: Reads) -> Look:
         """The standings of a batch's partitions, as far as they are known.

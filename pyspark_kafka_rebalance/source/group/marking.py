@@ -11,7 +11,7 @@ Invariants:
     revoke, or if the wait for the owner has ended.
 
 So a batch waits for each partition that another member owns, until that owner has committed all of
-the range or gives the partition up.
+the range or gives the partition up. It does not for one that the query cannot own any more.
 """
 
 from __future__ import annotations
@@ -66,11 +66,15 @@ class Standing(NamedTuple):
         The group's committed offset.
     known : Remaining or None
         What the group is owed, if more than the committed offset is known.
+    is_left_out : bool
+        The query never owns it again: it was restarted without the topic, or the topic is deleted.
+        Then what the group has now decides, and no owner is waited for: there may never be one.
     """
 
     is_own: bool
     committed: int | None
     known: Remaining | None = None
+    is_left_out: bool = False
 
     @property
     def owed(self) -> Remaining | None:
@@ -172,7 +176,9 @@ def undecided(
     return frozenset(
         partition
         for partition, standing in standings.items()
-        if not standing.is_own and not standing.has_all_of(reads[partition])
+        if not standing.is_own
+        and not standing.is_left_out
+        and not standing.has_all_of(reads[partition])
     )
 
 
