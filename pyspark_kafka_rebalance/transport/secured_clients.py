@@ -17,6 +17,7 @@ from kafka.cluster import ClusterMetadata
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 
 from ..errors import AuthenticationError, KafkaRebalanceError
 from .bootstrap import Bootstrap
@@ -27,7 +28,10 @@ from .log_repeats import log_repeats_once
 
 require_names(
     {
-        KafkaConnectionManager: ("_connect", "_do_bootstrap", "maybe_raise_auth_failure"),
+        KafkaConnectionManager: (
+            *("_connect", "_do_bootstrap", "maybe_raise_auth_failure", "bootstrap"),
+        ),
+        NetworkSelector: ("stop",),
         KafkaConnection: ("connection_lost", "init_future"),
         ClusterMetadata: ("bootstrap_brokers", "is_bootstrap"),
     }
@@ -73,7 +77,32 @@ def net_client(**config: Any) -> KafkaNetClient:
     """Make a client for the argument ``kafka_client`` of kafka-python's clients."""
     client = KafkaNetClient(**config)
     prepare_connections(client._manager)
+    _end_if_not_let_in(client)
     return client
+
+
+def _end_if_not_let_in(client: KafkaNetClient) -> None:
+    """Close the client if its first bootstrap fails: that of a constructor, which then raises.
+
+    kafka-python leaves the I/O thread and its sockets behind, and nobody has anything to close.
+    """
+    manager = client._manager
+    bootstrap = manager.bootstrap
+    # With api_version the constructor needs no bootstrap: a later one is of a client in use.
+    has_been_let_in = manager.config["api_version"] is not None
+
+    def bootstrap_or_end(*arguments: Any, **named: Any) -> None:
+        nonlocal has_been_let_in
+        try:
+            bootstrap(*arguments, **named)
+        except BaseException:
+            if not has_been_let_in:
+                manager._net.stop()
+                client.close()
+            raise
+        has_been_let_in = True
+
+    manager.bootstrap = bootstrap_or_end
 
 
 def prepare_connections(manager: KafkaConnectionManager) -> None:
