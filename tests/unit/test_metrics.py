@@ -162,6 +162,16 @@ def test_with_no_hint_it_waits_since_it_was_seen() -> None:
     assert waiting.since(0, None) == 100.0
 
 
+def test_a_backlog_that_nobody_adds_to_waits_since_the_first_look() -> None:
+    waiting = Waiting()
+    for at in range(1000, 1600, 10):
+        waiting.ended_at(1000, float(at))
+    assert waiting.since(10, None) == 1000.0
+    waiting.ended_at(1001, 1600.0)
+    assert waiting.since(10, None) == 1000.0
+    assert waiting.since(1000, None) == 1590.0, "that one was not there at the last look"
+
+
 def test_a_log_that_became_shorter_is_begun_anew() -> None:
     waiting = Waiting()
     for end, at in ((10, 100.0), (20, 110.0), (30, 120.0), (5, 200.0), (6, 210.0)):
