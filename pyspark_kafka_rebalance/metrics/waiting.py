@@ -2,7 +2,8 @@
 
 The timestamp of an unread record is not known. But the record arrived after any time at which the
 log ended at or below its offset, and after the record before it. The later of the two bounds how
-long it has been waiting.
+long it has been waiting. Clocks may run ahead, so neither counts as later than the first look at
+an end beyond the record: by then it was there.
 """
 
 from __future__ import annotations
@@ -60,4 +61,4 @@ class Waiting:
         hints = [self._at[0]] if found == 0 else []
         if record_before_at is not None:
             hints.append(record_before_at)
-        return max(hints) if hints else self._from[0]
+        return min(max(hints), self._from[found + 1]) if hints else self._from[0]

@@ -155,6 +155,20 @@ def test_the_record_before_says_more_while_the_end_runs_ahead() -> None:
     assert Waiting().since(30, 150.0) is None, "no end is known"
 
 
+def test_a_record_before_from_the_future_hides_no_wait_for_longer_than_to_the_next_look() -> None:
+    waiting = Waiting()
+    waiting.ended_at(10, 100.0)
+    assert waiting.since(5, record_before_at=3_700.0) == 100.0, "the next one was there by then"
+    waiting.ended_at(10, 130.0)
+    waiting.ended_at(20, 160.0)
+    waiting.ended_at(20, 190.0)
+    waiting.ended_at(30, 220.0)
+    assert waiting.since(5, record_before_at=3_700.0) == 100.0
+    assert waiting.since(15, record_before_at=3_700.0) == 160.0
+    assert waiting.since(15, record_before_at=150.0) == 150.0
+    assert waiting.since(20, record_before_at=3_700.0) == 220.0
+
+
 def test_with_no_hint_it_waits_since_it_was_seen() -> None:
     waiting = Waiting()
     waiting.ended_at(10, 100.0)
@@ -228,9 +242,9 @@ def test_only_a_record_before_the_position_says_how_long_the_next_one_waits(
         return round(lag.value, -1)
 
     record = ConsumerRecord(*[None] * len(ConsumerRecord._fields))
-    record = record._replace(offset=7, timestamp=now_ms - 20_000)
+    record = record._replace(offset=7, timestamp=now_ms - 80_000)
     observed.polled({P: [record]}, {}, {})
-    assert waits_s() == 20
+    assert waits_s() == 80
     member.standing = FetchMetadata(2, 98, 100, now_ms - 50_000)
     assert waits_s() == 50, "the application has sought back, and polls do not follow yet"
     member.standing = FetchMetadata(8, 92, 100, now_ms - 50_000)
