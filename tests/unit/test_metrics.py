@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,11 +109,11 @@ def test_what_is_lost_is_counted_by_topic_and_reason() -> None:
 def test_a_hand_over_takes_from_the_assignment_to_the_first_record() -> None:
     events = MemberEvents(OF)
     events.assigned([P, Q], [], now=1)
-    assert events.brought([], {P: FetchMetadata(5, 3, 8, 0)}, now=2) == [], "3 are to come"
-    assert values(events.brought([P], {}, now=3)) == [(HAND_OVERS, 2)]
-    assert events.brought([P], {}, now=4) == []
-    events.brought([], {Q: FetchMetadata(8, 0, 8, 0)}, now=5)
-    assert events.brought([Q], {}, now=900) == [], "there was nothing to hand over"
+    assert events.brought({}, {P: FetchMetadata(5, 3, 8, 0)}, now=2) == [], "3 are to come"
+    assert values(events.brought({P: None}, {}, now=3)) == [(HAND_OVERS, 2)]
+    assert events.brought({P: None}, {}, now=4) == []
+    events.brought({}, {Q: FetchMetadata(8, 0, 8, 0)}, now=5)
+    assert events.brought({Q: None}, {}, now=900) == [], "there was nothing to hand over"
 
 
 def test_a_commit_fails_with_any_partition_of_it() -> None:
@@ -265,6 +266,41 @@ def test_the_first_record_of_a_partition_may_be_one_of_a_gap(
     record = ConsumerRecord(*[None] * len(ConsumerRecord._fields))._replace(offset=7)
     observed.polled({}, {P: [record]}, {})
     assert [point.count for point in collected(reader, HAND_OVERS)] == [1]
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize(
+    ("later_s", "gap", "expected"),
+    [
+        (-5, 0, [1]),
+        (5, 0, []),  # a broker holds an empty answer back until there is a record
+        (5, 50, [1]),  # but a gap's records, which come later, were there
+        (None, 0, [1]),
+    ],
+)
+def test_a_hand_over_is_of_a_record_that_was_there_before(
+    provider: MeterProvider,
+    reader: InMemoryMetricReader,
+    later_s: int | None,
+    gap: int,
+    expected: list[int],
+    arrow: bool,
+) -> None:
+    member: Any = Member(FetchMetadata(8, 0, 8, 0))
+    member._catching_up = True
+    member._hand_outs = SimpleNamespace(gaps=SimpleNamespace(lag={P: gap}.get))
+    observed: Any = MemberObservation(instruments_of(provider), lambda: member, lambda: None)
+    observed.assigned([P], [])
+    at_ms = None if later_s is None else time.time_ns() // 1_000_000 + later_s * 1000
+    first = ConsumerRecord(*[None] * len(ConsumerRecord._fields))._replace(offset=7)
+    found: list[Any] = [first._replace(timestamp=-1 if at_ms is None else at_ms), first]
+    if arrow:
+        times = pa.array([at_ms, None], pa.int64()).cast(pa.timestamp("ms"))
+        found = [pa.record_batch({"timestamp": times.cast(pa.timestamp("us"))})]
+    observed.polled({P: found}, {}, {P: member.standing})
+    assert [point.count for point in collected(reader, HAND_OVERS)] == expected
+    observed.polled({P: found}, {}, {P: member.standing})
+    assert [point.count for point in collected(reader, HAND_OVERS)] == expected
 
 
 # -- instruments ----------------------------------------------------------------------------------
