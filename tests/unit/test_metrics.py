@@ -376,6 +376,49 @@ def test_a_provider_that_becomes_the_global_one_keeps_its_instruments(
     assert [point.value for point in collected(reader, CONSUMED)] == [12]
 
 
+BECOMES_GLOBAL = """
+import sys
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from pyspark_kafka_rebalance.metrics.catalogue import CONSUMED, LOST, Measured
+from pyspark_kafka_rebalance.metrics.instruments import instruments_of
+
+class Three:
+    def read(self, instrument):
+        return [Measured(CONSUMED, 3, {})] if instrument is CONSUMED else []
+
+reader = InMemoryMetricReader()
+named = MeterProvider([reader])
+source, given = Three(), {"default": None, "named": named}
+used = [instruments_of(given[each]) for each in sys.argv[1:]]
+for each in used:
+    each.include(source if each is used[0] else Three())
+set_meter_provider(named)
+instruments_of(None).include(Three())
+used[0].exclude(source)
+for each in used:
+    each.push(Measured(LOST, 1, {}))
+for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
+    if metric.name in (CONSUMED.name, LOST.name):
+        print(metric.name, *(point.value for point in metric.data.data_points))
+"""
+
+
+@pytest.mark.parametrize("order", [("default", "named"), ("named", "default")])
+def test_a_provider_that_becomes_the_global_one_gets_what_came_for_the_global_one(
+    order: tuple[str, str],
+) -> None:
+    """What the first source counted stays, although that has ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", BECOMES_GLOBAL, *order], capture_output=True, text=True, timeout=120
+    )
+    assert sorted(done.stdout.splitlines()) == [
+        "kafka_rebalance.lost_partitions 2",
+        "messaging.client.consumed.messages 9",
+    ], done.stderr
+
+
 def test_what_is_pushed_arrives_with_its_buckets(
     provider: MeterProvider, reader: InMemoryMetricReader
 ) -> None:
