@@ -96,7 +96,10 @@ class Instruments:
         def observe(_: Any) -> Iterator[Any]:
             from opentelemetry.metrics import Observation
 
-            for _, value, attributes in self.read(instrument).of(instrument):
+            totals = self.read(instrument)
+            for beside in _left_out_beside(self):
+                totals.add(beside.read(instrument).of(instrument))
+            for _, value, attributes in totals.of(instrument):
                 yield Observation(value, attributes)
 
         return observe
@@ -166,3 +169,15 @@ def instruments_of(meter_provider: MeterProvider | None) -> Instruments:
             return _of_default[0]
         _made[named] = Instruments(named.get_meter(_SCOPE, __version__))
         return _made[named]
+
+
+def _left_out_beside(instruments: Instruments) -> list[Instruments]:
+    """Return the default's instruments if the SDK ignores their callbacks in favor of these.
+
+    It does once the provider of these becomes the global one: only then does it get the
+    instruments of the proxies, which have the same names.
+    """
+    from opentelemetry.metrics import get_meter_provider
+
+    present = get_meter_provider()
+    return _of_default if present in _made and _made[present] is instruments else []

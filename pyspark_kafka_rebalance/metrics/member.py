@@ -143,18 +143,25 @@ class MemberObservation:
             if isinstance(newest, ConsumerRecord):
                 last[p] = newest.offset + 1, newest.timestamp
             elif p in metadata:
-                last[p] = metadata[p].position, _timestamp_ms(newest)
+                last[p] = metadata[p].position, _timestamp_ms(newest, row=-1)
         for p, found in catch_up.items():
             totals[p] = totals.get(p, 0) + count(found)
         events = self._made
         if events is not None and events.awaiting:
-            brought = [*records, *catch_up]
-            # The metadata tell of the live records alone; those of a gap may come first.
+            now = time.monotonic()
+            ahead_s = time.time() - now  # of the wall clock, which the timestamps are on
+            first_at = {
+                p: _first_at(found[0], ahead_s)
+                for p, found in {**records, **catch_up}.items()
+                if p in events.awaiting
+            }
+            # The metadata tell of the live records alone; those of a gap may come first or follow.
             member = self._member()
             if member is not None and member._catching_up is not None:
                 lag = member._hand_outs.gaps.lag
                 metadata = {p: each for p, each in metadata.items() if not lag(p)}
-            self._instruments.push(*events.brought(brought, metadata, time.monotonic()))
+                first_at |= {p: None for p in first_at if p not in catch_up and lag(p)}
+            self._instruments.push(*events.brought(first_at, metadata, now))
 
     @harmless
     def fetched(self, response: Any) -> None:
@@ -327,7 +334,13 @@ class MemberObservation:
         return self._made
 
 
-def _timestamp_ms(batch: Any) -> float | None:
-    """Return the timestamp of an Arrow batch's last row."""
-    at_us = batch.column("timestamp")[-1].value
+def _timestamp_ms(batch: Any, row: int) -> float | None:
+    """Return the timestamp of a row of an Arrow batch."""
+    at_us = batch.column("timestamp")[row].value
     return None if at_us is None else at_us / 1000
+
+
+def _first_at(found: Any, ahead_s: float) -> float | None:
+    """Return the timestamp of a record, or of a batch's first row, in seconds less ``ahead_s``."""
+    at_ms = found.timestamp if isinstance(found, ConsumerRecord) else _timestamp_ms(found, row=0)
+    return None if at_ms is None or at_ms < 0 else at_ms / 1000 - ahead_s

@@ -85,15 +85,27 @@ class MemberEvents:
 
     def brought(
         self,
-        partitions: Iterable[TopicPartition],
+        first_at: Mapping[TopicPartition, float | None],
         metadata: Mapping[TopicPartition, FetchMetadata],
         now: float,
     ) -> list[Measured]:
-        """A poll brought records of these; stop awaiting partitions that have none to read."""
+        """A poll brought records; stop awaiting partitions that had none when they were assigned.
+
+        Parameters
+        ----------
+        first_at : mapping of TopicPartition to float or None
+            The timestamp of each partition's first record, on the clock of ``now``; None if it has
+            none, or is known to have had a record before. A broker may hold its first answer back
+            until there is a record, so that no empty one comes before.
+        metadata : mapping of TopicPartition to FetchMetadata
+            Of the partitions whose fetches were answered.
+        now : float
+            The time.
+        """
         measured = []
-        for p in partitions:
+        for p, first in first_at.items():
             at = self.awaiting.pop(p, None)
-            if at is not None:
+            if at is not None and (first is None or first <= at):
                 measured.append(
                     Measured(HAND_OVERS, now - at, {**self._attributes, TOPIC: p.topic})
                 )

@@ -2,7 +2,8 @@
 
 The timestamp of an unread record is not known. But the record arrived after any time at which the
 log ended at or below its offset, and after the record before it. The later of the two bounds how
-long it has been waiting.
+long it has been waiting. Clocks may run ahead, so neither counts as later than the first look at
+an end beyond the record: by then it was there.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ class Waiting:
 
     def __init__(self) -> None:
         self._ends: list[int] = []
-        self._at: list[float] = []  # when the log was last seen to end there
+        self._from: list[float] = []  # when the log was first seen to end there
+        self._at: list[float] = []  # when it was last seen to end there
 
     def ended_at(self, end: int, at: float) -> None:
         """Note that the log ended at this offset at this time."""
         if self._ends and end < self._ends[-1]:  # truncated, or created anew
-            self._ends, self._at = [], []
+            self._ends, self._from, self._at = [], [], []
         if self._ends and end == self._ends[-1]:
             self._at[-1] = max(at, self._at[-1])
             return
         self._ends.append(end)
+        self._from.append(at)
         self._at.append(at)
         if len(self._ends) > _KEPT:
-            del self._ends[1:-1:2], self._at[1:-1:2]
+            del self._ends[1:-1:2], self._from[1:-1:2], self._at[1:-1:2]
 
     def since(self, position: int, record_before_at: float | None) -> float | None:
         """Return the earliest time since which the record at ``position`` may have been waiting.
@@ -53,9 +56,9 @@ class Waiting:
         if not self._ends or found == len(self._ends) - 1:
             return None
         if found > 0:
-            del self._ends[:found], self._at[:found]
+            del self._ends[:found], self._from[:found], self._at[:found]
             found = 0
         hints = [self._at[0]] if found == 0 else []
         if record_before_at is not None:
             hints.append(record_before_at)
-        return max(hints) if hints else self._at[0]
+        return min(max(hints), self._from[found + 1]) if hints else self._from[0]

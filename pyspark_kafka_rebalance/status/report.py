@@ -28,8 +28,8 @@ class Row:
         What the group has left of it.
     lag_s : float or None
         The age of the oldest unprocessed record, in seconds: from its timestamp to the time when
-        the log's end was received, by this machine's clock; 0 if no record is left. None if the
-        record has no timestamp or was not read.
+        the log's end was received, by this machine's clock; 0 if no record is left, or if the
+        timestamp is later. None if the record has no timestamp or was not read.
     revoking : bool
         Whether the group wants it back while the member still holds it.
     revoking_since : float or None

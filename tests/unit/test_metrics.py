@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,11 +109,11 @@ def test_what_is_lost_is_counted_by_topic_and_reason() -> None:
 def test_a_hand_over_takes_from_the_assignment_to_the_first_record() -> None:
     events = MemberEvents(OF)
     events.assigned([P, Q], [], now=1)
-    assert events.brought([], {P: FetchMetadata(5, 3, 8, 0)}, now=2) == [], "3 are to come"
-    assert values(events.brought([P], {}, now=3)) == [(HAND_OVERS, 2)]
-    assert events.brought([P], {}, now=4) == []
-    events.brought([], {Q: FetchMetadata(8, 0, 8, 0)}, now=5)
-    assert events.brought([Q], {}, now=900) == [], "there was nothing to hand over"
+    assert events.brought({}, {P: FetchMetadata(5, 3, 8, 0)}, now=2) == [], "3 are to come"
+    assert values(events.brought({P: None}, {}, now=3)) == [(HAND_OVERS, 2)]
+    assert events.brought({P: None}, {}, now=4) == []
+    events.brought({}, {Q: FetchMetadata(8, 0, 8, 0)}, now=5)
+    assert events.brought({Q: None}, {}, now=900) == [], "there was nothing to hand over"
 
 
 def test_a_commit_fails_with_any_partition_of_it() -> None:
@@ -155,11 +156,35 @@ def test_the_record_before_says_more_while_the_end_runs_ahead() -> None:
     assert Waiting().since(30, 150.0) is None, "no end is known"
 
 
+def test_a_record_before_from_the_future_hides_no_wait_for_longer_than_to_the_next_look() -> None:
+    waiting = Waiting()
+    waiting.ended_at(10, 100.0)
+    assert waiting.since(5, record_before_at=3_700.0) == 100.0, "the next one was there by then"
+    waiting.ended_at(10, 130.0)
+    waiting.ended_at(20, 160.0)
+    waiting.ended_at(20, 190.0)
+    waiting.ended_at(30, 220.0)
+    assert waiting.since(5, record_before_at=3_700.0) == 100.0
+    assert waiting.since(15, record_before_at=3_700.0) == 160.0
+    assert waiting.since(15, record_before_at=150.0) == 150.0
+    assert waiting.since(20, record_before_at=3_700.0) == 220.0
+
+
 def test_with_no_hint_it_waits_since_it_was_seen() -> None:
     waiting = Waiting()
     waiting.ended_at(10, 100.0)
     waiting.ended_at(20, 130.0)
     assert waiting.since(0, None) == 100.0
+
+
+def test_a_backlog_that_nobody_adds_to_waits_since_the_first_look() -> None:
+    waiting = Waiting()
+    for at in range(1000, 1600, 10):
+        waiting.ended_at(1000, float(at))
+    assert waiting.since(10, None) == 1000.0
+    waiting.ended_at(1001, 1600.0)
+    assert waiting.since(10, None) == 1000.0
+    assert waiting.since(1000, None) == 1590.0, "that one was not there at the last look"
 
 
 def test_a_log_that_became_shorter_is_begun_anew() -> None:
@@ -218,9 +243,9 @@ def test_only_a_record_before_the_position_says_how_long_the_next_one_waits(
         return round(lag.value, -1)
 
     record = ConsumerRecord(*[None] * len(ConsumerRecord._fields))
-    record = record._replace(offset=7, timestamp=now_ms - 20_000)
+    record = record._replace(offset=7, timestamp=now_ms - 80_000)
     observed.polled({P: [record]}, {}, {})
-    assert waits_s() == 20
+    assert waits_s() == 80
     member.standing = FetchMetadata(2, 98, 100, now_ms - 50_000)
     assert waits_s() == 50, "the application has sought back, and polls do not follow yet"
     member.standing = FetchMetadata(8, 92, 100, now_ms - 50_000)
@@ -241,6 +266,41 @@ def test_the_first_record_of_a_partition_may_be_one_of_a_gap(
     record = ConsumerRecord(*[None] * len(ConsumerRecord._fields))._replace(offset=7)
     observed.polled({}, {P: [record]}, {})
     assert [point.count for point in collected(reader, HAND_OVERS)] == [1]
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize(
+    ("later_s", "gap", "expected"),
+    [
+        (-5, 0, [1]),
+        (5, 0, []),  # a broker holds an empty answer back until there is a record
+        (5, 50, [1]),  # but a gap's records, which come later, were there
+        (None, 0, [1]),
+    ],
+)
+def test_a_hand_over_is_of_a_record_that_was_there_before(
+    provider: MeterProvider,
+    reader: InMemoryMetricReader,
+    later_s: int | None,
+    gap: int,
+    expected: list[int],
+    arrow: bool,
+) -> None:
+    member: Any = Member(FetchMetadata(8, 0, 8, 0))
+    member._catching_up = True
+    member._hand_outs = SimpleNamespace(gaps=SimpleNamespace(lag={P: gap}.get))
+    observed: Any = MemberObservation(instruments_of(provider), lambda: member, lambda: None)
+    observed.assigned([P], [])
+    at_ms = None if later_s is None else time.time_ns() // 1_000_000 + later_s * 1000
+    first = ConsumerRecord(*[None] * len(ConsumerRecord._fields))._replace(offset=7)
+    found: list[Any] = [first._replace(timestamp=-1 if at_ms is None else at_ms), first]
+    if arrow:
+        times = pa.array([at_ms, None], pa.int64()).cast(pa.timestamp("ms"))
+        found = [pa.record_batch({"timestamp": times.cast(pa.timestamp("us"))})]
+    observed.polled({P: found}, {}, {P: member.standing})
+    assert [point.count for point in collected(reader, HAND_OVERS)] == expected
+    observed.polled({P: found}, {}, {P: member.standing})
+    assert [point.count for point in collected(reader, HAND_OVERS)] == expected
 
 
 # -- instruments ----------------------------------------------------------------------------------
@@ -314,6 +374,49 @@ def test_a_provider_that_becomes_the_global_one_keeps_its_instruments(
     instruments_of(None).include(Shows(Measured(CONSUMED, 4, OF)))
     instruments_of(provider).include(Shows(Measured(CONSUMED, 5, OF)))
     assert [point.value for point in collected(reader, CONSUMED)] == [12]
+
+
+BECOMES_GLOBAL = """
+import sys
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from pyspark_kafka_rebalance.metrics.catalogue import CONSUMED, LOST, Measured
+from pyspark_kafka_rebalance.metrics.instruments import instruments_of
+
+class Three:
+    def read(self, instrument):
+        return [Measured(CONSUMED, 3, {})] if instrument is CONSUMED else []
+
+reader = InMemoryMetricReader()
+named = MeterProvider([reader])
+source, given = Three(), {"default": None, "named": named}
+used = [instruments_of(given[each]) for each in sys.argv[1:]]
+for each in used:
+    each.include(source if each is used[0] else Three())
+set_meter_provider(named)
+instruments_of(None).include(Three())
+used[0].exclude(source)
+for each in used:
+    each.push(Measured(LOST, 1, {}))
+for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
+    if metric.name in (CONSUMED.name, LOST.name):
+        print(metric.name, *(point.value for point in metric.data.data_points))
+"""
+
+
+@pytest.mark.parametrize("order", [("default", "named"), ("named", "default")])
+def test_a_provider_that_becomes_the_global_one_gets_what_came_for_the_global_one(
+    order: tuple[str, str],
+) -> None:
+    """What the first source counted stays, although that has ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", BECOMES_GLOBAL, *order], capture_output=True, text=True, timeout=120
+    )
+    assert sorted(done.stdout.splitlines()) == [
+        "kafka_rebalance.lost_partitions 2",
+        "messaging.client.consumed.messages 9",
+    ], done.stderr
 
 
 def test_what_is_pushed_arrives_with_its_buckets(
