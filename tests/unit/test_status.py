@@ -247,6 +247,22 @@ def test_a_member_id_is_shortened_beside_its_client_id() -> None:
     assert short_id(GroupMember("a", member_id="ab-0123456789")) == "ab-01234…"
 
 
+def test_control_characters_of_members_are_escaped() -> None:
+    evil, p = "x\x1b[31mred\nnew\u202e", TopicPartition("t\r", 0)
+    one = GroupMember(evil, frozenset({p}), None, "\x07\n", host="/h\x9b1m")
+    described = GroupDescription("Stable", (one,), protocol="classic", assignor="a\x1b[0m")
+    found = report_of("g", NOW, described, {p: Backlog(1, 9, 8)}, {}, None)
+    assert cells(found, found.rows[0])[:4] == (
+        r"x\x1b[31mred\nnew\u202e",
+        r"h\x9b1m",
+        r"\x07\n",
+        r"t\r-0",
+    )
+    assert all(line.isprintable() for line in as_text(found).split("\n"))
+    assert len(as_text(found).splitlines()) == 3
+    assert json.loads(as_json(found))["members"][0]["client_id"] == evil
+
+
 # The command line
 
 
