@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable
@@ -364,6 +365,27 @@ def test_a_wrong_settings_file_is_one_line(
     assert run(monkeypatch, Looks(), "--command-config", str(settings)) == command.FAILED
     (shown,) = capsys.readouterr().err.splitlines()
     assert said in shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_the_encoding_lacks_is_a_question_mark(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run(monkeypatch, Looks(report())) == command.DONE
+    out.seek(0)
+    assert out.read() == as_text(report()).replace("…", "?") + "\n"
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+
+
+def test_an_error_handler_that_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), "ascii", "backslashreplace")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run(monkeypatch, Looks(report())) == command.DONE
+    out.seek(0)
+    assert "a       10.0.0.1  01234567\\u2026" in out.read()
 
 
 def test_watching_goes_on_when_a_look_fails(
