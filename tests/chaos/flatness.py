@@ -3,8 +3,8 @@
 What is *flat*: a line is fitted (least squares) through the medians of every minute, without the
 first fifth, in which pools fill and caches warm up. It may rise by :data:`LIMITS` an hour; a rise
 that is smaller than ``noise`` altogether is none, nor is one that the scatter of the points
-explains (two standard errors of the slope). A role whose processes are started again and again is
-judged from run to run, by the median of each.
+explains (a slope of less than two of its standard errors). A role whose processes are started again
+and again is judged from run to run, by the median of each.
 
 A JVM lets its heap grow to its limit before it looks for what nobody uses. Its memory is judged by
 that limit and :data:`BESIDE_HEAP_MB`, and its slope is only shown.
@@ -83,7 +83,8 @@ class Trend:
         return high - low
 
     def climbs(self, limit: Limit) -> bool:
-        return self.per_hour - 2 * self.error > limit.per_hour and self.rise > limit.noise
+        climbing = self.per_hour > limit.per_hour and self.rise > limit.noise
+        return climbing and self.per_hour > 2 * self.error
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,19 @@ def test_a_rise_that_the_scatter_explains_is_none():
     assert row.verdict == "flat"
 
 
+def test_a_slope_above_the_limit_climbs_though_its_error_reaches_down_to_the_limit():
+    chance = Random(2)
+    scattered = [
+        replace(sample, memory_mb=200 + 13 * sample.at / HOUR_S + chance.gauss(0, 9))
+        for sample in life()
+    ]
+    (row,) = judge(scattered)
+    found = row.trends["memory_mb"]
+    assert 2 * found.error < LIMITS["memory_mb"].per_hour < found.per_hour
+    assert found.per_hour - 2 * found.error < LIMITS["memory_mb"].per_hour
+    assert row.verdict == "climbs: memory"
+
+
 def test_a_command_that_is_over_at_the_next_look_has_no_row():
     assert judge([*life(), *life("q1 chmod", 50.0, 55.0, pid=2)]) == judge(life())
 
