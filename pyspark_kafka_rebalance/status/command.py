@@ -8,6 +8,7 @@ Exit codes: 0; 1 if there is no such group, no broker answers in time, or an opt
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import time
@@ -55,6 +56,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    _print_what_the_encoding_has()
     given = _parse(arguments)
     try:
         settings = _settings(given)
@@ -74,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
     return DONE
+
+
+def _print_what_the_encoding_has() -> None:
+    """Print "?" for what standard output cannot encode, unless the user chose how to: columns
+    stay aligned."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out.errors in ("strict", "surrogateescape"):
+        out.reconfigure(errors="replace")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -46,7 +46,7 @@ def summary(report: GroupReport) -> str:
     parts.append(lag)
     if report.lag_s is not None and report.lag:
         parts.append(f"the oldest record {_seconds(report.lag_s)} s old")
-    return ", ".join(parts)
+    return _printable(", ".join(parts))
 
 
 def cells(report: GroupReport, row: Row) -> tuple[str, ...]:
@@ -61,8 +61,7 @@ def cells(report: GroupReport, row: Row) -> tuple[str, ...]:
         _UNKNOWN if row.partition is None else f"{row.partition.topic}-{row.partition.partition}"
     )
     return (
-        *who,
-        where,
+        *map(_printable, (*who, where)),
         *(_UNKNOWN if n is None else f"{n:,}" for n in (left.position, left.end, left.lag)),
         _UNKNOWN if row.lag_s is None else _seconds(row.lag_s),
         _revoking(report, row),
@@ -104,6 +103,13 @@ def as_json(report: GroupReport) -> str:
             "members": [_member(member) for member in group.members],
             "partitions": [_partition(row) for row in report.rows if row.partition is not None],
         }
+    )
+
+
+def _printable(text: str) -> str:
+    """The text with control characters as escapes: members choose their names freely."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
 
 

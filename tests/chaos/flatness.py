@@ -3,8 +3,8 @@
 What is *flat*: a line is fitted (least squares) through the medians of every minute, without the
 first fifth, in which pools fill and caches warm up. It may rise by :data:`LIMITS` an hour; a rise
 that is smaller than ``noise`` altogether is none, nor is one that the scatter of the points
-explains (two standard errors of the slope). A role whose processes are started again and again is
-judged from run to run, by the median of each.
+explains (a slope of less than two of its standard errors). A role whose processes are started again
+and again is judged from run to run, by the median of each.
 
 A JVM lets its heap grow to its limit before it looks for what nobody uses. Its memory is judged by
 that limit and :data:`BESIDE_HEAP_MB`, and its slope is only shown.
@@ -55,6 +55,8 @@ BESIDE_HEAP_MB = 500.0
 LOW_LAG_S = 10.0
 HIGH_LAG_S = 60.0
 LAG_WINDOW_S = 60.0
+#: A minute with fewer looks, of twelve, is not known.
+LEAST_LOOKS = 2
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Trend:
         return high - low
 
     def climbs(self, limit: Limit) -> bool:
-        return self.per_hour - 2 * self.error > limit.per_hour and self.rise > limit.noise
+        climbing = self.per_hour > limit.per_hour and self.rise > limit.noise
+        return climbing and self.per_hour > 2 * self.error
 
 
 @dataclass(frozen=True)
@@ -271,7 +274,8 @@ def _row(
 def unbounded(lags: Points, rate: float) -> list[str]:
     """Say what is wrong with the group's lag, which is in offsets.
 
-    It may go up in a rebalance, and must come down after it.
+    It may go up in a rebalance, and must come down after it. A minute that was hardly looked at is
+    wrong too: nobody knows what it was.
 
     Parameters
     ----------
@@ -289,14 +293,21 @@ def unbounded(lags: Points, rate: float) -> list[str]:
             f"{HIGH_LAG_S:g} s of traffic ({high:,.0f})"
         )
     windows = _windows(lags, LAG_WINDOW_S)
+    last = max(windows)  # not a whole minute
+    unseen = [minute for minute in range(last) if len(windows.get(minute, ())) < LEAST_LOOKS]
+    if unseen:
+        found.append(
+            f"in {len(unseen)} of {last + 1} minutes, first in that after {unseen[0]} min, the lag "
+            f"was looked at fewer than {LEAST_LOOKS} times"
+        )
     late = [
         minute
         for minute, some in windows.items()
-        if len(some) > 1 and min(lag for _, lag in some) > low
+        if (minute < last or len(some) >= LEAST_LOOKS) and min(lag for _, lag in some) > low
     ]
     if late:
         found.append(
-            f"in {len(late)} of {len(windows)} minutes, first in that after {late[0]} min, the lag "
+            f"in {len(late)} of {last + 1} minutes, first in that after {late[0]} min, the lag "
             f"never came down to {LOW_LAG_S:g} s of traffic ({low:,.0f})"
         )
     return found

@@ -144,6 +144,19 @@ def test_a_rise_that_the_scatter_explains_is_none():
     assert row.verdict == "flat"
 
 
+def test_a_slope_above_the_limit_climbs_though_its_error_reaches_down_to_the_limit():
+    chance = Random(2)
+    scattered = [
+        replace(sample, memory_mb=200 + 13 * sample.at / HOUR_S + chance.gauss(0, 9))
+        for sample in life()
+    ]
+    (row,) = judge(scattered)
+    found = row.trends["memory_mb"]
+    assert 2 * found.error < LIMITS["memory_mb"].per_hour < found.per_hour
+    assert found.per_hour - 2 * found.error < LIMITS["memory_mb"].per_hour
+    assert row.verdict == "climbs: memory"
+
+
 def test_a_command_that_is_over_at_the_next_look_has_no_row():
     assert judge([*life(), *life("q1 chmod", 50.0, 55.0, pid=2)]) == judge(life())
 
@@ -229,6 +242,24 @@ def test_a_lag_that_does_not_come_down_is_not_bounded():
 def test_a_lag_that_is_ever_a_minute_of_traffic_is_not_bounded():
     (problem,) = unbounded(lags(lambda at: 7_000 if at == 900 else 200), rate=100)
     assert problem.startswith("lag 7,000 after 15.0 min")
+
+
+def test_minutes_without_looks_are_named():
+    looks = [(at, lag) for at, lag in lags(lambda at: 200) if not 300 <= at < 480]
+    (problem,) = unbounded(looks, rate=100)
+    assert problem.startswith("in 3 of 30 minutes, first in that after 5 min, the lag was looked")
+
+
+def test_a_minute_with_a_single_look_is_judged_by_it_and_named():
+    looks = [(at, 5_000.0 if at == 300 else 200.0) for at in range(0, 600, 5)]
+    looks = [(at, lag) for at, lag in looks if not 300 < at < 360]
+    unseen, late = unbounded(looks, rate=100)
+    assert unseen.startswith("in 1 of 10 minutes, first in that after 5 min, the lag was looked")
+    assert late.startswith("in 1 of 10 minutes, first in that after 5 min, the lag never came down")
+
+
+def test_a_last_look_that_begins_a_minute_is_not_a_minute():
+    assert unbounded([*lags(lambda at: 200), (1_800, 5_000.0)], rate=100) == []
 
 
 def test_readers_that_are_too_slow_have_no_bounded_lag():

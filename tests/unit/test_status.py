@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -247,6 +249,22 @@ def test_a_member_id_is_shortened_beside_its_client_id() -> None:
     assert short_id(GroupMember("a", member_id="ab-0123456789")) == "ab-01234…"
 
 
+def test_control_characters_of_members_are_escaped() -> None:
+    evil, p = "x\x1b[31mred\nnew\u202e", TopicPartition("t\r", 0)
+    one = GroupMember(evil, frozenset({p}), None, "\x07\n", host="/h\x9b1m")
+    described = GroupDescription("Stable", (one,), protocol="classic", assignor="a\x1b[0m")
+    found = report_of("g", NOW, described, {p: Backlog(1, 9, 8)}, {}, None)
+    assert cells(found, found.rows[0])[:4] == (
+        r"x\x1b[31mred\nnew\u202e",
+        r"h\x9b1m",
+        r"\x07\n",
+        r"t\r-0",
+    )
+    assert all(line.isprintable() for line in as_text(found).split("\n"))
+    assert len(as_text(found).splitlines()) == 3
+    assert json.loads(as_json(found))["members"][0]["client_id"] == evil
+
+
 # The command line
 
 
@@ -350,6 +368,27 @@ def test_a_wrong_settings_file_is_one_line(
     assert said in shown
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_the_encoding_lacks_is_a_question_mark(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run(monkeypatch, Looks(report())) == command.DONE
+    out.seek(0)
+    assert out.read() == as_text(report()).replace("…", "?") + "\n"
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+
+
+def test_an_error_handler_that_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), "ascii", "backslashreplace")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert run(monkeypatch, Looks(report())) == command.DONE
+    out.seek(0)
+    assert "a       10.0.0.1  01234567\\u2026" in out.read()
+
+
 def test_watching_goes_on_when_a_look_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,10 +430,70 @@ def test_the_live_table_shows_the_same(capsys: pytest.CaptureFixture[str]) -> No
     from rich.console import Console
 
     found = report(p0=int((NOW - 12.34) * 1000))
-    Console(width=200).print(screen._rendered(found, "no answer"))
+    Console(width=200).print(screen._rendered(found, "no answer", 200))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].strip() == summary(found)
-    assert [line.split() for line in lines[2:-1]] == [
+    assert lines[0].strip() == "error: no answer"
+    assert lines[1].strip() == summary(found)
+    assert [line.split() for line in lines[3:]] == [
         " ".join(cells(found, row)).split() for row in found.rows
     ]
-    assert lines[-1].strip() == "error: no answer"
+
+
+def long_report(rows: int = 60) -> GroupReport:
+    backlogs = {TopicPartition("orders", n): Backlog(10_250, 10_850, 600) for n in range(rows)}
+    times = {p: int((NOW - 12.3) * 1000) for p in backlogs}
+    return report_of("g", NOW, group(), backlogs, times, None)
+
+
+def terminal(width: int, height: int, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Standard output, and what arrives at a terminal of this size."""
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", out)
+    for name, value in (("TERM", "xterm"), ("COLUMNS", str(width)), ("LINES", str(height))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return out
+
+
+def test_a_live_table_that_is_too_tall_shows_the_error_and_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = terminal(120, 24, monkeypatch)
+    with screen.live_table() as show:
+        show(long_report(), "")
+        first = out.tell()
+        show(long_report(), "no answer")
+        drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()[first:])
+        last = out.tell()
+    lines = drawn.strip().splitlines()
+    assert len(lines) == 24
+    assert lines[0].strip() == "error: no answer"
+    assert lines[1].startswith("group g: Stable")
+    assert sum("10,250" in line for line in lines) == 20
+    assert lines[-1].strip() == "rows that do not fit: 40"
+    left = out.getvalue()[last:]
+    assert left.count("10,250") == 60, "the last table stays in full"
+    assert "error: no answer" in left
+
+
+def test_a_live_table_that_fits_is_shown_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = terminal(120, 24, monkeypatch)
+    with screen.live_table() as show:
+        show(long_report(21), "")
+        assert out.getvalue().count("10,250") == 21
+        assert "do not fit" not in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 79, 80])
+def test_numbers_stay_legible_on_a_narrow_terminal(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    Console(width=width).print(screen._rendered(long_report(3), "", width))
+    rows = [line for line in capsys.readouterr().out.splitlines() if "10,850" in line]
+    assert len(rows) == 3
+    assert all({"10,250", "600", "12.3"} <= set(line.split()) for line in rows)
+    if width == 40:
+        assert [line.split()[0] for line in rows] == ["orders-0", "orders-1", "orders-2"]
