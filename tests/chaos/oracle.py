@@ -64,6 +64,7 @@ from .promises import (
     NOTHING_SKIPPED,
     ONE_BATCH,
     ONE_VALUE,
+    ONLY_IN_A_REPLAY,
     READ_ON,
     READ_TO_ITS_END,
     REPLAY_KEEPS,
@@ -358,6 +359,8 @@ class _Judge:
 
     def _why_not_again(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
         """Why the later delivery contradicts the docs, if it does: the promise and the reason."""
+        if one.lost and not self._is_replay(one):
+            return self._why_not_marked(before, one)
         if before.lost or one.lost:
             return None  # one of the two is marked, which is judged apart
         if self._is_replay(one):
@@ -387,6 +390,17 @@ class _Judge:
         if (seen := self._seen_past(one.log, one.offset, one.began)) is not None:
             ago = one.began - seen.at
             return COMMITTED_ONCE, f"the group had {seen.offset} {ago:.2f} s before the batch began"
+        return None
+
+    def _why_not_marked(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
+        """Why a row of a batch that is no replay contradicts the docs, though it is marked.
+
+        It may have been planned before its partition was lost, and have begun when another had it.
+        """
+        if before.reader == one.reader:
+            return CHECKPOINT_TOO, "the query itself has read on behind it; this is no replay"
+        if not self._is_broken(one):
+            return ONLY_IN_A_REPLAY, "marked lost, and this is no replay"
         return None
 
     #: A replay waits for others for a session and so long, or shorter with gaps.

@@ -22,6 +22,10 @@ MARKED = (
     f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: somebody "
     "has delivered it without the mark"
 )
+ONLY_IN_A_REPLAY = (
+    "stateful-queries.md: Only where a restart replays the batch do the rows that the new owner "
+    "has committed by then have lost = true"
+)
 REPLAY_WAITS = f"{REPEATED}: the replay waits until that query has committed the whole range (the "
 REPLAY_WAITS += "rows are marked)"
 REPLAY_KEEPS = (

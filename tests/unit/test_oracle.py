@@ -290,9 +290,19 @@ def test_a_summary_has_a_line_for_neighbours():
 
 
 def test_a_mark_before_anybody_has_delivered_it():
-    history = [*log_of(1), *batch(0, 1, 0, lost=True)]
+    history = [*log_of(1), *batch(0, 1, 0, lost=True), Started("a", 0, 0)]
     assert names([*history, *batch(0, 1, 0, "b", at=20.0)]) == {"lost write"}
     assert names([*history, *batch(0, 1, 0, "b", at=-20.0)]) == set()
+
+
+def test_only_a_replay_has_marked_rows():
+    """Or a batch that was planned before its partition was lost."""
+    history = [*log_of(2), *batch(0, 2, 0), Seen(2.0, LOG, 2)]
+    assert names([*history, *batch(0, 2, 0, "b", at=20.0, lost=True)]) == {"duplicate"}
+    again = [*history, *batch(0, 2, 1, run=1, at=20.0, lost=True), Break(0.6, 0.6, "a", 0)]
+    assert names([*again, Started("a", 1)]) == {"duplicate"}
+    late = [*history, *batch(0, 2, 0, "b", at=20.0, lost=True)]
+    assert names([*late, Break(0.1, 9.0, "b", None, "session ended", ends_the_run=False)]) == set()
 
 
 def test_a_reader_goes_back_to_what_it_had_not_committed_when_it_lost_the_partition():
