@@ -441,6 +441,10 @@ class _Judge:
                 if not moved and not any(d.completed <= one.began for d in others):
                     detail = "marked lost, and nobody has delivered it without the mark"
                     yield Verdict("lost write", log, offset, one.who, MARKED, detail)
+                elif (seen := self._seen_below(one)) is not None:
+                    detail = f"marked lost, and the group had only {seen.offset} "
+                    detail += f"{seen.at - one.completed:.2f} s later"
+                    yield Verdict("lost write", log, offset, one.who, MARKED, detail)
             elif self._is_replay(one):
                 foreign = [d for d in others if d.reader != one.reader and d.completed < one.began]
                 began = one.began
@@ -449,6 +453,25 @@ class _Judge:
                     detail = f"not marked; {foreign[0].who} has delivered it, and the group had "
                     detail += f"{seen.offset} {began - seen.at:.2f} s before"
                     yield Verdict("duplicate", log, offset, one.who, REPLAY_WAITS, detail)
+
+    def _seen_below(self, marked: Delivered) -> Seen | None:
+        """A look at the group's offset after a marked row, which it was not past, nor moved back.
+
+        What live readers have committed beyond their gaps is not seen.
+        """
+        if self._rules.live:
+            return None
+        since = marked.completed + self.SETTLED_S  # a look may have been under way
+        back = [
+            m.at
+            for m in self._moves
+            if m.at > marked.began - self.SETTLED_S
+            and m.is_of(marked.log)
+            and m.is_back(marked.offset)
+        ]
+        until = min(back, default=float("inf"))
+        looks = (seen for seen in self._seen[marked.log] if since < seen.at < until)
+        return next((seen for seen in looks if seen.offset <= marked.offset), None)
 
     #: Marks are made when the batch is planned, which is before its sink gets it.
     SETTLED_S = 2.0

@@ -295,6 +295,20 @@ def test_a_mark_before_anybody_has_delivered_it():
     assert names([*history, *batch(0, 1, 0, "b", at=-20.0)]) == set()
 
 
+def test_a_row_is_marked_only_if_the_group_is_past_it():
+    history = [*log_of(2), *batch(0, 2, 0), Break(0.6, 0.6, "a", 0), Started("a", 1, 0)]
+    history += [*batch(0, 2, 0, run=1, at=20.0, lost=True), Seen(40.0, LOG, 2)]
+    assert names([*history, Seen(19.0, LOG, 0)]) == set(), "it may have been committed since"
+    assert names([*history, Seen(30.0, LOG, 2)]) == set()
+    assert names([*history, Seen(30.0, LOG, 0)]) == {"lost write"}
+    (verdict,) = judge([*history, Seen(30.0, LOG, 1)], Rules())
+    assert verdict.offset == 1
+    back = [*history, Seen(30.0, LOG, 0), Moved(25.0)]
+    assert names(back) == set()
+    assert names([*history, Seen(30.0, LOG, 0), Moved(10.0)]) == {"lost write"}
+    assert names([*history, Seen(30.0, LOG, 0)], live=frozenset("b")) == set(), "beyond a gap"
+
+
 def test_only_a_replay_has_marked_rows():
     """Or a batch that was planned before its partition was lost."""
     history = [*log_of(2), *batch(0, 2, 0), Seen(2.0, LOG, 2)]
