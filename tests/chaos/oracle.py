@@ -359,6 +359,9 @@ class _Judge:
 
     def _why_not_again(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
         """Why the later delivery contradicts the docs, if it does: the promise and the reason."""
+        if (before.reader, before.run) == (one.reader, one.run):
+            if not self._had_it_anew(before, one):
+                return ONE_BATCH, "it had the record, and had not lost the partition since"
         if one.lost and not self._is_replay(one):
             return self._why_not_marked(before, one)
         if before.lost or one.lost:
@@ -391,6 +394,18 @@ class _Judge:
             ago = one.began - seen.at
             return COMMITTED_ONCE, f"the group had {seen.offset} {ago:.2f} s before the batch began"
         return None
+
+    def _had_it_anew(self, before: Delivered, one: Delivered) -> bool:
+        """Whether a run may have lost the partition, or the position, between two batches of it."""
+        if before.attempt == one.attempt and one.reader not in self._rules.members:
+            return False
+        return any(
+            before.began <= broken.until and broken.since <= one.began
+            for broken in self._breaks_of(one.reader, one.run)
+        ) or any(
+            m.is_of(one.log) and m.is_back(one.offset) and before.began <= m.at <= one.began
+            for m in self._moves
+        )
 
     def _why_not_marked(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
         """Why a row of a batch that is no replay contradicts the docs, though it is marked.

@@ -329,6 +329,31 @@ def test_a_reader_goes_back_to_what_it_had_not_committed_when_it_lost_the_partit
     assert names([*back, Break(1.6, 1.6, "a", 0)]) == set()
 
 
+def test_a_run_reads_a_record_again_only_after_it_lost_the_partition():
+    """Whatever becomes of the run much later."""
+    history = [*log_of(2), Break(3_600.0, 3_600.0, "a", 0), Seen(30.0, LOG, 2)]
+    for_members = {"members": frozenset("a")}
+    once = batch(0, 2, 0)
+    twice = [replace(one, place=2 * one.place + n) for one in once for n in range(2)]
+    assert names([*history, *once], **for_members) == set()
+    assert names([*history, *twice], **for_members) == {"duplicate"}
+    single = [*log_of(1), *history[2:3], *batch(0, 1, 0), *batch(0, 1, 1)]
+    assert names(single, **for_members) == {"duplicate"}
+    lost = Break(0.7, 0.7, "a", 0, "lost", ends_the_run=False)
+    assert names([*single, lost], **for_members) == set()
+    assert names([*single, replace(lost, since=1.1, until=1.1)], **for_members) == {"duplicate"}
+
+
+def test_a_batch_has_a_record_once_even_in_a_replay():
+    broken = [Break(at, at, "a", run) for run, at in enumerate((0.6, 20.6))]
+    history = [*log_of(1), *broken, Started("a", 1, 0), Started("a", 2, 0)]
+    replays = [*batch(0, 1, 0, run=1, at=20.0), *batch(0, 1, 0, run=2, at=30.0)]
+    assert names([*history, *batch(0, 1, 0), *replays]) == set()
+    for one in (*batch(0, 1, 0), *replays):
+        twice = [*history, *batch(0, 1, 0), *replays, replace(one, place=1)]
+        assert names(twice) == {"duplicate"}
+
+
 def test_what_is_not_to_be_read_is_not_skipped():
     """An aborted record, and the offset of a marker."""
     history = [Produced(LOG, 0, "v0"), Produced(LOG, 1, "v1", "t1", aborted=True)]
