@@ -69,6 +69,7 @@ from .promises import (
     READ_TO_ITS_END,
     REPLAY_KEEPS,
     REPLAY_WAITS,
+    SAME_RECORDS,
 )
 
 E = TypeVar("E")
@@ -202,6 +203,7 @@ class _Judge:
             yield from self._of_values(log, offset, deliveries)
             yield from self._of_repeats(log, offset, deliveries)
             yield from self._of_marks(log, offset, deliveries)
+        yield from self._of_replays()
         yield from self._of_order()
         yield from self._of_commits()
         yield from self._of_runs_with_an_end()
@@ -359,9 +361,9 @@ class _Judge:
 
     def _why_not_again(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
         """Why the later delivery contradicts the docs, if it does: the promise and the reason."""
-        if (before.reader, before.run) == (one.reader, one.run):
-            if not self._had_it_anew(before, one):
-                return ONE_BATCH, "it had the record, and had not lost the partition since"
+        is_same_run = (before.reader, before.run) == (one.reader, one.run)
+        if is_same_run and not self._had_it_anew(before, one):
+            return ONE_BATCH, "it had the record, and had not lost the partition since"
         if one.lost and not self._is_replay(one):
             return self._why_not_marked(before, one)
         if before.lost or one.lost:
@@ -490,6 +492,41 @@ class _Judge:
 
     #: Marks are made when the batch is planned, which is before its sink gets it.
     SETTLED_S = 2.0
+
+    # -- what a replay is -------------------------------------------------------------------------
+
+    def _of_replays(self) -> Iterator[Verdict]:
+        """Each has what the attempts before had, of those that a sink has completed."""
+        attempts: dict[tuple[str, int], dict[int, dict[tuple[Log, int], Delivered]]] = {}
+        for where, deliveries in self._deliveries.items():
+            for d in deliveries:
+                if d.reader not in self._rules.members:
+                    runs = attempts.setdefault((d.reader, d.batch), {})
+                    runs.setdefault(d.run, {})[where] = d
+        for (reader, batch), runs in attempts.items():
+            first, *others = sorted(runs)
+            for run in others:
+                if self._replays.get((reader, run)) == batch:
+                    yield from self._of_a_replay(runs[first], runs[run])
+
+    def _of_a_replay(
+        self,
+        first: Mapping[tuple[Log, int], Delivered],
+        replay: Mapping[tuple[Log, int], Delivered],
+    ) -> Iterator[Verdict]:
+        anew = {event.log.topic for event in self._renewed}
+        anew |= {m.topic for m in self._moves if m.offset is None and m.topic is not None}
+        logs = {log for log, _ in (*self._records, *self._deliveries)}
+        one, again = next(iter(first.values())), next(iter(replay.values()))
+        for log, offset in sorted(first.keys() ^ replay.keys()):
+            if log.topic in anew or any(_is_another(log, other) for other in logs):
+                continue  # it reads by the topic's name
+            if (log, offset) in replay:
+                detail = f"run {one.run} has completed the batch without it"
+                yield Verdict("inconsistent offsets", log, offset, again.who, SAME_RECORDS, detail)
+            elif (log, offset) in self._records:  # it is not gone
+                detail = f"run {one.run} has completed the batch with it, and the replay lacks it"
+                yield Verdict("inconsistent offsets", log, offset, again.who, SAME_RECORDS, detail)
 
     # -- order ------------------------------------------------------------------------------------
 
@@ -677,6 +714,11 @@ class _Judge:
 
     def _is_to_be_read(self, record: Produced) -> bool:
         return not (record.aborted and self._rules.read_committed)
+
+
+def _is_another(log: Log, other: Log) -> bool:
+    """Whether two partitions are of different topics of the same name."""
+    return log.topic == other.topic and log.topic_id != other.topic_id
 
 
 def _verdict(name: Name, record: Produced, who: str, promise: str, detail: str) -> Verdict:

@@ -40,6 +40,7 @@ CHECKPOINT_TOO = (
     f"{REPEATED}: The offset in Spark's log has the position of every partition that the query "
     "owns or has owned … whichever is further"
 )
+SAME_RECORDS = f"{REPEATED}: A replay reads exactly the records that the first attempt read"
 READ_TO_ITS_END = (
     f"{REPEATED}: When it ends without an error, every record that was in its topics when it began "
     "was delivered by the run, or was in a partition whose group offset is past it, or was in a "

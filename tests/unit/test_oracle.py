@@ -354,6 +354,28 @@ def test_a_batch_has_a_record_once_even_in_a_replay():
         assert names(twice) == {"duplicate"}
 
 
+@pytest.mark.parametrize("reads", [1, 2, 3])
+def test_a_replay_reads_what_the_first_attempt_read(reads):
+    history = [*log_of(3), *batch(0, 2, 0), Break(0.6, 0.6, "a", 0), Started("a", 1, 0)]
+    history += [*batch(0, reads, 0, run=1, at=20.0), *batch(reads, 3 - reads, 1, run=1, at=30.0)]
+    assert (
+        names(history)
+        == [{"inconsistent offsets", "duplicate"}, set(), {"inconsistent offsets"}][reads - 1]
+    )
+    begun = [Began(0.0, "a", 0, 0, frozenset({LOG})) if e in batch(0, 2, 0) else e for e in history]
+    assert names(begun) == set(), "nobody knows what it read"
+
+
+def test_a_replay_lacks_what_is_gone():
+    history = [*log_of(1), *batch(0, 2, 0), Break(0.6, 0.6, "a", 0), Started("a", 1, 0)]
+    history += batch(0, 1, 0, run=1, at=20.0)
+    assert names([*history, Deleted(10.0, LOG, 1)]) == set()
+    anew = LOG._replace(topic_id="2")
+    other = [replace(e, log=anew) for e in batch(0, 2, 0, run=1, at=20.0)]
+    others = [replace(e, log=anew) for e in log_of(2)]
+    assert names([*log_of(2), *others, *history[1:-1], *other]) == set(), "another of this name"
+
+
 def test_what_is_not_to_be_read_is_not_skipped():
     """An aborted record, and the offset of a marker."""
     history = [Produced(LOG, 0, "v0"), Produced(LOG, 1, "v1", "t1", aborted=True)]
