@@ -106,6 +106,8 @@ class Rules:
         The readers have had all the time they need: what is not delivered never will be.
     limits : mapping
         Of queries, in seconds: ``maxBatchDurationMs`` or ``revokeTimeoutMs``, the lower one.
+    forgets : frozenset of str
+        Topics that have had records of which nothing tells: those were compacted away, or deleted.
     """
 
     read_committed: bool = True
@@ -113,6 +115,7 @@ class Rules:
     live: frozenset[str] = frozenset()
     complete: bool = True
     limits: Mapping[str, float] = field(default_factory=dict)
+    forgets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,10 @@ class _Judge:
         self._breaks = _only(Break, history)
         self._moves = _only(Moved, history)
         self._deleted = _only(Deleted, history)
+        self._gone = {(event.log, event.offset) for event in self._deleted}
         self._renewed = _only(Renewed, history)
+        self._anew = {event.log.topic for event in self._renewed}
+        self._anew |= {m.topic for m in self._moves if m.offset is None and m.topic is not None}
         self._refused = _only(Refused, history)
         for deliveries in self._deliveries.values():
             deliveries.sort(key=lambda d: (d.completed, d.place))
@@ -342,10 +348,17 @@ class _Judge:
             for one in deliveries[:1]:
                 detail = f"values {sorted(values)}"
                 yield Verdict("inconsistent offsets", log, offset, one.who, ONE_VALUE, detail)
+        if record is None and (log, offset) not in self._gone and self._is_known(log):
+            one, detail = deliveries[0], "no log has or had a record there"
+            yield Verdict("inconsistent offsets", log, offset, one.who, ONE_VALUE, detail)
         if self._rules.read_committed and record is not None and record.aborted:
             for one in deliveries:
                 detail = f"of {record.transaction}"
                 yield Verdict("aborted read", log, offset, one.who, COMMITTED_ONLY, detail)
+
+    def _is_known(self, log: Log) -> bool:
+        """Whether every record that it had is in the history."""
+        return log.topic not in self._rules.forgets | self._anew
 
     # -- what may come again ----------------------------------------------------------------------
 
@@ -514,12 +527,10 @@ class _Judge:
         first: Mapping[tuple[Log, int], Delivered],
         replay: Mapping[tuple[Log, int], Delivered],
     ) -> Iterator[Verdict]:
-        anew = {event.log.topic for event in self._renewed}
-        anew |= {m.topic for m in self._moves if m.offset is None and m.topic is not None}
         logs = {log for log, _ in (*self._records, *self._deliveries)}
         one, again = next(iter(first.values())), next(iter(replay.values()))
         for log, offset in sorted(first.keys() ^ replay.keys()):
-            if log.topic in anew or any(_is_another(log, other) for other in logs):
+            if log.topic in self._anew or any(_is_another(log, other) for other in logs):
                 continue  # it reads by the topic's name
             if (log, offset) in replay:
                 detail = f"run {one.run} has completed the batch without it"

@@ -259,6 +259,16 @@ def test_an_offset_has_one_value_and_a_value_one_offset():
     assert names(twice) == {"duplicate"}
 
 
+def test_what_is_delivered_is_in_the_log_or_was():
+    history = [*log_of(2), *batch(0, 2, 0)]
+    ghost = replace(batch(77, 1, 1)[0], value="ghost")
+    (verdict,) = judge([*history, ghost], Rules())
+    assert (verdict.name, verdict.offset) == ("inconsistent offsets", 77)
+    assert names([*history, ghost, Deleted(9.0, LOG, 77)]) == set()
+    assert names([*history, ghost], forgets=frozenset({"orders"})) == set()
+    assert names([*history, ghost], forgets=frozenset({"payments"})) == {"inconsistent offsets"}
+
+
 def test_a_topic_that_is_created_anew_is_another():
     anew = LOG._replace(topic_id="2")
     history = [*log_of(1), Produced(anew, 0, "w0"), *batch(0, 1, 0)]
