@@ -574,7 +574,7 @@ class _Judge:
             others = self._deliveries.get((one.log, offset), ())
             if any(d.completed <= one.completed for d in others):
                 continue
-            if any(m.is_of(one.log) and m.leaves_out(offset) for m in self._moves):
+            if self._is_left_out(one.log, offset, one.completed):
                 continue
             detail = f"between {before.offset} and {one.offset}; nobody had delivered it by then"
             yield Verdict("poll skip", one.log, offset, one.who, NOTHING_SKIPPED, detail)
@@ -662,19 +662,20 @@ class _Judge:
             log, offset = one.log, one.offset
             if any(not d.lost for d in self._deliveries.get((log, offset), ())):
                 continue
-            if any(m.is_of(log) for m in self._moves):
-                continue
             looks = self._seen[log]
             if not any(seen.offset <= offset and seen.at <= one.at for seen in looks):
                 continue  # nobody had begun there
-            passed = next((seen for seen in looks if seen.offset > offset), None)
-            if passed is None or self._may_go_on_without(one.at, passed.at):
-                continue
-            by = passed.at + self.SETTLED_S
-            if not any(r.names(log, offset) and r.at <= by for r in self._refused):
-                detail = "deleted, read by nobody, and named in no error; the group has "
-                detail += f"{passed.offset}"
-                yield Verdict("lost write", log, offset, "the group", FAILS_ON_LOSS, detail)
+            for passed in self._passes(log, offset):
+                if self._is_left_out(log, offset, passed.at) or self._began_anew(log, passed):
+                    continue
+                if self._may_go_on_without(one.at, passed.at):
+                    continue
+                by = passed.at + self.SETTLED_S
+                if not any(r.names(log, offset) and r.at <= by for r in self._refused):
+                    detail = "deleted, read by nobody, and named in no error; the group has "
+                    detail += f"{passed.offset}"
+                    yield Verdict("lost write", log, offset, "the group", FAILS_ON_LOSS, detail)
+                    break
         for renewed in self._renewed:
             since, until, log = renewed.since, renewed.until, renewed.log
             refused = [r.at for r in self._refused if r.log.topic == log.topic]
@@ -683,6 +684,54 @@ class _Judge:
             if self._had_begun(log, since) and not self._may_go_on_without(since, until):
                 detail = "the topic was created anew, and no query has failed"
                 yield Verdict("lost write", log, 0, "the group", FAILS_ON_RENEWAL, detail)
+
+    def _passes(self, log: Log, offset: int) -> Iterator[Seen]:
+        """The looks that found the group past the offset, as those before them had not."""
+        was_past = False
+        for seen in self._seen[log]:
+            if (is_past := seen.offset > offset) and not was_past:
+                yield seen
+            was_past = is_past
+
+    #: So long an attempt to move offsets may have had its effect, and gone without an answer.
+    UNANSWERED_S = 30.0
+
+    def _is_left_out(self, log: Log, offset: int, by: float) -> bool:
+        """Whether somebody had moved the group's offsets past this one by then, and not back.
+
+        A query that was there before they were moved back has that position in its checkpoint.
+        """
+        back = [m.at for m in self._moves if m.is_of(log) and m.is_back(offset) and m.at <= by]
+        return any(
+            m.is_of(log)
+            and m.leaves_out(offset)
+            and m.at <= by + self.UNANSWERED_S
+            and all(at <= m.at or self._a_query_was_there(m.at, at) for at in back)
+            for m in self._moves
+        )
+
+    def _began_anew(self, log: Log, passed: Seen) -> bool:
+        """Whether the group had nothing, and was since then seen only where it is now."""
+        for m in self._moves:
+            if m.is_of(log) and m.offset is None and m.at <= passed.at + self.UNANSWERED_S:
+                since = m.at + self.SETTLED_S
+                looks = (seen for seen in self._seen[log] if since < seen.at < passed.at)
+                if all(seen.offset >= passed.offset for seen in looks):
+                    return True
+        return False
+
+    def _a_query_was_there(self, since: float, until: float) -> bool:
+        """Whether a query ran in between, as far as is known."""
+        lives = {(life.reader, life.since, life.until) for life in self._lives}
+        lives |= {
+            (reader, at, at)
+            for (reader, _), batches in self._batches.items()
+            for at, _ in batches.values()
+        }
+        return any(
+            reader not in self._rules.members and began <= until and ended >= since
+            for reader, began, ended in lives
+        )
 
     #: So long a query may need to learn which of the topics of a name it reads.
     KNOWS_IDS_S = 3.0
@@ -714,7 +763,9 @@ class _Judge:
                 continue
             looks = self._seen[record.log]
             reached = looks[-1].offset if looks else 0
-            if any(m.is_of(record.log) and m.leaves_out(record.offset) for m in self._moves):
+            # Each time that it went past the record, or for ever.
+            bys = [seen.at for seen in self._passes(record.log, record.offset)] or [float("inf")]
+            if all(self._is_left_out(record.log, record.offset, by) for by in bys):
                 continue  # moving them forward meant leaving it out
             if reached > record.offset:
                 detail = f"nobody has delivered it, and the group has {reached}"

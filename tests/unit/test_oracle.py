@@ -431,6 +431,34 @@ def test_offsets_that_were_moved_to_the_end_leave_out_what_is_below_and_nothing_
     assert names([*ahead, *batch(1, 3, 0, "b", at=20.0)]) == {"commit ahead"}
 
 
+def test_what_was_left_out_is_to_be_read_once_the_offsets_were_moved_back():
+    """But by a query that had begun behind it: its checkpoint is further."""
+    history = [*log_of(4), Moved(1.0, offset=4), Seen(2.0, LOG, 4)]
+    assert names(history) == set()
+    history += [Moved(10.0, offset=0), Seen(11.5, LOG, 0), *batch(0, 2, 0, at=20.0)]
+    history += [*batch(3, 1, 0, "b", at=22.0), Seen(30.0, LOG, 4)]
+    found = judge(history, Rules())
+    assert {(v.name, v.offset) for v in found} == {("lost write", 2)}
+    between = Life("a", 0, 3.0, 9.0)
+    assert names([*history, between]) == set()
+    assert names([*history, between], members=frozenset("a")) == {"lost write"}
+    assert names([*history, replace(between, since=12.0, until=19.0)]) == {"lost write"}
+    assert names([*history, *batch(2, 1, 1, at=25.0)]) == set()
+
+
+def test_what_the_group_went_past_before_its_offsets_were_moved_is_lost():
+    history = [
+        *log_of(4),
+        Seen(0.0, LOG, 0),
+        *batch(0, 2, 0),
+        *batch(3, 1, 0, "b"),
+        Seen(9.0, LOG, 4),
+    ]
+    assert names(history) == {"lost write"}
+    assert names([*history, Moved(1_000.0, offset=4)]) == {"lost write"}
+    assert names([*history, Moved(12.0, offset=4)]) == set(), "it may have had its effect before"
+
+
 def test_after_the_offsets_were_moved_what_the_group_has_counts_again():
     history = [*log_of(4), *batch(0, 2, 0), Moved(10.0), Seen(11.0, LOG, 0)]
     history += [*batch(0, 4, 0, "b", at=20.0), Seen(21.0, LOG, 4), Break(20.9, 20.9, "b", 0)]
@@ -572,7 +600,12 @@ def test_what_is_deleted_nobody_has_to_name_who_is_to_go_on_without_it():
     assert names([*GONE, passed, lenient]) == set()
     assert names([*GONE, passed, replace(lenient, since=10.0)]) == {"lost write"}
     assert names([*GONE, passed, replace(lenient, goes_on_without=False)]) == {"lost write"}
-    assert names([*GONE, passed, Moved(5.0)]) == set()
+    for excuse in (Moved(5.0), Moved(5.0, offset=4)):
+        assert names([*GONE, passed, excuse]) == set()
+    for other in (Moved(0.0, offset=0), Moved(5.0, offset=2), Moved(1_000.0, offset=4)):
+        assert "lost write" in names([*GONE, passed, other])
+    begun = Seen(6.0, LOG, 2)
+    assert names([*GONE, passed, Moved(0.9), begun]) == {"lost write"}, "it had begun there again"
     delivered = batch(2, 2, 1)
     assert names([*GONE, *delivered, passed]) == set()
 
