@@ -273,14 +273,27 @@ class _Judge:
             if broken.reader in (None, reader) and broken.run in (None, run):
                 yield broken
 
-    def _is_broken(self, one: Delivered) -> bool:
-        """Whether a break may have come between the delivery and the group's commit of it."""
+    #: So much later than the coordinator a member may learn that it has lost a partition.
+    LEARNT_S = 60.0
+
+    def _is_broken(self, one: Delivered, by: float = float("inf")) -> bool:
+        """Whether a break may have come between the delivery and the group's commit of it.
+
+        Parameters
+        ----------
+        one : Delivered
+        by : float
+            When the record came again. Of a query this does not matter: its batches have an order.
+        """
         if one.reader not in self._rules.members:
             key = (*one.attempt, one.log)
             return key in self._in_flight or (
                 key in self._planned_before and not self._came_too_late(one)
             )
-        return any(broken.until >= one.began for broken in self._breaks_of(one.reader, one.run))
+        return any(
+            broken.until >= one.began and broken.since <= by + self.LEARNT_S
+            for broken in self._breaks_of(one.reader, one.run)
+        )
 
     #: From the moment that a record is sent to the one at which somebody may have seen it; clocks.
     SEEN_AFTER_S = 0.3
@@ -401,7 +414,7 @@ class _Judge:
                 return CHECKPOINT_TOO, "the query itself has read on behind it; this is no replay"
         if moved_back:
             return None
-        if not (self._is_broken(before) or self._is_broken(one)):
+        if not (self._is_broken(before, one.completed) or self._is_broken(one, one.completed)):
             if self._came_too_late(before) or self._came_too_late(one):
                 return HANDS_OUT_NO_MORE, "it was sent when the planner had stood still"
             return ONE_BATCH, "it was not in flight at any break"

@@ -204,6 +204,14 @@ def test_a_member_repeats_what_it_had_not_committed(lengths):
     assert names(history) == {"duplicate"}, "of a query it is one batch"
 
 
+def test_what_a_member_had_comes_again_no_earlier_than_it_is_broken():
+    history = [*log_of(2), *batch(0, 2, 0), *batch(0, 2, 0, "b", at=20.0), Seen(21.0, LOG, 2)]
+    for at in (10.0, 40.0):  # the coordinator may have known it before the member
+        assert names([*history, Break(at, at, "a", 0)], members=frozenset("ab")) == set()
+    late = Break(3_600.0, 3_600.0, "a", 0)
+    assert names([*history, late], members=frozenset("ab")) == {"duplicate"}
+
+
 def test_order_within_a_run():
     history = [*log_of(4), *batch(0, 1, 0), *batch(2, 2, 1), *batch(1, 1, 2)]
     assert names(history) == {"nonmonotonic poll", "poll skip"}
