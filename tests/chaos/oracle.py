@@ -64,10 +64,12 @@ from .promises import (
     NOTHING_SKIPPED,
     ONE_BATCH,
     ONE_VALUE,
+    ONLY_IN_A_REPLAY,
     READ_ON,
     READ_TO_ITS_END,
     REPLAY_KEEPS,
     REPLAY_WAITS,
+    SAME_RECORDS,
 )
 
 E = TypeVar("E")
@@ -104,6 +106,8 @@ class Rules:
         The readers have had all the time they need: what is not delivered never will be.
     limits : mapping
         Of queries, in seconds: ``maxBatchDurationMs`` or ``revokeTimeoutMs``, the lower one.
+    forgets : frozenset of str
+        Topics that have had records of which nothing tells: those were compacted away, or deleted.
     """
 
     read_committed: bool = True
@@ -111,6 +115,7 @@ class Rules:
     live: frozenset[str] = frozenset()
     complete: bool = True
     limits: Mapping[str, float] = field(default_factory=dict)
+    forgets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,10 @@ class _Judge:
         self._breaks = _only(Break, history)
         self._moves = _only(Moved, history)
         self._deleted = _only(Deleted, history)
+        self._gone = {(event.log, event.offset) for event in self._deleted}
         self._renewed = _only(Renewed, history)
+        self._anew = {event.log.topic for event in self._renewed}
+        self._anew |= {m.topic for m in self._moves if m.offset is None and m.topic is not None}
         self._refused = _only(Refused, history)
         for deliveries in self._deliveries.values():
             deliveries.sort(key=lambda d: (d.completed, d.place))
@@ -201,6 +209,7 @@ class _Judge:
             yield from self._of_values(log, offset, deliveries)
             yield from self._of_repeats(log, offset, deliveries)
             yield from self._of_marks(log, offset, deliveries)
+        yield from self._of_replays()
         yield from self._of_order()
         yield from self._of_commits()
         yield from self._of_runs_with_an_end()
@@ -264,14 +273,27 @@ class _Judge:
             if broken.reader in (None, reader) and broken.run in (None, run):
                 yield broken
 
-    def _is_broken(self, one: Delivered) -> bool:
-        """Whether a break may have come between the delivery and the group's commit of it."""
+    #: So much later than the coordinator a member may learn that it has lost a partition.
+    LEARNT_S = 60.0
+
+    def _is_broken(self, one: Delivered, by: float = float("inf")) -> bool:
+        """Whether a break may have come between the delivery and the group's commit of it.
+
+        Parameters
+        ----------
+        one : Delivered
+        by : float
+            When the record came again. Of a query this does not matter: its batches have an order.
+        """
         if one.reader not in self._rules.members:
             key = (*one.attempt, one.log)
             return key in self._in_flight or (
                 key in self._planned_before and not self._came_too_late(one)
             )
-        return any(broken.until >= one.began for broken in self._breaks_of(one.reader, one.run))
+        return any(
+            broken.until >= one.began and broken.since <= by + self.LEARNT_S
+            for broken in self._breaks_of(one.reader, one.run)
+        )
 
     #: From the moment that a record is sent to the one at which somebody may have seen it; clocks.
     SEEN_AFTER_S = 0.3
@@ -339,10 +361,17 @@ class _Judge:
             for one in deliveries[:1]:
                 detail = f"values {sorted(values)}"
                 yield Verdict("inconsistent offsets", log, offset, one.who, ONE_VALUE, detail)
+        if record is None and (log, offset) not in self._gone and self._is_known(log):
+            one, detail = deliveries[0], "no log has or had a record there"
+            yield Verdict("inconsistent offsets", log, offset, one.who, ONE_VALUE, detail)
         if self._rules.read_committed and record is not None and record.aborted:
             for one in deliveries:
                 detail = f"of {record.transaction}"
                 yield Verdict("aborted read", log, offset, one.who, COMMITTED_ONLY, detail)
+
+    def _is_known(self, log: Log) -> bool:
+        """Whether every record that it had is in the history."""
+        return log.topic not in self._rules.forgets | self._anew
 
     # -- what may come again ----------------------------------------------------------------------
 
@@ -358,6 +387,11 @@ class _Judge:
 
     def _why_not_again(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
         """Why the later delivery contradicts the docs, if it does: the promise and the reason."""
+        is_same_run = (before.reader, before.run) == (one.reader, one.run)
+        if is_same_run and not self._had_it_anew(before, one):
+            return ONE_BATCH, "it had the record, and had not lost the partition since"
+        if one.lost and not self._is_replay(one):
+            return self._why_not_marked(before, one)
         if before.lost or one.lost:
             return None  # one of the two is marked, which is judged apart
         if self._is_replay(one):
@@ -380,13 +414,36 @@ class _Judge:
                 return CHECKPOINT_TOO, "the query itself has read on behind it; this is no replay"
         if moved_back:
             return None
-        if not (self._is_broken(before) or self._is_broken(one)):
+        if not (self._is_broken(before, one.completed) or self._is_broken(one, one.completed)):
             if self._came_too_late(before) or self._came_too_late(one):
                 return HANDS_OUT_NO_MORE, "it was sent when the planner had stood still"
             return ONE_BATCH, "it was not in flight at any break"
         if (seen := self._seen_past(one.log, one.offset, one.began)) is not None:
             ago = one.began - seen.at
             return COMMITTED_ONCE, f"the group had {seen.offset} {ago:.2f} s before the batch began"
+        return None
+
+    def _had_it_anew(self, before: Delivered, one: Delivered) -> bool:
+        """Whether a run may have lost the partition, or the position, between two batches of it."""
+        if before.attempt == one.attempt and one.reader not in self._rules.members:
+            return False
+        return any(
+            before.began <= broken.until and broken.since <= one.began
+            for broken in self._breaks_of(one.reader, one.run)
+        ) or any(
+            m.is_of(one.log) and m.is_back(one.offset) and before.began <= m.at <= one.began
+            for m in self._moves
+        )
+
+    def _why_not_marked(self, before: Delivered, one: Delivered) -> tuple[str, str] | None:
+        """Why a row of a batch that is no replay contradicts the docs, though it is marked.
+
+        It may have been planned before its partition was lost, and have begun when another had it.
+        """
+        if before.reader == one.reader:
+            return CHECKPOINT_TOO, "the query itself has read on behind it; this is no replay"
+        if not self._is_broken(one):
+            return ONLY_IN_A_REPLAY, "marked lost, and this is no replay"
         return None
 
     #: A replay waits for others for a session and so long, or shorter with gaps.
@@ -427,6 +484,10 @@ class _Judge:
                 if not moved and not any(d.completed <= one.began for d in others):
                     detail = "marked lost, and nobody has delivered it without the mark"
                     yield Verdict("lost write", log, offset, one.who, MARKED, detail)
+                elif (seen := self._seen_below(one)) is not None:
+                    detail = f"marked lost, and the group had only {seen.offset} "
+                    detail += f"{seen.at - one.completed:.2f} s later"
+                    yield Verdict("lost write", log, offset, one.who, MARKED, detail)
             elif self._is_replay(one):
                 foreign = [d for d in others if d.reader != one.reader and d.completed < one.began]
                 began = one.began
@@ -436,8 +497,60 @@ class _Judge:
                     detail += f"{seen.offset} {began - seen.at:.2f} s before"
                     yield Verdict("duplicate", log, offset, one.who, REPLAY_WAITS, detail)
 
+    def _seen_below(self, marked: Delivered) -> Seen | None:
+        """A look at the group's offset after a marked row, which it was not past, nor moved back.
+
+        What live readers have committed beyond their gaps is not seen.
+        """
+        if self._rules.live:
+            return None
+        since = marked.completed + self.SETTLED_S  # a look may have been under way
+        back = [
+            m.at
+            for m in self._moves
+            if m.at > marked.began - self.SETTLED_S
+            and m.is_of(marked.log)
+            and m.is_back(marked.offset)
+        ]
+        until = min(back, default=float("inf"))
+        looks = (seen for seen in self._seen[marked.log] if since < seen.at < until)
+        return next((seen for seen in looks if seen.offset <= marked.offset), None)
+
     #: Marks are made when the batch is planned, which is before its sink gets it.
     SETTLED_S = 2.0
+
+    # -- what a replay is -------------------------------------------------------------------------
+
+    def _of_replays(self) -> Iterator[Verdict]:
+        """Each has what the attempts before had, of those that a sink has completed."""
+        attempts: dict[tuple[str, int], dict[int, dict[tuple[Log, int], Delivered]]] = {}
+        for where, deliveries in self._deliveries.items():
+            for d in deliveries:
+                if d.reader not in self._rules.members:
+                    runs = attempts.setdefault((d.reader, d.batch), {})
+                    runs.setdefault(d.run, {})[where] = d
+        for (reader, batch), runs in attempts.items():
+            first, *others = sorted(runs)
+            for run in others:
+                if self._replays.get((reader, run)) == batch:
+                    yield from self._of_a_replay(runs[first], runs[run])
+
+    def _of_a_replay(
+        self,
+        first: Mapping[tuple[Log, int], Delivered],
+        replay: Mapping[tuple[Log, int], Delivered],
+    ) -> Iterator[Verdict]:
+        logs = {log for log, _ in (*self._records, *self._deliveries)}
+        one, again = next(iter(first.values())), next(iter(replay.values()))
+        for log, offset in sorted(first.keys() ^ replay.keys()):
+            if log.topic in self._anew or any(_is_another(log, other) for other in logs):
+                continue  # it reads by the topic's name
+            if (log, offset) in replay:
+                detail = f"run {one.run} has completed the batch without it"
+                yield Verdict("inconsistent offsets", log, offset, again.who, SAME_RECORDS, detail)
+            elif (log, offset) in self._records:  # it is not gone
+                detail = f"run {one.run} has completed the batch with it, and the replay lacks it"
+                yield Verdict("inconsistent offsets", log, offset, again.who, SAME_RECORDS, detail)
 
     # -- order ------------------------------------------------------------------------------------
 
@@ -474,7 +587,7 @@ class _Judge:
             others = self._deliveries.get((one.log, offset), ())
             if any(d.completed <= one.completed for d in others):
                 continue
-            if any(m.is_of(one.log) and m.leaves_out(offset) for m in self._moves):
+            if self._is_left_out(one.log, offset, one.completed):
                 continue
             detail = f"between {before.offset} and {one.offset}; nobody had delivered it by then"
             yield Verdict("poll skip", one.log, offset, one.who, NOTHING_SKIPPED, detail)
@@ -562,19 +675,20 @@ class _Judge:
             log, offset = one.log, one.offset
             if any(not d.lost for d in self._deliveries.get((log, offset), ())):
                 continue
-            if any(m.is_of(log) for m in self._moves):
-                continue
             looks = self._seen[log]
             if not any(seen.offset <= offset and seen.at <= one.at for seen in looks):
                 continue  # nobody had begun there
-            passed = next((seen for seen in looks if seen.offset > offset), None)
-            if passed is None or self._may_go_on_without(one.at, passed.at):
-                continue
-            by = passed.at + self.SETTLED_S
-            if not any(r.names(log, offset) and r.at <= by for r in self._refused):
-                detail = "deleted, read by nobody, and named in no error; the group has "
-                detail += f"{passed.offset}"
-                yield Verdict("lost write", log, offset, "the group", FAILS_ON_LOSS, detail)
+            for passed in self._passes(log, offset):
+                if self._is_left_out(log, offset, passed.at) or self._began_anew(log, passed):
+                    continue
+                if self._may_go_on_without(one.at, passed.at):
+                    continue
+                by = passed.at + self.SETTLED_S
+                if not any(r.names(log, offset) and r.at <= by for r in self._refused):
+                    detail = "deleted, read by nobody, and named in no error; the group has "
+                    detail += f"{passed.offset}"
+                    yield Verdict("lost write", log, offset, "the group", FAILS_ON_LOSS, detail)
+                    break
         for renewed in self._renewed:
             since, until, log = renewed.since, renewed.until, renewed.log
             refused = [r.at for r in self._refused if r.log.topic == log.topic]
@@ -583,6 +697,54 @@ class _Judge:
             if self._had_begun(log, since) and not self._may_go_on_without(since, until):
                 detail = "the topic was created anew, and no query has failed"
                 yield Verdict("lost write", log, 0, "the group", FAILS_ON_RENEWAL, detail)
+
+    def _passes(self, log: Log, offset: int) -> Iterator[Seen]:
+        """The looks that found the group past the offset, as those before them had not."""
+        was_past = False
+        for seen in self._seen[log]:
+            if (is_past := seen.offset > offset) and not was_past:
+                yield seen
+            was_past = is_past
+
+    #: So long an attempt to move offsets may have had its effect, and gone without an answer.
+    UNANSWERED_S = 30.0
+
+    def _is_left_out(self, log: Log, offset: int, by: float) -> bool:
+        """Whether somebody had moved the group's offsets past this one by then, and not back.
+
+        A query that was there before they were moved back has that position in its checkpoint.
+        """
+        back = [m.at for m in self._moves if m.is_of(log) and m.is_back(offset) and m.at <= by]
+        return any(
+            m.is_of(log)
+            and m.leaves_out(offset)
+            and m.at <= by + self.UNANSWERED_S
+            and all(at <= m.at or self._a_query_was_there(m.at, at) for at in back)
+            for m in self._moves
+        )
+
+    def _began_anew(self, log: Log, passed: Seen) -> bool:
+        """Whether the group had nothing, and was since then seen only where it is now."""
+        for m in self._moves:
+            if m.is_of(log) and m.offset is None and m.at <= passed.at + self.UNANSWERED_S:
+                since = m.at + self.SETTLED_S
+                looks = (seen for seen in self._seen[log] if since < seen.at < passed.at)
+                if all(seen.offset >= passed.offset for seen in looks):
+                    return True
+        return False
+
+    def _a_query_was_there(self, since: float, until: float) -> bool:
+        """Whether a query ran in between, as far as is known."""
+        lives = {(life.reader, life.since, life.until) for life in self._lives}
+        lives |= {
+            (reader, at, at)
+            for (reader, _), batches in self._batches.items()
+            for at, _ in batches.values()
+        }
+        return any(
+            reader not in self._rules.members and began <= until and ended >= since
+            for reader, began, ended in lives
+        )
 
     #: So long a query may need to learn which of the topics of a name it reads.
     KNOWS_IDS_S = 3.0
@@ -614,7 +776,9 @@ class _Judge:
                 continue
             looks = self._seen[record.log]
             reached = looks[-1].offset if looks else 0
-            if any(m.is_of(record.log) and m.leaves_out(record.offset) for m in self._moves):
+            # Each time that it went past the record, or for ever.
+            bys = [seen.at for seen in self._passes(record.log, record.offset)] or [float("inf")]
+            if all(self._is_left_out(record.log, record.offset, by) for by in bys):
                 continue  # moving them forward meant leaving it out
             if reached > record.offset:
                 detail = f"nobody has delivered it, and the group has {reached}"
@@ -625,6 +789,11 @@ class _Judge:
 
     def _is_to_be_read(self, record: Produced) -> bool:
         return not (record.aborted and self._rules.read_committed)
+
+
+def _is_another(log: Log, other: Log) -> bool:
+    """Whether two partitions are of different topics of the same name."""
+    return log.topic == other.topic and log.topic_id != other.topic_id
 
 
 def _verdict(name: Name, record: Produced, who: str, promise: str, detail: str) -> Verdict:

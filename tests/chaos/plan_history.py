@@ -30,7 +30,7 @@ from .events import (
 )
 from .oracle import Rules, Verdict, judge
 from .plan_input import Watch, read_all, wait_until_decided
-from .random_plans import ANEW, COMPACTED, PRODUCED, PRODUCERS, Reader
+from .random_plans import ANEW, COMPACTED, DELETING, PRODUCED, PRODUCERS, Reader
 
 if TYPE_CHECKING:
     from .plan_reader import RunningReader
@@ -194,7 +194,15 @@ class History:
             members=frozenset(r.name for r in mine if r.reader.kind != "query"),
             live=frozenset(r.name for r in mine if dict(r.reader.options).get("parallelRebalance")),
             limits={r.name: at_most for r in mine if (at_most := _limit_s(r.reader))},
+            forgets=frozenset(t for t in self._run.topics if self._forgets(self._run.short(t))),
         )
+
+    def _forgets(self, topic: str) -> bool:
+        """Whether it may have had records that no log has at the end and no event names."""
+        if self._plan.compacts and topic == COMPACTED:
+            return True
+        deletes = any(f.what in DELETING and f.target == topic for f in self._plan.faults)
+        return deletes or topic in ANEW
 
     def _of_group(
         self,

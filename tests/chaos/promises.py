@@ -22,6 +22,10 @@ MARKED = (
     f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: somebody "
     "has delivered it without the mark"
 )
+ONLY_IN_A_REPLAY = (
+    "stateful-queries.md: Only where a restart replays the batch do the rows that the new owner "
+    "has committed by then have lost = true"
+)
 REPLAY_WAITS = f"{REPEATED}: the replay waits until that query has committed the whole range (the "
 REPLAY_WAITS += "rows are marked)"
 REPLAY_KEEPS = (
@@ -36,6 +40,7 @@ CHECKPOINT_TOO = (
     f"{REPEATED}: The offset in Spark's log has the position of every partition that the query "
     "owns or has owned … whichever is further"
 )
+SAME_RECORDS = f"{REPEATED}: A replay reads exactly the records that the first attempt read"
 READ_TO_ITS_END = (
     f"{REPEATED}: When it ends without an error, every record that was in its topics when it began "
     "was delivered by the run, or was in a partition whose group offset is past it, or was in a "

@@ -204,6 +204,14 @@ def test_a_member_repeats_what_it_had_not_committed(lengths):
     assert names(history) == {"duplicate"}, "of a query it is one batch"
 
 
+def test_what_a_member_had_comes_again_no_earlier_than_it_is_broken():
+    history = [*log_of(2), *batch(0, 2, 0), *batch(0, 2, 0, "b", at=20.0), Seen(21.0, LOG, 2)]
+    for at in (10.0, 40.0):  # the coordinator may have known it before the member
+        assert names([*history, Break(at, at, "a", 0)], members=frozenset("ab")) == set()
+    late = Break(3_600.0, 3_600.0, "a", 0)
+    assert names([*history, late], members=frozenset("ab")) == {"duplicate"}
+
+
 def test_order_within_a_run():
     history = [*log_of(4), *batch(0, 1, 0), *batch(2, 2, 1), *batch(1, 1, 2)]
     assert names(history) == {"nonmonotonic poll", "poll skip"}
@@ -259,6 +267,16 @@ def test_an_offset_has_one_value_and_a_value_one_offset():
     assert names(twice) == {"duplicate"}
 
 
+def test_what_is_delivered_is_in_the_log_or_was():
+    history = [*log_of(2), *batch(0, 2, 0)]
+    ghost = replace(batch(77, 1, 1)[0], value="ghost")
+    (verdict,) = judge([*history, ghost], Rules())
+    assert (verdict.name, verdict.offset) == ("inconsistent offsets", 77)
+    assert names([*history, ghost, Deleted(9.0, LOG, 77)]) == set()
+    assert names([*history, ghost], forgets=frozenset({"orders"})) == set()
+    assert names([*history, ghost], forgets=frozenset({"payments"})) == {"inconsistent offsets"}
+
+
 def test_a_topic_that_is_created_anew_is_another():
     anew = LOG._replace(topic_id="2")
     history = [*log_of(1), Produced(anew, 0, "w0"), *batch(0, 1, 0)]
@@ -290,9 +308,33 @@ def test_a_summary_has_a_line_for_neighbours():
 
 
 def test_a_mark_before_anybody_has_delivered_it():
-    history = [*log_of(1), *batch(0, 1, 0, lost=True)]
+    history = [*log_of(1), *batch(0, 1, 0, lost=True), Started("a", 0, 0)]
     assert names([*history, *batch(0, 1, 0, "b", at=20.0)]) == {"lost write"}
     assert names([*history, *batch(0, 1, 0, "b", at=-20.0)]) == set()
+
+
+def test_a_row_is_marked_only_if_the_group_is_past_it():
+    history = [*log_of(2), *batch(0, 2, 0), Break(0.6, 0.6, "a", 0), Started("a", 1, 0)]
+    history += [*batch(0, 2, 0, run=1, at=20.0, lost=True), Seen(40.0, LOG, 2)]
+    assert names([*history, Seen(19.0, LOG, 0)]) == set(), "it may have been committed since"
+    assert names([*history, Seen(30.0, LOG, 2)]) == set()
+    assert names([*history, Seen(30.0, LOG, 0)]) == {"lost write"}
+    (verdict,) = judge([*history, Seen(30.0, LOG, 1)], Rules())
+    assert verdict.offset == 1
+    back = [*history, Seen(30.0, LOG, 0), Moved(25.0)]
+    assert names(back) == set()
+    assert names([*history, Seen(30.0, LOG, 0), Moved(10.0)]) == {"lost write"}
+    assert names([*history, Seen(30.0, LOG, 0)], live=frozenset("b")) == set(), "beyond a gap"
+
+
+def test_only_a_replay_has_marked_rows():
+    """Or a batch that was planned before its partition was lost."""
+    history = [*log_of(2), *batch(0, 2, 0), Seen(2.0, LOG, 2)]
+    assert names([*history, *batch(0, 2, 0, "b", at=20.0, lost=True)]) == {"duplicate"}
+    again = [*history, *batch(0, 2, 1, run=1, at=20.0, lost=True), Break(0.6, 0.6, "a", 0)]
+    assert names([*again, Started("a", 1)]) == {"duplicate"}
+    late = [*history, *batch(0, 2, 0, "b", at=20.0, lost=True)]
+    assert names([*late, Break(0.1, 9.0, "b", None, "session ended", ends_the_run=False)]) == set()
 
 
 def test_a_reader_goes_back_to_what_it_had_not_committed_when_it_lost_the_partition():
@@ -303,6 +345,53 @@ def test_a_reader_goes_back_to_what_it_had_not_committed_when_it_lost_the_partit
     assert names(lost) == {"duplicate"}, "a query knows what it has read"
     back = [*history, Seen(2.0, LOG, 4), Moved(10.0, offset=2), Seen(11.0, LOG, 2)]
     assert names([*back, Break(1.6, 1.6, "a", 0)]) == set()
+
+
+def test_a_run_reads_a_record_again_only_after_it_lost_the_partition():
+    """Whatever becomes of the run much later."""
+    history = [*log_of(2), Break(3_600.0, 3_600.0, "a", 0), Seen(30.0, LOG, 2)]
+    for_members = {"members": frozenset("a")}
+    once = batch(0, 2, 0)
+    twice = [replace(one, place=2 * one.place + n) for one in once for n in range(2)]
+    assert names([*history, *once], **for_members) == set()
+    assert names([*history, *twice], **for_members) == {"duplicate"}
+    single = [*log_of(1), *history[2:3], *batch(0, 1, 0), *batch(0, 1, 1)]
+    assert names(single, **for_members) == {"duplicate"}
+    lost = Break(0.7, 0.7, "a", 0, "lost", ends_the_run=False)
+    assert names([*single, lost], **for_members) == set()
+    assert names([*single, replace(lost, since=1.1, until=1.1)], **for_members) == {"duplicate"}
+
+
+def test_a_batch_has_a_record_once_even_in_a_replay():
+    broken = [Break(at, at, "a", run) for run, at in enumerate((0.6, 20.6))]
+    history = [*log_of(1), *broken, Started("a", 1, 0), Started("a", 2, 0)]
+    replays = [*batch(0, 1, 0, run=1, at=20.0), *batch(0, 1, 0, run=2, at=30.0)]
+    assert names([*history, *batch(0, 1, 0), *replays]) == set()
+    for one in (*batch(0, 1, 0), *replays):
+        twice = [*history, *batch(0, 1, 0), *replays, replace(one, place=1)]
+        assert names(twice) == {"duplicate"}
+
+
+@pytest.mark.parametrize("reads", [1, 2, 3])
+def test_a_replay_reads_what_the_first_attempt_read(reads):
+    history = [*log_of(3), *batch(0, 2, 0), Break(0.6, 0.6, "a", 0), Started("a", 1, 0)]
+    history += [*batch(0, reads, 0, run=1, at=20.0), *batch(reads, 3 - reads, 1, run=1, at=30.0)]
+    assert (
+        names(history)
+        == [{"inconsistent offsets", "duplicate"}, set(), {"inconsistent offsets"}][reads - 1]
+    )
+    begun = [Began(0.0, "a", 0, 0, frozenset({LOG})) if e in batch(0, 2, 0) else e for e in history]
+    assert names(begun) == set(), "nobody knows what it read"
+
+
+def test_a_replay_lacks_what_is_gone():
+    history = [*log_of(1), *batch(0, 2, 0), Break(0.6, 0.6, "a", 0), Started("a", 1, 0)]
+    history += batch(0, 1, 0, run=1, at=20.0)
+    assert names([*history, Deleted(10.0, LOG, 1)]) == set()
+    anew = LOG._replace(topic_id="2")
+    other = [replace(e, log=anew) for e in batch(0, 2, 0, run=1, at=20.0)]
+    others = [replace(e, log=anew) for e in log_of(2)]
+    assert names([*log_of(2), *others, *history[1:-1], *other]) == set(), "another of this name"
 
 
 def test_what_is_not_to_be_read_is_not_skipped():
@@ -348,6 +437,34 @@ def test_offsets_that_were_moved_to_the_end_leave_out_what_is_below_and_nothing_
     assert names(early) == {"commit ahead"}
     ahead = [*log_of(4), *batch(0, 1, 0), Seen(5.0, LOG, 3), Moved(10.0, "orders", 3, 0)]
     assert names([*ahead, *batch(1, 3, 0, "b", at=20.0)]) == {"commit ahead"}
+
+
+def test_what_was_left_out_is_to_be_read_once_the_offsets_were_moved_back():
+    """But by a query that had begun behind it: its checkpoint is further."""
+    history = [*log_of(4), Moved(1.0, offset=4), Seen(2.0, LOG, 4)]
+    assert names(history) == set()
+    history += [Moved(10.0, offset=0), Seen(11.5, LOG, 0), *batch(0, 2, 0, at=20.0)]
+    history += [*batch(3, 1, 0, "b", at=22.0), Seen(30.0, LOG, 4)]
+    found = judge(history, Rules())
+    assert {(v.name, v.offset) for v in found} == {("lost write", 2)}
+    between = Life("a", 0, 3.0, 9.0)
+    assert names([*history, between]) == set()
+    assert names([*history, between], members=frozenset("a")) == {"lost write"}
+    assert names([*history, replace(between, since=12.0, until=19.0)]) == {"lost write"}
+    assert names([*history, *batch(2, 1, 1, at=25.0)]) == set()
+
+
+def test_what_the_group_went_past_before_its_offsets_were_moved_is_lost():
+    history = [
+        *log_of(4),
+        Seen(0.0, LOG, 0),
+        *batch(0, 2, 0),
+        *batch(3, 1, 0, "b"),
+        Seen(9.0, LOG, 4),
+    ]
+    assert names(history) == {"lost write"}
+    assert names([*history, Moved(1_000.0, offset=4)]) == {"lost write"}
+    assert names([*history, Moved(12.0, offset=4)]) == set(), "it may have had its effect before"
 
 
 def test_after_the_offsets_were_moved_what_the_group_has_counts_again():
@@ -491,7 +608,12 @@ def test_what_is_deleted_nobody_has_to_name_who_is_to_go_on_without_it():
     assert names([*GONE, passed, lenient]) == set()
     assert names([*GONE, passed, replace(lenient, since=10.0)]) == {"lost write"}
     assert names([*GONE, passed, replace(lenient, goes_on_without=False)]) == {"lost write"}
-    assert names([*GONE, passed, Moved(5.0)]) == set()
+    for excuse in (Moved(5.0), Moved(5.0, offset=4)):
+        assert names([*GONE, passed, excuse]) == set()
+    for other in (Moved(0.0, offset=0), Moved(5.0, offset=2), Moved(1_000.0, offset=4)):
+        assert "lost write" in names([*GONE, passed, other])
+    begun = Seen(6.0, LOG, 2)
+    assert names([*GONE, passed, Moved(0.9), begun]) == {"lost write"}, "it had begun there again"
     delivered = batch(2, 2, 1)
     assert names([*GONE, *delivered, passed]) == set()
 
