@@ -31,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all", action="store_true", help="also the long tests, and with both group protocols"
     )
+    parser.addoption(
+        "--one-protocol", action="store_true", help="no test with both, whatever its file says"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # of what the conftest.py of a folder leaves
@@ -40,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = config.invocation_params.args
     if any("::" in str(argument) for argument in chosen):
         return  # somebody wants just these
-    out = left_out(items)
+    out = left_out(items, config.getoption("--one-protocol"))
     config.hook.pytest_deselected(items=[item for item in items if item in out])
     items[:] = [item for item in items if item not in out]
 

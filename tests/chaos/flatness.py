@@ -172,7 +172,7 @@ def trend(points: Points) -> Trend:
 def judge(
     samples: Iterable[Sample],
     may_grow: frozenset[str] = frozenset(),
-    callbacks_per_hour: Mapping[str, float] = MappingProxyType({}),
+    left_per_hour: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> list[Row]:
     """Say of every role whether it is flat.
 
@@ -182,10 +182,8 @@ def judge(
         In the order in which they were taken.
     may_grow : frozenset of str
         Roles whose memory is not judged.
-    callbacks_per_hour : mapping of str to float
-        For roles with a Spark whose queries end: how many do in an hour. Each leaves one thread and
-        one socket on either side, which served the callbacks of its ``foreachBatch`` (PySpark's
-        py4j; it does so with any source).
+    left_per_hour : mapping of str to mapping of str to float
+        What others are known to leave of some roles, by :data:`WHAT`, and may add beyond the limit.
 
     Returns
     -------
@@ -201,7 +199,7 @@ def judge(
     rows = []
     for role, some in sorted(by_role.items()):
         grows = role in may_grow
-        left = callbacks_per_hour.get(role, 0.0)
+        left = left_per_hour.get(role, {})
         mine = [
             _row_of_a_life(role, life, grows, left) for life in some if _lasted(life) >= LEAST_S
         ]
@@ -232,10 +230,10 @@ def _points(life: Iterable[Sample], what: str) -> Points:
 
 
 def _row_of_a_life(
-    role: str, life: Sequence[Sample], may_grow: bool, callbacks_per_hour: float
+    role: str, life: Sequence[Sample], may_grow: bool, left_per_hour: Mapping[str, float]
 ) -> Row:
     trends = {what: trend(medians(without_warm_up(_points(life, what)))) for what in WHAT}
-    return _row(role, [life], trends, may_grow, callbacks_per_hour)
+    return _row(role, [life], trends, may_grow, left_per_hour)
 
 
 def _row_from_run_to_run(role: str, runs: Sequence[Sequence[Sample]], may_grow: bool) -> Row:
@@ -252,15 +250,14 @@ def _row(
     lives: Sequence[Sequence[Sample]],
     trends: Mapping[str, Trend],
     may_grow: bool,
-    callbacks_per_hour: float = 0.0,
+    left_per_hour: Mapping[str, float] = MappingProxyType({}),
 ) -> Row:
     heap_mb = lives[-1][-1].heap_mb
     by_slope = heap_mb is None and not may_grow
     found = []
     for what in WHAT:
         limit = LIMITS[what]
-        if what != "memory_mb":
-            limit = replace(limit, per_hour=limit.per_hour + callbacks_per_hour)
+        limit = replace(limit, per_hour=limit.per_hour + left_per_hour.get(what, 0.0))
         if what != "memory_mb" or by_slope:
             climbs = trends[what].climbs(limit)
         else:

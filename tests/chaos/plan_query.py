@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,15 @@ class LedgerLines:
 
     def __init__(self, path: str) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = FileIO(path, "a")  # without a buffer: each line is there at once
 
     def write(self, **fields: Any) -> None:
         line = (json.dumps(fields) + "\n").encode()
-        assert os.write(self._file, line) == len(line)
+        assert self._file.write(line) == len(line)
+
+    def close(self) -> None:
+        """A sink that still hangs gets an error instead of a line."""
+        self._file.close()
 
 
 class Sink:
@@ -53,6 +58,7 @@ class Sink:
     def end(self) -> None:
         """The query has ended: what still hangs completes nothing."""
         self._is_over.set()
+        self._ledger.close()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         at = time.time()

@@ -47,6 +47,10 @@ GROUP = "g"
 READERS = (Reader("q1"), Reader("q2"), Reader("m1", "member"), Reader("m2", "member"))
 #: Who comes and goes, in turn.
 RESTLESS = ("q2", "m2")
+#: What Spark 4.3 leaves of each query that ends, with any Python data source and ``foreachBatch``:
+#: the thread and the socket of its callbacks (py4j), and in the JVM the socket to its planner and a
+#: selector, which has two descriptors.
+LEFT_BY_A_QUERY = {"driver": {"fds": 1, "threads": 1}, "JVM": {"fds": 4, "threads": 1}}
 #: The process that carries out the soak, which keeps everything for the judge.
 SOAK = "soak"
 
@@ -169,8 +173,12 @@ def _report(soak: Soak, sampling: Sampling, folder: Path, console: Console) -> l
     stops = {
         name: sum(fault.target == name for fault in soak.plan.faults) / hours for name in RESTLESS
     }
-    with_spark = {f"{name} {part}": n for name, n in stops.items() for part in ("driver", "JVM")}
-    rows = judge(sampling.samples, frozenset({SOAK}), with_spark)
+    left = {
+        f"{name} {part}": {what: n * count for what, count in of_one.items()}
+        for name, n in stops.items()
+        for part, of_one in LEFT_BY_A_QUERY.items()
+    }
+    rows = judge(sampling.samples, frozenset({SOAK}), left)
     _write(folder, sampling, soak.began_at)
     marks = {
         who: [soak.began_at + fault.at for fault in soak.plan.faults if fault.target == who]

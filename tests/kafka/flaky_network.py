@@ -22,7 +22,7 @@ class FlakyNetwork:
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._forgotten: set[socket.socket] = set()
-        self._stop_at: tuple[int, bool, threading.Event] | None = None
+        self._stop_at: tuple[frozenset[int], bool, threading.Event] | None = None
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self.mend()
@@ -45,14 +45,15 @@ class FlakyNetwork:
             for connection in self._sockets:
                 _shut(connection)
 
-    def stop_at(self, request_type: type, *, answer: bool = False) -> threading.Event:
-        """Stall at the next request of a kind, or at the answer to one, which is held back too.
+    def stop_at(self, *request_types: type, answer: bool = False) -> threading.Event:
+        """Stall at the next request of some kinds, or at the answer to one, which is held back too.
 
         The event says that it has come so far.
         """
         stopped = threading.Event()
         with self._lock:
-            self._stop_at = (request_type.API_KEY, answer, stopped)
+            kinds = frozenset(request_type.API_KEY for request_type in request_types)
+            self._stop_at = (kinds, answer, stopped)
         return stopped
 
     def forget(self) -> None:
@@ -145,9 +146,12 @@ class FlakyNetwork:
 
     def _stop_if_awaited(self, api_key: int, answer: bool) -> None:
         with self._lock:
-            if self._stop_at is None or self._stop_at[:2] != (api_key, answer):
+            if self._stop_at is None:
                 return
-            stopped, self._stop_at = self._stop_at[2], None
+            kinds, at_answer, stopped = self._stop_at
+            if api_key not in kinds or answer != at_answer:
+                return
+            self._stop_at = None
             self._flows.clear()
         stopped.set()
 

@@ -16,7 +16,7 @@ import pytest
 from flaky_network import FlakyNetwork
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
-from kafka.protocol.producer import EndTxnRequest, ProduceRequest
+from kafka.protocol.producer import EndTxnRequest, ProduceRequest, TxnOffsetCommitRequest
 from kafka.structs import TopicPartition
 from producer_groups import (
     PATIENCE_S,
@@ -46,6 +46,10 @@ short_sessions = pytest.mark.parametrize("session_timeout_ms", [6_000])
 
 ROOT = Path(__file__).parents[2]
 COUNT = 3
+
+#: The restart points and the group's offsets. They go out at once, to several brokers, and where
+#: one arrives the next owner waits for the transaction's end: its timeout, if nobody fences it.
+OF_A_COMMIT = (ProduceRequest, TxnOffsetCommitRequest)
 
 
 @pytest.fixture
@@ -361,7 +365,7 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
         row.get(timeout=PATIENCE_S)
     second.subscribe(timeout_ms=0)
     poll_until(lambda: bool(first.to_be_revoked), first, second)
-    stopped = network.stop_at(ProduceRequest)  # of the restart points; all else waits behind it
+    stopped = network.stop_at(*OF_A_COMMIT)
     committing, outcome = commit_on_a_thread(first)
     assert stopped.wait(PATIENCE_S)
     overdue(first)
@@ -394,7 +398,7 @@ def test_a_commit_under_way_of_what_is_lost_and_assigned_to_the_same_member_agai
         group.subscribe()
         row = group.send(rows, b"0:0", partition=0, source_partition=0)
         row.get(timeout=PATIENCE_S)
-        stopped = network.stop_at(ProduceRequest)  # of the restart point; all else waits behind it
+        stopped = network.stop_at(*OF_A_COMMIT)
         committing, outcome = commit_on_a_thread(group)
         assert stopped.wait(PATIENCE_S)
         heartbeats.stall()

@@ -56,6 +56,10 @@ def test_what_the_protocols_decide_is_repeated() -> None:
     assert left_out(both("test_x", "each_protocol")) == set()
 
 
+def test_it_is_not_with_one_protocol() -> None:
+    assert len(left_out(both("test_x", "each_protocol"), one_protocol=True)) == 1
+
+
 def test_the_core_set_stays_whole() -> None:
     """It runs on the other Sparks, and must not shrink with a test's name."""
     for name in (f"test_{n}" for n in range(10)):

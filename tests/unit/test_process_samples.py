@@ -179,10 +179,14 @@ def test_who_keeps_the_history_may_grow_in_nothing_but_memory():
 def test_what_each_ended_query_leaves_in_its_driver_is_allowed():
     driver = life("q2 driver", threads=30, fds=30)
     assert climbing(driver) == {"q2 driver": ("fds", "threads")}
-    assert climbing(driver, callbacks_per_hour={"q2 driver": 30.0}) == {}
-    assert climbing(driver, callbacks_per_hour={"q2 driver": 20.0}) == climbing(driver)
+    assert climbing(driver, left_per_hour={"q2 driver": {"fds": 30.0, "threads": 30.0}}) == {}
+    assert climbing(
+        driver, left_per_hour={"q2 driver": {"fds": 20.0, "threads": 20.0}}
+    ) == climbing(driver)
     growing = life("q2 driver", memory=100)
-    assert climbing(growing, callbacks_per_hour={"q2 driver": 30.0}) == {"q2 driver": ("memory",)}
+    assert climbing(growing, left_per_hour={"q2 driver": {"fds": 30.0, "threads": 30.0}}) == {
+        "q2 driver": ("memory",)
+    }
 
 
 def test_restarts_are_judged_from_run_to_run():
