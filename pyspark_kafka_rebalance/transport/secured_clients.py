@@ -51,6 +51,9 @@ _SASL_REFUSALS = (
     kafka_errors.IllegalSaslStateError,
 )
 
+#: The I/O thread has nothing to wait for then.
+_END_MS = 5_000
+
 #: TLS ended without a verdict: the network, or a broker that stops.
 _TLS_INTERRUPTIONS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
@@ -97,7 +100,7 @@ def _end_if_not_let_in(client: KafkaNetClient) -> None:
             bootstrap(*arguments, **named)
         except BaseException:
             if not has_been_let_in:
-                manager._net.stop()
+                manager._net.stop(timeout_ms=_END_MS)
                 client.close()
             raise
         has_been_let_in = True
