@@ -35,6 +35,14 @@ class Deletions:
         for partition, begin in begins.items():
             self._begins[partition].append((at, begin))
 
+    def look_again(self) -> None:
+        """Note what was deleted since: retention of a broker that was suspended comes late."""
+        if not self._begins:
+            return
+        for partition, begin in plan_admin.begins_of(self._servers, self._begins.keys()).items():
+            at, _ = self._begins[partition][-1]
+            self._begins[partition].append((at, begin))
+
     def when(self, partition: TopicPartition, offset: int) -> float | None:
         """Just before this record may have been deleted; None: it was not."""
         return next((at for at, begin in self._begins[partition] if begin > offset), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
@@ -103,6 +103,18 @@ def delete(
 
     _until_done(servers, f"{what} of {topic}", attempt)
     return begins
+
+
+def begins_of(servers: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where these logs begin now."""
+    found: dict[TopicPartition, int] = {}
+
+    def attempt(admin: Any) -> bool:
+        found.update(_offsets(admin, partitions, OffsetSpec.EARLIEST))
+        return True
+
+    _until_done(servers, "looking where the logs begin", attempt)
+    return found
 
 
 def _reaches(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:

@@ -112,6 +112,7 @@ class History:
     def _look_for_acknowledged(self, there: set[str]) -> None:
         """Each that is not there must have been deleted, or compacted away."""
         run = self._run
+        run.deletions.look_again()
         self._deleted = []
         for value in run.input.acknowledged.keys() - there:
             partition, transaction = run.input.sent[value]
