@@ -322,7 +322,13 @@ def test_the_coordinator_moves_in_a_deferral_and_back_again(
     original = coordinator_of(first)
     end(quorum, original)
     commit_everything(1)
-    assert coordinator_of(first) not in (original, None)
+    poll_until(  # it may just have lost the connection to the new one
+        lambda: coordinator_of(first) not in (original, None),
+        first,
+        second,
+        hold=True,
+        results=polled,
+    )
     quorum.restart(original)
     poll_until(lambda: elected_preferred(quorum), first, second, hold=True, results=polled)
     poll_until(
