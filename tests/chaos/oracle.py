@@ -190,6 +190,9 @@ class _Judge:
         self._anew = {event.log.topic for event in self._renewed}
         self._anew |= {m.topic for m in self._moves if m.offset is None and m.topic is not None}
         self._refused = _only(Refused, history)
+        self._topic_ids: dict[str, set[str]] = defaultdict(set)
+        for log, _ in (*self._records, *self._deliveries):
+            self._topic_ids[log.topic].add(log.topic_id)
         for deliveries in self._deliveries.values():
             deliveries.sort(key=lambda d: (d.completed, d.place))
         for seen in self._seen.values():
@@ -272,6 +275,13 @@ class _Judge:
         for broken in self._breaks:
             if broken.reader in (None, reader) and broken.run in (None, run):
                 yield broken
+
+    def _is_broken_between(self, before: Delivered, one: Delivered) -> bool:
+        """Whether a break of their reader may have come between two batches of one run."""
+        return any(
+            before.began <= broken.until and broken.since <= one.began
+            for broken in self._breaks_of(one.reader, one.run)
+        )
 
     #: So much later than the coordinator a member may learn that it has lost a partition.
     LEARNT_S = 60.0
@@ -427,10 +437,7 @@ class _Judge:
         """Whether a run may have lost the partition, or the position, between two batches of it."""
         if before.attempt == one.attempt and one.reader not in self._rules.members:
             return False
-        return any(
-            before.began <= broken.until and broken.since <= one.began
-            for broken in self._breaks_of(one.reader, one.run)
-        ) or any(
+        return self._is_broken_between(before, one) or any(
             m.is_of(one.log) and m.is_back(one.offset) and before.began <= m.at <= one.began
             for m in self._moves
         )
@@ -540,10 +547,9 @@ class _Judge:
         first: Mapping[tuple[Log, int], Delivered],
         replay: Mapping[tuple[Log, int], Delivered],
     ) -> Iterator[Verdict]:
-        logs = {log for log, _ in (*self._records, *self._deliveries)}
         one, again = next(iter(first.values())), next(iter(replay.values()))
         for log, offset in sorted(first.keys() ^ replay.keys()):
-            if log.topic in self._anew or any(_is_another(log, other) for other in logs):
+            if log.topic in self._anew or len(self._topic_ids[log.topic]) > 1:
                 continue  # it reads by the topic's name
             if (log, offset) in replay:
                 detail = f"run {one.run} has completed the batch without it"
@@ -569,10 +575,7 @@ class _Judge:
                     yield from self._of_a_skip(before, one)
 
     def _of_a_step_back(self, before: Delivered, one: Delivered) -> Iterator[Verdict]:
-        if before.attempt != one.attempt and any(
-            before.began <= broken.until and broken.since <= one.began
-            for broken in self._breaks_of(one.reader, one.run)
-        ):
+        if before.attempt != one.attempt and self._is_broken_between(before, one):
             return  # it had the partition anew in between
         if any(before.began < m.at < one.began for m in self._moves):
             return
@@ -789,11 +792,6 @@ class _Judge:
 
     def _is_to_be_read(self, record: Produced) -> bool:
         return not (record.aborted and self._rules.read_committed)
-
-
-def _is_another(log: Log, other: Log) -> bool:
-    """Whether two partitions are of different topics of the same name."""
-    return log.topic == other.topic and log.topic_id != other.topic_id
 
 
 def _verdict(name: Name, record: Produced, who: str, promise: str, detail: str) -> Verdict:

@@ -103,7 +103,8 @@ class ForeignRanges:
                     if p not in there
                 }
                 looked = Look(looked.joined, {**looked.standings, **left_out})
-            self._awaited = undecided(reads, looked.standings)
+                open_ = open_.difference(left_out)
+            self._awaited = open_
             return looked
 
         def wait() -> None:
