@@ -269,8 +269,8 @@ def _fault(chance: Random, plan: Plan, trims: bool) -> Fault:
     kind = chance.choices(kinds, (60, 15, 20, 15 if trims else 5, 4))[0]
     if kind == "topic":
         what = _one_of(chance, OF_TOPICS) if trims else "grow"
-        if plan.compacts and what in ("expire", "outgrow"):
-            return Fault(at, what, next(iter(TOPICS.keys() - {COMPACTED})))  # retention leaves that
+        if plan.compacts and what in DELETING:  # Kafka leaves what is compacted, and refuses a trim
+            return Fault(at, what, next(iter(TOPICS.keys() - {COMPACTED})))
         return Fault(at, what, chance.choice(sorted(TOPICS)))
     if kind == "group":
         return Fault(at, _one_of(chance, OF_GROUPS), chance.choice(plan.groups))

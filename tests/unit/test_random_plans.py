@@ -19,6 +19,8 @@ from tests.chaos.plan_history import events_of
 from tests.chaos.plan_sparks import ROOT, Sparks
 from tests.chaos.random_plans import (
     BROKERS,
+    COMPACTED,
+    DELETING,
     LATE,
     OF_BROKERS,
     OF_GROUPS,
@@ -90,6 +92,18 @@ def test_where_records_are_deleted_all_queries_go_on_without_them_or_all_have_to
             assert len(queries) == 1
             strict += queries
     assert 5 < sum(strict) < len(strict) / 2
+
+
+def test_nothing_deletes_records_of_the_compacted_topic():
+    """Retention leaves them, and DeleteRecords gets POLICY_VIOLATION."""
+    deleted_from = {
+        fault.target
+        for plan in map(make_plan, SEEDS)
+        if plan.compacts
+        for fault in plan.faults
+        if fault.what in DELETING
+    }
+    assert deleted_from == TOPICS.keys() - {COMPACTED}
 
 
 def test_some_runs_end_alone_and_some_beside_others():
