@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
 
 from kafka.structs import TopicPartition
@@ -25,7 +24,7 @@ class Deletions:
     def __init__(self, servers: str, partitions: Callable[[str], list[TopicPartition]]) -> None:
         self._servers = servers
         self._partitions = partitions
-        self._begins: dict[TopicPartition, list[tuple[float, int]]] = defaultdict(list)
+        self._begins: dict[TopicPartition, list[tuple[float, int]]] = {}
 
     def carry_out(self, fault: Fault) -> None:
         """One of ``DELETING``."""
@@ -33,7 +32,7 @@ class Deletions:
         partitions = self._partitions(fault.target)
         begins = plan_admin.delete(self._servers, fault.what, partitions, fault.s)
         for partition, begin in begins.items():
-            self._begins[partition].append((at, begin))
+            self._begins.setdefault(partition, []).append((at, begin))
 
     def look_again(self) -> None:
         """Note what was deleted since: retention of a broker that was suspended comes late."""
@@ -45,4 +44,4 @@ class Deletions:
 
     def when(self, partition: TopicPartition, offset: int) -> float | None:
         """Just before this record may have been deleted; None: it was not."""
-        return next((at for at, begin in self._begins[partition] if begin > offset), None)
+        return next((at for at, begin in self._begins.get(partition, ()) if begin > offset), None)
