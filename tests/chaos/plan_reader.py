@@ -20,6 +20,7 @@ from tests.kafka.flaky_network import FlakyNetwork
 from . import plan_member, producer_instance
 from .events import Break, Life, Refused, Started
 from .plan_sparks import PlanSpark
+from .planner_log import PlannerLog
 from .random_plans import SESSION_S, Fault, Reader
 from .refusals import REFUSES, refused
 from .surroundings import PATIENCE_S
@@ -63,6 +64,7 @@ class RunningReader:
         self._plan_run = run
         self._release = reader.release
         self._process: ChildProcess | None = None
+        self._planner_log: PlannerLog | None = None
         self._ended: dict[str, Any] | None = None
         self._to_fail = 0
         self._hangs = False
@@ -85,7 +87,9 @@ class RunningReader:
         if self.reader.kind == "query":
             replays = _replays(self._plan_run.checkpoint(self.name))
             self.starts.append(Started(self.name, self.run, replays))
-            self._process = self._plan_run.sparks.take(self._follow, self._release)
+            spark = self._plan_run.sparks.take(self._follow, self._release)
+            group = self._plan_run.group(self.reader.group)
+            self._process, self._planner_log = spark, PlannerLog(spark.log_path, group)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
             if self._goes_on_without:
                 settings["options"]["failOnDataLoss"] = "false"
@@ -128,6 +132,13 @@ class RunningReader:
             with suppress(RuntimeError):  # all is over
                 self.work.submit(self.recover)
 
+    def look_at_log(self) -> None:
+        """Whether its planner has given its members up; any thread."""
+        planner_log, run = self._planner_log, self.run
+        if planner_log is not None and (gave_up := planner_log.gives_up()) is not None:
+            log.info("run %d: no coordinator answered for a session", run)
+            self.breaks.append(Break(*gave_up, self.name, run, "no answer", ends_the_run=False))
+
     def _break(self, why: str) -> None:
         now = time.time()
         log.info("run %d: %s", self.run, why)
@@ -149,7 +160,7 @@ class RunningReader:
             self._plan_run.sparks.give_back(self._process)
         else:
             self._process.kill()
-        self._process = None
+        self._process = self._planner_log = None
 
     def _life(self) -> Life:
         """Of the run that is over."""
@@ -377,7 +388,8 @@ class RunningReader:
 
     def died_before(self, at: float) -> bool:
         """Whether a session that ended then may be that of a run which died."""
-        return any(at - SESSION_S - 4.0 <= one.since <= at for one in self.breaks)
+        ends = [one.since for one in self.breaks if one.ends_the_run]
+        return any(at - SESSION_S - 4.0 <= end <= at for end in ends)
 
     def pauses_before(self, at: float) -> list[float]:
         """Since when it was paused, if that may be why its session ended then."""

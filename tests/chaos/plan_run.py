@@ -25,6 +25,7 @@ from .plan_history import History, Outcome
 from .plan_input import Input, Producing, ProducingTransactions, Watch
 from .plan_reader import RunningReader
 from .plan_sparks import Sparks
+from .planner_log import PlannersLosses
 from .random_plans import (
     ANEW,
     COMPACTED,
@@ -210,6 +211,7 @@ class PlanRun:
                 for kind in kinds
             ]
             stack.enter_context(self.renewed)
+            losses = stack.enter_context(PlannersLosses(self.readers))
             self.sparks.get_ready(self.plan.sparks)
             _all(reader.work.submit(reader.recover) for reader in self.readers)
             log.info("all have begun")
@@ -228,8 +230,8 @@ class PlanRun:
             self._settle(produced, watches)
             log.info("settled")
             _all(reader.work.submit(reader.finish) for reader in self.readers)
-            for watch in watches.values():
-                watch.stop()
+            for looking in (losses, *watches.values()):
+                looking.stop()
             produced = self._history.left_of(produced)
         return self._history.judged(produced, watches, began_at, time.monotonic() - began)
 
