@@ -79,14 +79,12 @@ class Trend:
     error: float
     line: tuple[tuple[float, float], tuple[float, float]]
 
-    @property
-    def rise(self) -> float:
-        (_, low), (_, high) = self.line
-        return high - low
-
-    def climbs(self, limit: Limit) -> bool:
-        climbing = self.per_hour > limit.per_hour and self.rise > limit.noise
-        return climbing and self.per_hour > 2 * self.error
+    def climbs(self, limit: Limit, left_per_hour: float = 0.0) -> bool:
+        """Whether more is added than the limit, apart from what others are known to leave."""
+        added = self.per_hour - left_per_hour
+        (since, _), (until, _) = self.line
+        rise = added * (until - since) / 3_600
+        return added > limit.per_hour and rise > limit.noise and added > 2 * self.error
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,7 @@ def judge(
     may_grow : frozenset of str
         Roles whose memory is not judged.
     left_per_hour : mapping of str to mapping of str to float
-        What others are known to leave of some roles, by :data:`WHAT`, and may add beyond the limit.
+        What others are known to leave of some roles, by :data:`WHAT`; it is no rise of theirs.
 
     Returns
     -------
@@ -257,9 +255,8 @@ def _row(
     found = []
     for what in WHAT:
         limit = LIMITS[what]
-        limit = replace(limit, per_hour=limit.per_hour + left_per_hour.get(what, 0.0))
         if what != "memory_mb" or by_slope:
-            climbs = trends[what].climbs(limit)
+            climbs = trends[what].climbs(limit, left_per_hour.get(what, 0.0))
         else:
             highest = max(sample.memory_mb for life in lives for sample in life)
             climbs = heap_mb is not None and highest > heap_mb + BESIDE_HEAP_MB

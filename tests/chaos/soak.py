@@ -141,7 +141,7 @@ class Soak(PlanRun):
 
 def main() -> int:
     given = _arguments()
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     work = Path(tempfile.mkdtemp(prefix="soak-"))
     log_into(work)
     logging.getLogger("kafka").setLevel(logging.ERROR)
@@ -169,13 +169,9 @@ def main() -> int:
 
 def _report(soak: Soak, sampling: Sampling, folder: Path, console: Console) -> list[str]:
     """Show and write what was seen; return what is wrong with it."""
-    hours = soak.plan.lasts_s / 3_600
-    stops = {
-        name: sum(fault.target == name for fault in soak.plan.faults) / hours for name in RESTLESS
-    }
     left = {
-        f"{name} {part}": {what: n * count for what, count in of_one.items()}
-        for name, n in stops.items()
+        f"{name} {part}": {what: n * _stops_per_hour(soak.plan, name) for what, n in of_one.items()}
+        for name in RESTLESS
         for part, of_one in LEFT_BY_A_QUERY.items()
     }
     rows = judge(sampling.samples, frozenset({SOAK}), left)
@@ -196,6 +192,12 @@ def _report(soak: Soak, sampling: Sampling, folder: Path, console: Console) -> l
         *unbounded(sampling.lags, sampling.rate),
         *(f"{row.role}: {row.verdict}" for row in rows if row.climbing),
     ]
+
+
+def _stops_per_hour(plan: Plan, name: str) -> float:
+    """As they follow each other; there is none at the beginning and the end."""
+    times = [fault.at for fault in plan.faults if fault.target == name]
+    return 3_600 * (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
 
 
 def _run(plan: Plan, work: Path, console: Console) -> tuple[Soak, Outcome]:
