@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from .deleting_plans import DELETING_PLANS
-from .random_plans import GOES_ON, LATE, LIMIT_MS, PRODUCERS, SESSION_S, Fault, Plan, Reader
+from .random_plans import (
+    BROKERS,
+    GOES_ON,
+    LATE,
+    LIMIT_MS,
+    PRODUCERS,
+    SESSION_S,
+    Fault,
+    Plan,
+    Reader,
+)
 
 _LIMITED = (("maxBatchDurationMs", LIMIT_MS),)
 _IMPATIENT = (("revokeTimeoutMs", LIMIT_MS),)
@@ -363,6 +373,16 @@ NAMED = {
         ),
         rate=200,
         lasts_s=30.0,
+        once_all_read=True,
+    ),
+    # Whichever broker coordinates: its members give up by themselves, which it does not log.
+    "unanswered": Plan(
+        seed=38,
+        protocol="classic",
+        readers=(Reader("q1"), Reader("q2", knows_checkpoint=False), Reader("m0", "member")),
+        faults=tuple(Fault(1.0, "pause", str(broker), 1.4 * SESSION_S) for broker in BROKERS),
+        rate=200,
+        lasts_s=14.0,
         once_all_read=True,
     ),
     # Members that leave at once when they have committed.
