@@ -129,6 +129,17 @@ class Break:
 
 
 @dataclass(frozen=True)
+class Away:
+    """A broker was killed, restarted or stood still, which may have coordinated the group.
+
+    ``until`` is when all replicas were in sync again.
+    """
+
+    since: float
+    until: float
+
+
+@dataclass(frozen=True)
 class Moved:
     """Somebody has moved or deleted the group's offsets, or deleted the topic.
 
@@ -256,6 +267,7 @@ Event = (
     | Began
     | Seen
     | Break
+    | Away
     | Moved
     | Life
     | End

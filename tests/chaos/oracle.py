@@ -11,7 +11,7 @@ session. What was *in flight* at a break may be delivered again, and nothing els
 - of a query, one batch: the last that its sink got before the break, or the first that it got
   after it, which had been planned before (a planner that stood still), and so has no record that
   was sent since. If a session ended, this goes by the partition: the query may have gone on with
-  others;
+  others. If a broker was away then, which may have coordinated, also those that it got since;
 - of a plain member, what it had been handed and had not committed.
 
 A batch that takes longer than its query allows (``Rules.limits``) is in flight as at a break:
@@ -33,6 +33,7 @@ from itertools import pairwise
 from typing import Literal, TypeVar
 
 from .events import (
+    Away,
     Began,
     Break,
     Deleted,
@@ -73,6 +74,8 @@ from .promises import (
 )
 
 E = TypeVar("E")
+#: When a sink got a batch of a run, its number, and of which logs it has rows.
+_Begun = tuple[float, int, set[Log]]
 
 #: Jepsen's names, and two of our own for the group's committed offsets.
 Name = Literal[
@@ -158,6 +161,12 @@ def _only(kind: type[E], history: Sequence[Event]) -> list[E]:
     return [event for event in history if isinstance(event, kind)]
 
 
+def _last_until(batches: Sequence[_Begun], since: float) -> Sequence[_Begun]:
+    """The last that had begun by then, and all after it."""
+    begun = sum(at <= since for at, _, _ in batches)
+    return batches[max(0, begun - 1) :]
+
+
 class _Judge:
     def __init__(self, history: Sequence[Event], rules: Rules) -> None:
         self._rules = rules
@@ -183,6 +192,7 @@ class _Judge:
         self._lives = _only(Life, history)
         self._began_at = {(life.reader, life.run): life.since for life in self._lives}
         self._breaks = _only(Break, history)
+        self._aways = sorted(_only(Away, history), key=lambda away: away.since)
         self._moves = _only(Moved, history)
         self._deleted = _only(Deleted, history)
         self._gone = {(event.log, event.offset) for event in self._deleted}
@@ -234,22 +244,34 @@ class _Judge:
                 for batch, (at, logs) in sorted(batches.items(), key=lambda item: item[1][0])
             ]
             for broken in self._breaks_of(reader, run):
-                before = [(batch, logs) for at, batch, logs in ordered if at <= broken.since]
-                after = [(batch, logs) for at, batch, logs in ordered if at > broken.since]
+                before = [one for one in ordered if one[0] <= broken.since]
+                after = [one for one in ordered if one[0] > broken.since]
+                unanswered = self._unanswered_since(broken)
                 if broken.ends_the_run:
-                    candidates = before[-1:]
+                    candidates = _last_until(before, unanswered)
                 else:
                     every = {log for _, _, logs in ordered for log in logs}
-                    of_log = [[one for one in before if log in one[1]][-1:] for log in every]
-                    candidates = [one for some in of_log for one in some]
+                    of_log = [[one for one in before if log in one[2]] for log in every]
+                    candidates = [one for some in of_log for one in _last_until(some, unanswered)]
                     for log in every:
-                        for batch, logs in [one for one in after if log in one[1]][:1]:
+                        for _, batch, logs in [one for one in after if log in one[2]][:1]:
                             for key in ((reader, run, batch, one) for one in logs):
                                 since = max(broken.since, self._planned_before.get(key, 0.0))
                                 self._planned_before[key] = since
-                for batch, logs in candidates:
+                for _, batch, logs in candidates:
                     found |= {(reader, run, batch, log) for log in logs}
         return found
+
+    #: So much later than the replicas the next coordinator takes commits, or is found.
+    FOUND_S = 5.0
+
+    def _unanswered_since(self, broken: Break) -> float:
+        """Since when no coordinator may have taken a commit until the break; at the latest then."""
+        since = broken.since
+        for away in reversed(self._aways):
+            if away.since <= broken.until and away.until + self.FOUND_S >= since:
+                since = min(since, away.since)
+        return since
 
     #: A batch's time is counted from its planning until Spark is known to have committed it.
     AROUND_THE_SINK_S = 3.0

@@ -224,6 +224,7 @@ class History:
             history += [*reader.starts, *reader.lives, *reader.refusals, *reader.breaks]
         history += self._ended_sessions(group, mine, began_at)
         history += self.moves[group]
+        history += self._run.aways
         history += self._deleted
         for at, offsets in watch.seen:
             for p, offset in offsets.items():

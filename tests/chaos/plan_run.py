@@ -20,7 +20,7 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 
 from . import plan_admin
 from .deletions import Deletions
-from .events import Produced
+from .events import Away, Produced
 from .plan_history import History, Outcome
 from .plan_input import Input, Producing, ProducingTransactions, Watch
 from .plan_reader import RunningReader
@@ -83,6 +83,7 @@ class PlanRun:
         if produces:
             self.topics |= {f"{self.prefix}-{name}": count for name, count in PRODUCED.items()}
         self.input = Input()
+        self.aways: list[Away] = []
         self.readers = [RunningReader(reader, self) for reader in plan.readers]
         self._brokers = ThreadPoolExecutor(1, thread_name_prefix="brokers")
         self._admin = ThreadPoolExecutor(1, thread_name_prefix="admin")
@@ -307,6 +308,7 @@ class PlanRun:
             self.topics[topic] = count
             return
         broker = int(fault.target)
+        since = time.time()
         if fault.what == "pause":
             self.kafka.suspend(broker)
             time.sleep(fault.s)
@@ -317,6 +319,7 @@ class PlanRun:
                 time.sleep(min(fault.s, 4.0))
             self.kafka.restart(broker)
         wait_until_in_sync(self.kafka, [*self.topics, "__consumer_offsets"], broker)
+        self.aways.append(Away(since, time.time()))
 
     def _settle(self, produced: list[Produced], watches: Mapping[str, Watch]) -> None:
         """Wait until each group has got everywhere, or nothing has moved for long."""

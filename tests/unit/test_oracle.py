@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chaos.events import (
+    Away,
     Began,
     Break,
     Deleted,
@@ -102,6 +103,27 @@ def test_only_the_batch_in_flight_at_a_death_may_come_again(lengths, data):
     assert names([*history, *batch(first, end - first, 0, "b", at=20.0)]) == (
         set() if again == last else {"duplicate"}
     )
+
+
+@few
+@given(BATCHES, st.data())
+def test_what_came_since_a_broker_went_may_come_again_too(lengths, data):
+    """Which begins with the batch in flight at that moment; its commit has no answer either."""
+    last = len(lengths) - 1
+    went = data.draw(st.integers(0, last))
+    history = [e for e in faultless(lengths) if not (isinstance(e, Seen) and e.at > went)]
+    again = data.draw(st.integers(0, last))
+    first, end = sum(lengths[:again]), sum(lengths)
+    history += batch(first, end - first, 0, "b", at=20.0)
+    at = last + 0.6
+    dies = Break(at, at, "a", 0)
+    loses = replace(dies, ends_the_run=False)
+    for until in (at + 1.0, max(went + 0.2, at - 5.0)):  # away, or hardly found again
+        for broken in (dies, loses):
+            expected = set() if again >= went else {"duplicate"}
+            assert names([*history, broken, Away(went + 0.2, until)]) == expected
+    for away in (Away(-9.0, at - 5.1), Away(at + 0.1, at + 1.0)):  # long back, or still there
+        assert names([*history, dies, away]) == (set() if again == last else {"duplicate"})
 
 
 @few
