@@ -19,8 +19,8 @@ from tests.kafka.flaky_network import FlakyNetwork
 
 from . import plan_member, producer_instance
 from .events import Break, Life, Refused, Started
+from .own_losses import MembersLog
 from .plan_sparks import PlanSpark
-from .planner_log import PlannerLog
 from .random_plans import SESSION_S, Fault, Reader
 from .refusals import REFUSES, refused
 from .surroundings import PATIENCE_S
@@ -64,7 +64,7 @@ class RunningReader:
         self._plan_run = run
         self._release = reader.release
         self._process: ChildProcess | None = None
-        self._planner_log: PlannerLog | None = None
+        self._members_log: MembersLog | None = None
         self._ended: dict[str, Any] | None = None
         self._to_fail = 0
         self._hangs = False
@@ -84,12 +84,12 @@ class RunningReader:
         self._ended = None
         self._began_at = time.time()
         ledger = str(self._plan_run.ledger / f"{self.name}-{self.run:03d}.jsonl")
+        group = self._plan_run.group(self.reader.group)
         if self.reader.kind == "query":
             replays = _replays(self._plan_run.checkpoint(self.name))
             self.starts.append(Started(self.name, self.run, replays))
             spark = self._plan_run.sparks.take(self._follow, self._release)
-            group = self._plan_run.group(self.reader.group)
-            self._process, self._planner_log = spark, PlannerLog(spark.log_path, group)
+            self._process, self._members_log = spark, MembersLog(spark.log_path, group)
             settings = self._plan_run.query_settings(self.reader) | {"ledger": ledger}
             if self._goes_on_without:
                 settings["options"]["failOnDataLoss"] = "false"
@@ -106,6 +106,8 @@ class RunningReader:
             settings = self._plan_run.member_settings(self.reader) | {"ledger": ledger}
             settings["proxy_url"] = self.network and self.network.url
             self._process = self._child(plan_member.__name__, settings)
+            path = self._plan_run.folder / f"{self.name}-{self.run}.log"
+            self._members_log = MembersLog(path, group)
             self._process.wait_for("started")
         self.pid = self._process.pid
 
@@ -133,9 +135,9 @@ class RunningReader:
                 self.work.submit(self.recover)
 
     def look_at_log(self) -> None:
-        """Whether its planner has given its members up; any thread."""
-        planner_log, run = self._planner_log, self.run
-        if planner_log is not None and (gave_up := planner_log.gives_up()) is not None:
+        """Whether its members have given up by themselves; any thread."""
+        members_log, run = self._members_log, self.run
+        if members_log is not None and (gave_up := members_log.gives_up()) is not None:
             log.info("run %d: no coordinator answered for a session", run)
             self.breaks.append(Break(*gave_up, self.name, run, "no answer", ends_the_run=False))
 
@@ -154,13 +156,14 @@ class RunningReader:
     def _let_go(self) -> None:
         """The process is free for another query, or gone."""
         assert self._process is not None
+        self.look_at_log()
         self.lives.append(self._life())
         if self.reader.kind == "query":
             assert isinstance(self._process, PlanSpark)
             self._plan_run.sparks.give_back(self._process)
         else:
             self._process.kill()
-        self._process = self._planner_log = None
+        self._process = self._members_log = None
 
     def _life(self) -> Life:
         """Of the run that is over."""

@@ -21,11 +21,11 @@ from pyspark_kafka_rebalance.testing import LocalKafka
 from . import plan_admin
 from .deletions import Deletions
 from .events import Away, Produced
+from .own_losses import OwnLosses
 from .plan_history import History, Outcome
 from .plan_input import Input, Producing, ProducingTransactions, Watch
 from .plan_reader import RunningReader
 from .plan_sparks import Sparks
-from .planner_log import PlannersLosses
 from .random_plans import (
     ANEW,
     COMPACTED,
@@ -212,7 +212,7 @@ class PlanRun:
                 for kind in kinds
             ]
             stack.enter_context(self.renewed)
-            losses = stack.enter_context(PlannersLosses(self.readers))
+            losses = stack.enter_context(OwnLosses(self.readers))
             self.sparks.get_ready(self.plan.sparks)
             _all(reader.work.submit(reader.recover) for reader in self.readers)
             log.info("all have begun")

@@ -197,6 +197,14 @@ def stream(
 
 
 @pytest.fixture
+def quorum(kafka3: LocalKafka) -> Iterator[LocalKafka]:
+    """Three brokers, which all run again afterwards."""
+    yield kafka3
+    for broker_id in set(kafka3.broker_ids) - set(kafka3.running):
+        kafka3.restart(broker_id)
+
+
+@pytest.fixture
 def committed(kafka: LocalKafka, group_id: str) -> Callable[[], dict[TopicPartition, int]]:
     """The group's committed offsets, asked as any Kafka tool asks."""
 

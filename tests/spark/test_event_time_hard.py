@@ -109,14 +109,6 @@ def assert_each_once(written, *queries):
 # -- leaders, and queries of one group ------------------------------------------------------------
 
 
-@pytest.fixture
-def quorum(kafka3):
-    """Three brokers, which all run again afterwards."""
-    yield kafka3
-    for broker_id in set(kafka3.broker_ids) - set(kafka3.running):
-        kafka3.restart(broker_id)
-
-
 def partitions_of(kafka3, topic, broker_id):
     """As this broker knows them."""
     address = kafka3.bootstrap_servers.split(",")[kafka3.broker_ids.index(broker_id)]

@@ -1,0 +1,90 @@
+"""A query reads on while no coordinator answers; whether what it has read then comes again.
+
+Two of three brokers are killed, so that the group's coordinator has no successor until they are
+back. The third leads the partition that is read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import MemberToRemove
+from kafka.structs import TopicPartition
+
+from . import waiting
+from .conftest import offsets_of
+from .test_event_time_hard import ALIVE, IDLING, leaders_of
+
+PATIENCE_S = 240.0
+#: What is read while no coordinator answers, each record in a batch of its own.
+UNANSWERED = 4
+
+wait_until = partial(waiting.wait_until, patience_s=PATIENCE_S)
+
+pytestmark = pytest.mark.newest_spark
+
+
+def coordinator_of(quorum, group_id):
+    """The leader of the group's partition of ``__consumer_offsets``."""
+    leaders = leaders_of(quorum, "__consumer_offsets")
+    number = 0
+    for letter in group_id:  # as Java's String.hashCode()
+        number = (31 * number + ord(letter)) & 0xFFFFFFFF
+    return leaders[(number & 0x7FFFFFFF) % len(leaders)]
+
+
+def remove_all(quorum, group_id):
+    """As at the end of their sessions."""
+    admin = KafkaAdminClient(bootstrap_servers=quorum.bootstrap_servers)
+    try:
+        members = admin.describe_groups([group_id])[group_id]["members"]
+        gone = [MemberToRemove(member_id=member["member_id"]) for member in members]
+        admin.remove_group_members(group_id, gone)
+    finally:
+        admin.close()
+
+
+@pytest.mark.parametrize("waits_for_it", [True, False])
+def test_a_query_reads_on_without_a_coordinator(quorum, topic_name, group_id, stream, waits_for_it):
+    quorum.create_topic(topic_name, partitions=3, replication_factor=1)
+    options = {"kafka__bootstrap__servers": quorum.bootstrap_servers, **ALIVE}
+    query = stream(**options)
+    running = query.start(**IDLING)
+    first = {TopicPartition(topic_name, p): 1 for p in range(3)}
+    for p in range(3):
+        quorum.produce(topic_name, [b"x"], partition=p)
+    wait_until(lambda: quorum.committed(group_id) == first, "all of the group is committed")
+    coordinator = coordinator_of(quorum, group_id)
+    partition, leader = next(
+        (p, leader) for p, leader in leaders_of(quorum, topic_name).items() if leader != coordinator
+    )
+
+    def produce_one():
+        """Read by a batch of its own."""
+        count = len(query.rows())
+        quorum.produce(topic_name, [b"x"], partition=partition)
+        wait_until(lambda: len(query.rows()) > count, "it is read")
+
+    away = [broker for broker in quorum.broker_ids if broker != leader]
+    for broker in away:
+        quorum.kill(broker)
+    for _ in range(UNANSWERED):
+        produce_one()
+    if not waits_for_it:
+        running.stop()
+    for broker in away:
+        quorum.restart(broker)
+
+    later = [(partition, n) for n in range(1, 1 + UNANSWERED)]
+    if waits_for_it:
+        last = first | {TopicPartition(topic_name, partition): 1 + UNANSWERED}
+        wait_until(lambda: quorum.committed(group_id) == last, "all of it is committed")
+    else:
+        remove_all(quorum, group_id)
+        other = stream("other", **options)
+        other.start(**IDLING)
+        wait_until(lambda: len(other.rows()) >= UNANSWERED, "the next owner reads")
+        assert offsets_of(other.rows()) == later
+    assert offsets_of(query.rows()) == sorted([(p, 0) for p in range(3)] + later)
