@@ -46,7 +46,7 @@ def remove_all(quorum, group_id):
         admin.close()
 
 
-@pytest.mark.parametrize("waits_for_it", [True, False])
+@pytest.mark.parametrize("waits_for_it", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_query_reads_on_without_a_coordinator(quorum, topic_name, group_id, stream, waits_for_it):
     quorum.create_topic(topic_name, partitions=3, replication_factor=1)
     options = {"kafka__bootstrap__servers": quorum.bootstrap_servers, **ALIVE}
