@@ -10,6 +10,7 @@ from .random_plans import (
     LIMIT_MS,
     PRODUCERS,
     SESSION_S,
+    TOPICS,
     Fault,
     Plan,
     Reader,
@@ -342,13 +343,18 @@ NAMED = {
         lasts_s=20.0,
         once_all_read=True,
     ),
-    # A run with an end begins when the only other member has just died.
+    # A run with an end begins when the only other query has just died. That one has a member for
+    # each partition, so that none is on its way to the run, which has to wait for all of them.
     "dead-owner": Plan(
         seed=36,
         protocol="consumer",
-        readers=(Reader("m0", "member"), Reader(LATE, trigger="availableNow", joins=True)),
-        faults=(Fault(12.0, "kill", "m0", 16.0), Fault(12.2, "join", LATE)),
-        lasts_s=26.0,
+        readers=(
+            Reader("q1", options=(("readers", str(sum(TOPICS.values()))),)),
+            Reader(LATE, trigger="availableNow", joins=True, options=(("readers", "1"),)),
+        ),
+        faults=(Fault(20.0, "kill", "q1", 16.0), Fault(20.6, "join", LATE)),
+        rate=50,
+        lasts_s=34.0,
         once_all_read=True,
     ),
     # Gracefully, with nothing that could hinder them.

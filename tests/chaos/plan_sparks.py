@@ -101,9 +101,11 @@ class Sparks:
         """Another query may use it; if it was killed, another gets ready."""
         spark.forget()
         with self._lock:
-            self._idle[spark.release].append(
-                spark if spark.is_running else self._start(spark.release)
-            )
+            idle = self._idle[spark.release]
+            if spark.is_running:
+                idle.append(spark)
+            else:
+                idle.insert(0, self._start(spark.release))  # those that are ready come first
 
     def _start(self, release: Release) -> PlanSpark:
         environment = {**spark_home.environment(), **self.path_of(release)}
