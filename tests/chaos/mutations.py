@@ -163,15 +163,6 @@ MUTATIONS = (
         "before = OffsetCommits()",
         named="stalled",
     ),
-    # Not found on a machine so busy that starting a query takes as long as a session.
-    Mutation(
-        "dead-owner",
-        "a run with an end leaves to a dead member what that one owns (19)",
-        "source/group/live_owners.py",
-        " and (session_passed or _rejoined(member, joined_epoch))",
-        "",
-        named="dead-owner",
-    ),
     # -- gaps -------------------------------------------------------------------------------------
     Mutation(
         "no-gap",
