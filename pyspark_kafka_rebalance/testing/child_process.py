@@ -38,7 +38,7 @@ class ChildProcess:
     settings : mapping
         For the module's main function.
     work : Path
-        Folder of the log, ``<name>.log``.
+        Folder of the log, ``<name>.log`` (``log_path``).
     on_event : callable, optional
         Called with every event as it comes, on a thread of its own.
     environment : mapping, optional
@@ -58,7 +58,7 @@ class ChildProcess:
         self.name = name
         self._module = module
         self._settings = dict(settings)
-        self._log = work / f"{name}.log"
+        self.log_path = work / f"{name}.log"
         self._on_event = on_event
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
@@ -70,7 +70,7 @@ class ChildProcess:
         self.kill()  # what the last process may have left, at least its pipes
         self.events = []
         self._lines = queue.Queue()
-        with self._log.open("a") as log_file:
+        with self.log_path.open("a") as log_file:
             self._process = subprocess.Popen(
                 self._command(self._module, self._settings),
                 stdin=subprocess.PIPE,
@@ -179,7 +179,7 @@ class ChildProcess:
 
     def log_end(self, characters: int = 4_000) -> str:
         """Return the end of the process's log."""
-        return self._log.read_text(errors="replace")[-characters:]
+        return self.log_path.read_text(errors="replace")[-characters:]
 
     def _follow(
         self, process: subprocess.Popen[str], lines: queue.Queue[dict[str, Any] | None]

@@ -106,8 +106,7 @@ class RunningReader:
             settings = self._plan_run.member_settings(self.reader) | {"ledger": ledger}
             settings["proxy_url"] = self.network and self.network.url
             self._process = self._child(plan_member.__name__, settings)
-            path = self._plan_run.folder / f"{self.name}-{self.run}.log"
-            self._members_log = MembersLog(path, group)
+            self._members_log = MembersLog(self._process.log_path, group)
             self._process.wait_for("started")
         self.pid = self._process.pid
 

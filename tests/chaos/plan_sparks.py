@@ -28,7 +28,6 @@ class PlanSpark(SparkProcess):
         self, name: str, work: Path, environment: Mapping[str, str], release: Release
     ) -> None:
         self.release = release
-        self.log_path = work / f"{name}.log"
         conf = spark_home.IDLE_SELDOM | {"spark.driver.memory": "600m"}
         super().__init__(
             name,

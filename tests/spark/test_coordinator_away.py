@@ -10,12 +10,12 @@ from functools import partial
 
 import pytest
 from kafka import KafkaAdminClient
-from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
 from . import waiting
 from .conftest import offsets_of
 from .test_event_time_hard import ALIVE, IDLING, leaders_of
+from .test_restarts import Group
 
 PATIENCE_S = 240.0
 #: What is read while no coordinator answers, each record in a batch of its own.
@@ -39,9 +39,8 @@ def remove_all(quorum, group_id):
     """As at the end of their sessions."""
     admin = KafkaAdminClient(bootstrap_servers=quorum.bootstrap_servers)
     try:
-        members = admin.describe_groups([group_id])[group_id]["members"]
-        gone = [MemberToRemove(member_id=member["member_id"]) for member in members]
-        admin.remove_group_members(group_id, gone)
+        group = Group(admin, group_id)
+        group.remove_members(group.clients())
     finally:
         admin.close()
 
