@@ -9,7 +9,8 @@ Every end and every position is the *next* offset::
      "state": {"members": [{"generation": 41, "partitions": {"orders": [0]}}],
                "revoking": {"orders": [0]}, "lost": {"orders": [4]},
                "events": [["revoke_requested", "orders", 0, 41]],
-               "run": "kafka_deferred-1f0c", "warm_up": 3}}
+               "run": "kafka_deferred-1f0c", "warm_up": 3,
+               "query": "90a1c3e5f7b2d4e6", "batch": 17}}
 
 Spark compares offsets as text and runs a batch if the text differs. So the keys have one fixed
 order, the one above, with topics sorted by name and partitions by number. ``pending`` and the parts
@@ -62,7 +63,10 @@ _POSITIONS = {1: "unacknowledged", 2: "positions", 3: "positions"}
 #: The additional fields of versions with gaps.
 _OF_GAPS = ("catch_up", "pending_catch_up", "gaps")
 
-_STATE = ("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported")
+_STATE = (
+    *("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"),
+    *("query", "batch"),
+)
 
 
 def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
@@ -89,6 +93,10 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
         state["initial"] = _numbers(offset.initial)
     if offset.imported:
         state["imported"] = _numbers(offset.imported)
+    if offset.query is not None:
+        state["query"] = offset.query
+    if offset.batch is not None:
+        state["batch"] = offset.batch
     return {
         "version": VERSION_WITH_GAPS if offset.has_gaps else VERSION,
         "ranges": _bounds(offset.ranges),
@@ -168,6 +176,10 @@ def parse_offset(value: Any) -> StreamOffset:
     _require(run is None or isinstance(run, str), "state.run", run)
     warm_up = state.get("warm_up")
     _require(warm_up is None or _is_number(warm_up), "state.warm_up", warm_up)
+    query = state.get("query")
+    _require(query is None or (isinstance(query, str) and bool(query)), "state.query", query)
+    batch = state.get("batch")
+    _require(batch is None or _is_number(batch), "state.batch", batch)
     initial = state.get("initial")
     offset = StreamOffset(
         ranges=_ranges(value, "ranges"),
@@ -187,6 +199,8 @@ def parse_offset(value: Any) -> StreamOffset:
         },
         pending_catch_up={p: tuple(found) for p, found in _gaps(value, "pending_catch_up")},
         gaps={p: tuple(pieces) for p, pieces in _gaps(value, "gaps")},
+        query=query,
+        batch=batch,
     )
     both = (offset.ranges.keys() | offset.pending.keys()) & offset.others.keys()
     _require(not both, positions, sorted(both))

@@ -78,6 +78,11 @@ class StreamOffset:
         What is left there after the batch.
     built_in : bool
         Whether Spark's own source made the offset.
+    query : str or None
+        The id of the query that planned the batch (``QueryIdentity``). None if an older release, or
+        Spark's own source, made the offset.
+    batch : int or None
+        That query's number of the batch; it only grows.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
@@ -99,6 +104,8 @@ class StreamOffset:
     )
     gaps: Mapping[TopicPartition, tuple[Gap, ...]] = field(default_factory=dict, hash=False)
     built_in: bool = False
+    query: str | None = None
+    batch: int | None = None
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next live offset of every partition that this offset knows."""

@@ -32,6 +32,7 @@ from .plan.batch_planner import NO_LIMIT, BatchPlanner, Gone, Postponed
 from .plan.cuts import cuts_of
 from .plan.data_loss import DataLoss
 from .plan.tasks import ReadTask, group_into_tasks
+from .query_identity import QueryIdentity
 from .query_run import QueryRun
 from .reading import TaskPartition, read_task
 from .shown_errors import shows_our_errors
@@ -70,6 +71,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._options = options
         self._trigger_is_told = trigger_is_told
         self._data_loss = DataLoss(options.fail_on_data_loss)
+        self._identity = QueryIdentity()
         self._run: QueryRun | None = None
         self._available_now: AvailableNowRun | None = None
         self._planner: BatchPlanner | None = None  # of the run
@@ -124,7 +126,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if not self._begun:
             self._begun = True
             before, self._left_behind = self._left_behind, None
-            run.restore(parse_offset(start), before)
+            begin = parse_offset(start)
+            self._identity.restore(begin)
+            run.restore(begin, before)
             if not self._join_first(run, limit):
                 return self._empty_batch(run, _number_after(start))
         membership.proofs.begin_trigger(start)
@@ -325,6 +329,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return self._available_now is not None or isinstance(limit, ReadAllAvailable)
 
     def _hand_to_spark(self, run: QueryRun, offset: StreamOffset) -> dict[str, Any]:
+        identity = self._identity
+        offset = replace(offset, query=identity.id, batch=identity.next_batch())
         told = offset_to_json(offset)
         self._planned, self._topic_ids = (told, offset), {}
         run.membership.proofs.planned(told)
@@ -367,6 +373,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         """
         self._replayed = True
         begin, offset = parse_offset(start), parse_offset(end)
+        self._identity.restore(offset)
         if offset.built_in and start == self.initialOffset():
             location = self._options.checkpoint_location
             begin = StreamOffset(others=start_of_first_batch(location, offset.others))

@@ -64,6 +64,8 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
         warm_up=warm_up,
         initial=None if ranges else draw(st.none() | st.frozensets(PARTITIONS, max_size=3)),
         imported=frozenset(p for p in partitions if draw(st.booleans())),
+        query=draw(st.none() | st.text(min_size=1, max_size=4)),
+        batch=draw(st.none() | NUMBERS),
         **draw(gaps_below({p: r.start for p, r in ranges.items()})),
     )
 
@@ -129,6 +131,8 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
         catch_up=shuffled(offset.catch_up),
         pending_catch_up=shuffled(offset.pending_catch_up),
         gaps=shuffled(offset.gaps),
+        query=offset.query,
+        batch=offset.batch,
     )
     assert json.dumps(offset_to_json(again)) == text
     assert json.dumps(offset_to_json(parse_offset(reordered(json.loads(text))))) == text
@@ -145,6 +149,8 @@ def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
         lost=frozenset({other}),
         events=(RebalanceEvent("revoke_requested", TopicPartition("b", 10), 41),),
         run="r",
+        query="q",
+        batch=3,
     )
     assert json.dumps(offset_to_json(offset), separators=(",", ":")) == (
         '{"version":2,'
@@ -153,7 +159,7 @@ def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
         '"state":{"members":[{"generation":41,"partitions":{"b":[2,10]}},'
         '{"generation":41,"partitions":{}}],'
         '"revoking":{"b":[10]},"lost":{"a":[3]},'
-        '"events":[["revoke_requested","b",10,41]],"run":"r"}}'
+        '"events":[["revoke_requested","b",10,41]],"run":"r","query":"q","batch":3}}'
     )
     assert offset.positions() == {p2: 250, p10: 250, other: 250, TopicPartition("c", 0): 17}
 
