@@ -16,7 +16,9 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 
+from .group_commit import GroupCommit
 from .kafka_python.coordinator import GroupCoordinator
+from .origin import Origin
 from .record_time import RecordTime
 from .remaining import Remaining, Told
 from .told_remaining import bound_to
@@ -80,11 +82,24 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, Remaining]:
         """As ``committed_offsets``, with the progress beyond them in the commits' metadata."""
+        found = self.group_commits(partitions, timeout_ms)
+        return {partition: commit.remaining for partition, commit in found.items()}
+
+    def group_commits(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, in_order: bool = False
+    ) -> dict[TopicPartition, GroupCommit]:
+        """As ``committed_remaining``, with the queries that have committed.
+
+        With ``in_order`` the progress beyond the offsets is left out.
+        """
         found = {}
         committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
         for p, entry in committed.items():
             bound = bound_to(self._io.metadata.topic_id(p.topic), p)
-            found[p], told, _ = Remaining.decode(entry.offset, entry.metadata, bound)
+            left, told = Remaining(entry.offset), Told.NOTHING
+            if not in_order:
+                left, told, _ = Remaining.decode(entry.offset, entry.metadata, bound)
+            found[p] = GroupCommit(left, Origin.decode(entry.offset, entry.metadata, bound))
             if told in (Told.NEWER, Told.ANOTHER_COMMIT):
                 log.warning(
                     "%s-%d: records from offset %d on may come again: the commit's metadata %s",

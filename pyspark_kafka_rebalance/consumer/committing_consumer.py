@@ -7,7 +7,7 @@ polls handed out is in ``hand_outs.py``. After a seek, lower offsets may be comm
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -92,6 +92,17 @@ class CommittingConsumer(MemberStatus):
             As ``commit_processed``.
         """
         self._hand_outs.commit_remaining(remaining)
+
+    def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
+        """Let each commit say who made it, as the first part of its metadata.
+
+        Parameters
+        ----------
+        describe : callable
+            From a partition, the offset to commit, the most bytes, and what metadata are bound to;
+            called on the I/O thread. See ``Origin.encode``.
+        """
+        self._hand_outs.describe = describe
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
         """What ``commit_remaining`` was given last, if the broker has accepted it; else None."""

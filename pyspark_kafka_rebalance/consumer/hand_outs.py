@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -24,6 +24,7 @@ from .group_membership import GroupMembership
 from .inherited import inherit, is_described
 from .leader_epochs import UNKNOWN
 from .member_record import refuse_strangers
+from .origin import with_origin
 from .ownership import Ownership
 from .remaining import Remaining, is_ours
 from .seeks import Seeks
@@ -50,6 +51,8 @@ class HandOuts:
         Where records are gone, and others in their place.
     gaps : GapHandOuts
         What is read besides the live records (KIP-333).
+    describe : callable or None
+        Says who commits; see ``CommittingConsumer.describe_commits``.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class HandOuts:
         self._membership = membership
         self._ownership = ownership
         self._completion = Completion()
-        membership.commits.metadata_of = self._gaps_behind
+        membership.commits.metadata_of = self._describe_commit
+        self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
         self._told = ToldRemaining()  # by commit_remaining
         self.by_hand = EnteredCommits(self)
         self.seeks = Seeks(self)
@@ -273,6 +277,18 @@ class HandOuts:
             return True
 
     # -- the I/O loop -----------------------------------------------------------------------------
+
+    def _describe_commit(
+        self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
+    ) -> str:
+        """The metadata of a commit of this offset: who made it, and the progress beyond it."""
+        if self.describe is None:
+            return self._gaps_behind(partition, offset, limit, by_hand)
+        with self.lock:
+            bound = self.truncations.bound(partition)
+        origin = self.describe(partition, offset, limit, bound)
+        left = limit - len(origin) - 1
+        return with_origin(origin, self._gaps_behind(partition, offset, left, by_hand))
 
     def _gaps_behind(
         self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None

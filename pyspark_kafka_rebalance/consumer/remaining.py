@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 from .gaps import Gap, common, end_of, joined, runs, start_of
 from .golomb import packed, unpacked
+from .origin import is_origin, without_origin
 
 #: The default of the broker's ``offset.metadata.max.bytes``.
 DEFAULT_METADATA_BYTES = 4_096
@@ -327,8 +328,9 @@ class Remaining:
             Everything from the offset on, without gaps, unless the metadata say more.
         """
         plain = cls(offset)
-        ours = _OURS.match(metadata or "")
-        if metadata is None or ours is None:
+        metadata = without_origin(metadata or "")
+        ours = _OURS.match(metadata)
+        if ours is None:
             return Decoded(plain, Told.NOTHING)
         if int(ours[1]) > _VERSION:
             return Decoded(plain, Told.NEWER)
@@ -357,7 +359,10 @@ class Remaining:
 
 def is_ours(metadata: str) -> bool:
     """Whether this version could have written these metadata, for any commit."""
-    ours = _OURS.match(metadata)
+    rest = without_origin(metadata)
+    if rest != metadata and not rest:
+        return is_origin(metadata)
+    ours = _OURS.match(rest)
     return ours is not None and int(ours[1]) <= _VERSION
 
 

@@ -19,6 +19,7 @@ from .cluster_queries import ClusterQueries
 from .commit_loop import CommitLoop
 from .lane import Lane
 from .member_record import Member
+from .origin import with_origin
 from .remaining import Remaining
 from .told_remaining import ToldRemaining, bound_to
 from .verdicts import Verdict
@@ -61,9 +62,11 @@ class SimpleCommits:
             clock=time.monotonic,
         )
         self._told = ToldRemaining()
-        self._loop.metadata_of = lambda partition, offset, limit, _: (
-            self._told.metadata(partition, offset, limit, self._bound(partition)) or ""
+        self._loop.metadata_of = lambda partition, offset, limit, _: self._metadata(
+            partition, offset, limit
         )
+        #: Says who commits; see ``CommittingConsumer.describe_commits``.
+        self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -142,6 +145,13 @@ class SimpleCommits:
         """Send nothing more; to be called before the client is closed."""
         self._ended = True
         self._loop.wake()
+
+    def _metadata(self, partition: TopicPartition, offset: int, limit: int) -> str:
+        """Who commits, and the progress beyond the offset."""
+        bound = self._bound(partition)
+        origin = "" if self.describe is None else self.describe(partition, offset, limit, bound)
+        left = limit - len(origin) - 1
+        return with_origin(origin, self._told.metadata(partition, offset, left, bound) or "")
 
     def _bound(self, partition: TopicPartition) -> str:
         return bound_to(self._io.metadata.topic_id(partition.topic), partition)

@@ -27,6 +27,7 @@ from ..settings.values import (
     ValueType,
     integer,
     nearest,
+    one_of,
     parse_value,
 )
 from .catch_up_options import CATCH_UP_OPTIONS, CatchUpOptions
@@ -40,6 +41,10 @@ _READERS = integer(1, 1_000)
 
 #: Spark's default of ``maxTriggerDelay``.
 _MAX_TRIGGER_DELAY_MS = 15 * 60_000
+
+#: Whose position counts where this query itself has committed beyond its checkpoint.
+RESTORED_CHECKPOINT = "restoredCheckpoint"
+_RESTORED_CHECKPOINT = one_of("checkpoint", "group", ignore_case=True)
 
 _STARTING_OPTIONS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 
@@ -76,6 +81,7 @@ _OWN_OPTIONS = (
     "maxBatchDurationMs",
     "includeRebalanceEvents",
     "checkpointLocation",
+    RESTORED_CHECKPOINT,
     *CATCH_UP_OPTIONS,
     *EVENT_TIME_OPTIONS,
 )
@@ -150,6 +156,9 @@ class SourceOptions:
         Set with ``parallelRebalance=live``.
     event_time : EventTimeOptions or None
         Set with ``maxTaskIdleMs``, unless that is -1.
+    follows_checkpoint : bool
+        Whether a checkpoint that is older than this query's own commits is followed
+        (``restoredCheckpoint``).
     given : frozenset of str
         The names of the given options, in lower case.
     """
@@ -182,6 +191,7 @@ class SourceOptions:
     checkpoint_location: str | None = field(repr=False)
     catch_up: CatchUpOptions | None
     event_time: EventTimeOptions | None
+    follows_checkpoint: bool
     given: frozenset[str]
 
     @classmethod
@@ -258,6 +268,8 @@ class SourceOptions:
             checkpoint_location=parse_location(checkpoint) if checkpoint is not None else None,
             catch_up=CatchUpOptions.parse(given),
             event_time=EventTimeOptions.parse(given),
+            follows_checkpoint=value(RESTORED_CHECKPOINT, _RESTORED_CHECKPOINT, "checkpoint")
+            == "checkpoint",
             given=frozenset(given),
         )
 
@@ -302,6 +314,9 @@ class SourceOptions:
             if name.lower() in self.given:
                 what_to_do = "leave it out, a batch has nothing to catch up on"
                 raise OptionError(name, None, what_to_do, problem="is for a stream only")
+        if RESTORED_CHECKPOINT.lower() in self.given:
+            what_to_do = "leave it out, a batch has no checkpoint"
+            raise OptionError(RESTORED_CHECKPOINT, None, what_to_do, problem="is for a stream only")
         for name in EVENT_TIME_OPTIONS:
             if name.lower() in self.given:
                 what_to_do = "leave it out, a batch is read as a whole"
@@ -315,6 +330,12 @@ class SourceOptions:
             allowed = "the group at whose committed offsets the batch starts"
             raise OptionError("kafka.group.id", None, f"{allowed} (startingOffsets=group)")
         return self
+
+    @property
+    def starting_option(self) -> str:
+        """The option that says where to start; of several, the one that counts."""
+        found = (name for name in _STARTING_OPTIONS if name.lower() in self.given)
+        return next(found, "startingOffsets")
 
     def start_of(self, partition: TopicPartition) -> Start:
         """Return where a partition starts that neither the checkpoint nor the group knows."""

@@ -26,11 +26,14 @@ class QueryIdentity:
     ----------
     batch : int
         The number of the batch planned last; 0 before the first.
+    restored : int
+        That number by the checkpoint with which this process started.
     """
 
     def __init__(self) -> None:
         self._id: str | None = None
         self.batch = 0
+        self.restored = 0
 
     @property
     def id(self) -> str:
@@ -43,7 +46,8 @@ class QueryIdentity:
         """Go on as the query that logged this offset; without effect if it names none."""
         if offset.query is not None and self._id is None:
             self._id = offset.query
-        self.batch = max(self.batch, offset.batch or 0)
+        self.restored = max(self.restored, offset.batch or 0)
+        self.batch = max(self.batch, self.restored)
 
     def renew(self) -> str:
         """Become another query, because one with the present id runs elsewhere; returns the id."""

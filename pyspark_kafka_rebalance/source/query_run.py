@@ -17,6 +17,7 @@ from .group.batch_state import Gaps
 from .group.group_commits import STOP_TIMEOUT_S
 from .group.left_behind import LeftBehind
 from .group.membership import QueryMembership
+from .query_identity import QueryIdentity
 from .sigterm import has_ended, stop_on_sigterm
 from .stop_request import StopRequest
 
@@ -34,6 +35,8 @@ class QueryRun:
     ----------
     options : SourceOptions
         The options of a stream.
+    identity : QueryIdentity
+        The query.
 
     Attributes
     ----------
@@ -45,11 +48,11 @@ class QueryRun:
         Tells whether a caller asked it to stop.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, identity: QueryIdentity) -> None:
         self._options = options
         prefix = options.client_config.get("client_id") or "kafka_deferred"
         self.name = f"{prefix}-{secrets.token_hex(4)}"
-        self.membership = QueryMembership(options, self.name)
+        self.membership = QueryMembership(options, self.name, identity)
         self.stop_request = StopRequest(self.name)
         self._beside = DriverSources(options, self.name) if options.partitions is None else None
 

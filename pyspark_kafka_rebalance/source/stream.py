@@ -235,7 +235,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def _started(self) -> QueryRun:
         if self._run is None:
-            self._run = QueryRun(self._options)
+            self._run = QueryRun(self._options, self._identity)
             self._run.start()
         return self._run
 

@@ -11,7 +11,9 @@ from uuid import UUID
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.group_commit import GroupCommit
 from pyspark_kafka_rebalance.consumer.offset_commits import OffsetCommits
+from pyspark_kafka_rebalance.consumer.origin import Origin, with_origin
 from pyspark_kafka_rebalance.consumer.ownership import Ownership
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
 from pyspark_kafka_rebalance.consumer.told_remaining import ToldRemaining
@@ -66,6 +68,7 @@ class FakeMember:
         self.ownership = Ownership(revoke_timeout_s=math.inf)
         self.commits = OffsetCommits()
         self.told = ToldRemaining()
+        self.describe: Callable[[TopicPartition, int, int, str], str] = lambda *_: ""
         self.delayed: set[TopicPartition] = set()  # in the last call
         self.released: set[TopicPartition] = set()
         self.polls = 0
@@ -184,8 +187,12 @@ class FakeMember:
         """These reach the group, with what is told beyond them."""
         for partition, offset in offsets.items():
             self.group.committed[partition] = offset
-            told = self.told.metadata(partition, offset, 4_096, str(partition))
-            self.group.metadata[partition] = told or ""
+            self.group.metadata[partition] = self.metadata(partition, offset)
+
+    def metadata(self, partition: TopicPartition, offset: int) -> str:
+        """As the real one's: who commits, and what is told beyond the offset."""
+        told = self.told.metadata(partition, offset, 4_096, str(partition))
+        return with_origin(self.describe(partition, offset, 4_096, str(partition)), told or "")
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
         with self.group.changed:
@@ -219,13 +226,19 @@ class FakeMember:
                 return None
             return told if self.commits.acknowledged(partition) == told.committed() else None
 
-    def committed_remaining(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, Remaining]:
-        return {
-            p: Remaining.decode(offset, self.group.metadata.get(p), str(p)).remaining
-            for p, offset in self.committed_offsets(partitions, timeout_ms).items()
-        }
+    def group_commits(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, in_order: bool = False
+    ) -> dict[TopicPartition, GroupCommit]:
+        found = {}
+        for p, offset in self.committed_offsets(partitions, timeout_ms).items():
+            metadata = self.group.metadata.get(p)
+            left = Remaining.decode(offset, metadata, str(p)).remaining
+            left = Remaining(offset) if in_order else left
+            found[p] = GroupCommit(left, Origin.decode(offset, metadata, str(p)))
+        return found
+
+    def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
+        self.describe = describe
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         with self.group.changed:

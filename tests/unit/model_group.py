@@ -191,9 +191,7 @@ class ModelMember(FakeMember):
         accepted = [
             p
             for p, (offset, *_) in sent.items()
-            if self.group.commit(
-                self, p, offset, self.told.metadata(p, offset, 4_096, str(p)) or ""
-            )
+            if self.group.commit(self, p, offset, self.metadata(p, offset))
         ]
         if self.group.commits == "accepted":
             self.commits.acknowledge(accepted)

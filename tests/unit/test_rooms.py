@@ -44,6 +44,7 @@ SHARED = {
     "offsets",
     "options",
     "partition_json",
+    "query_identity",
     "spark_versions",
     "starting_offsets",
 }

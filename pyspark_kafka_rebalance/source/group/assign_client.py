@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from uuid import UUID
 
 from kafka import errors as kafka_errors
@@ -18,6 +18,7 @@ from kafka.protocol.consumer import DEFAULT_GENERATION_ID, UNKNOWN_MEMBER_ID
 from kafka.structs import TopicPartition
 
 from ...consumer.deferred import DeferredRevokeConsumer
+from ...consumer.group_commit import GroupCommit
 from ...consumer.poll_result import PollResult
 from ...consumer.remaining import Remaining
 from ...consumer.simple_commits import SimpleCommits
@@ -66,7 +67,8 @@ class AssignClient:
         self._topic_ids: dict[TopicPartition, UUID] = {}  # theirs, as of when they were found
         self._has_read = False  # since the topic ids were last requested
         self._deletions = DeletedPartitions()
-        self._group_has: dict[TopicPartition, int] = {}  # committed before our first commit
+        # What the group had before our first commit.
+        self._group_has: dict[TopicPartition, Remaining] = {}
         self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
         group_id = client.config["group_id"]
         self._commits = SimpleCommits(
@@ -183,17 +185,25 @@ class AssignClient:
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """See :class:`QueryMember`."""
-        found = self._client.committed_offsets(partitions, timeout_ms)
-        self._group_has.update(found)
-        return found
+        found = self.group_commits(partitions, timeout_ms)
+        return {p: left.committed() for p, (left, _) in found.items()}
 
-    def committed_remaining(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, Remaining]:
+    def group_commits(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, in_order: bool = False
+    ) -> dict[TopicPartition, GroupCommit]:
         """See :class:`QueryMember`."""
-        found = self._client.committed_remaining(partitions, timeout_ms)
-        self._group_has.update({p: left.committed() for p, left in found.items()})
-        return found
+        found = self._client.group_commits(partitions, timeout_ms)
+        self._group_has.update({p: commit.remaining for p, commit in found.items()})
+        if not in_order:
+            return found
+        return {
+            p: GroupCommit(Remaining(left.committed()), origin)
+            for p, (left, origin) in found.items()
+        }
+
+    def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
+        """See :class:`QueryMember`."""
+        self._commits.describe = describe
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the waiting commits of these, and allow a lower offset to be committed next."""
@@ -216,14 +226,15 @@ class AssignClient:
     # -- partitions -------------------------------------------------------------------------------
 
     def _commit_anew(self) -> None:
-        """Recommit the group's offsets, so that those of quiet partitions do not expire."""
-        offsets = {}
-        for partition in self._there:
-            acknowledged = self._commits.acknowledged(partition)
-            offset = self._group_has.get(partition) if acknowledged is None else acknowledged
-            if offset is not None and not self._commits.outstanding(partition):
-                offsets[partition] = offset
-        self._commits.add_again(offsets)
+        """Recommit what the group has, so that offsets of quiet partitions do not expire.
+
+        With the gaps of an earlier run's commit: a commit without them would replace them.
+        """
+        quiet = {p for p in self._there if not self._commits.outstanding(p)}
+        own = {p: at for p in quiet if (at := self._commits.acknowledged(p)) is not None}
+        self._commits.add_again(own)
+        before = {p: self._group_has[p] for p in quiet - own.keys() if p in self._group_has}
+        self._commits.add_remaining(before)
 
     def _doubt_unknown(self) -> None:
         """Have the partitions checked that the coordinator did not know: they may be deleted."""

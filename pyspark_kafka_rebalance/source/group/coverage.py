@@ -167,7 +167,7 @@ class Coverage:
         KafkaRebalanceError
             The brokers do not say what other members own, or the membership has failed.
         """
-        client = self._members.client()
+        self._members.client()  # waits until they are built
         if self._options.partitions is not None:
             return []  # there are no other members
         there = self._members.partitions() if ends is None else ends.keys()
@@ -179,11 +179,12 @@ class Coverage:
         if ends is None:
             ends = self._log_ends.end_offsets(foreign)
         try:
-            committed = client.committed_offsets(foreign, LOOKUP_TIMEOUT_MS)
+            left = self._members.committed(foreign, LOOKUP_TIMEOUT_MS)
         except kafka_errors.KafkaError as error:
             if not error.retriable:
                 raise
             return foreign
+        committed = {p: one.committed() for p, one in left.items()}
         unread = [p for p in foreign if committed.get(p, 0) < ends.get(p, 1)]
         self._read_by_group |= set(foreign) - set(unread)
         if not unread:

@@ -122,6 +122,7 @@ class GroupCommits:
                 if owned is not None:
                     self._members[owned.member].forget_commits([partition])
                     positioning = state.assignment.positioning
+                    state.own_commits.move_back(partition, position)
                     if positioning.move_to(partition, position, partition in another):
                         forgotten.append(partition)
         if forgotten:

@@ -43,6 +43,9 @@ class Joining:
         Waits end when it ends.
     """
 
+    #: Whether :meth:`has_others` has found any; False if it was not called.
+    found_others = False
+
     def __init__(
         self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
     ) -> None:
@@ -69,7 +72,8 @@ class Joining:
             log.info("group %s: %s", group_id, error)
             return True
         self._members.client()
-        return bool(group.members)
+        self.found_others = bool(group.members)
+        return self.found_others
 
     def _describe(self, admin: KafkaAdminClient) -> GroupDescription:
         self._pump.raise_failure()  # brokers that do not answer the members: no further look-up

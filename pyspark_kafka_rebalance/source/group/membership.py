@@ -21,6 +21,7 @@ from kafka.structs import TopicPartition
 from ...consumer.pump import Pump
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent
+from ..query_identity import QueryIdentity
 from .batch_proofs import BatchProofs
 from .batch_state import BatchState, Gaps, state_for_offset, state_now
 from .catch_up import CatchUp
@@ -35,6 +36,7 @@ from .known_to_group import KnownToGroup
 from .left_behind import LeftBehind
 from .log_ends import LogEnds
 from .overdue_batch import OverdueBatch
+from .own_commits import OwnCommits
 from .query_member import QueryMember
 from .query_members import QueryMembers
 from .query_state import QueryState
@@ -68,7 +70,9 @@ class QueryMembership:
     options : SourceOptions
         The source's options.
     client_id : str
-        Prefix of the members' client ids.
+        Prefix of the members' client ids: the run's name.
+    identity : QueryIdentity, optional
+        The query, which outlives the run; by default a new one.
 
     Attributes
     ----------
@@ -92,7 +96,9 @@ class QueryMembership:
         Plans what to read below the live positions, with ``parallelRebalance=live``.
     """
 
-    def __init__(self, options: SourceOptions, client_id: str) -> None:
+    def __init__(
+        self, options: SourceOptions, client_id: str, identity: QueryIdentity | None = None
+    ) -> None:
         self._options = options
         self._may_join = False
         self._is_restored = False  # whether the checkpoint's state is taken over
@@ -104,14 +110,20 @@ class QueryMembership:
             finish=lambda: self.commits.finish(),
             close=lambda: self._members.close(),
         )
-        self._state = QueryState(options)
+        identity = identity or QueryIdentity()
+        in_order = options.catch_up is None
+        self._state = QueryState(
+            options, OwnCommits(identity, client_id, options.follows_checkpoint, in_order)
+        )
         self._members = QueryMembers(options, client_id, self._state, self._pump)
         self._known_to_group = KnownToGroup(options, self._state, self._members, self._pump)
         self.joining = Joining(options, self._state, self._members, self._pump)
         self.log_ends = LogEnds(options, self._members, self._pump)
         self.record_times = RecordTimes(options, self._state, self._members, self.log_ends)
         self.deletions = DeletionWatch(options, self._state, self._members)
-        self._start_lookup = StartLookup(options, self._state, self._members, self.deletions)
+        self._start_lookup = StartLookup(
+            options, self._state, self._members, self.deletions, identity, self.joining
+        )
         self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
         self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
         self.catch_up = CatchUp(options, self._state, self.log_ends)

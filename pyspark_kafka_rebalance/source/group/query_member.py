@@ -7,13 +7,14 @@ it (:class:`QueryClient`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kafka.structs import TopicPartition
 
 from ...consumer.cluster_queries import ClusterQueries
+from ...consumer.group_commit import GroupCommit
 from ...consumer.poll_result import PollResult
 from ...consumer.remaining import Remaining
 
@@ -104,10 +105,14 @@ class QueryMember(Protocol):
         """
         ...
 
-    def committed_remaining(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, Remaining]:
-        """As :meth:`committed_offsets`, with everything that the group is owed."""
+    def group_commits(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, in_order: bool = False
+    ) -> dict[TopicPartition, GroupCommit]:
+        """As :meth:`committed_offsets`, with who has committed; see ``ClusterQueries``."""
+        ...
+
+    def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
+        """Let each commit say who made it; see ``CommittingConsumer``."""
         ...
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:

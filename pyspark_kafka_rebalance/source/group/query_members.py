@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 from ...consumer.cluster_queries import ClusterQueries
+from ...consumer.group_commit import GroupCommit
 from ...consumer.pump import Pump
 from ...consumer.remaining import Remaining
 from ...errors import KafkaRebalanceError
@@ -73,13 +74,23 @@ class QueryMembers:
     ) -> dict[TopicPartition, Remaining]:
         """Request now what the group is owed; leaves out partitions without a committed offset.
 
-        What is processed beyond the committed offset is used only with ``parallelRebalance=live``:
-        a reader that goes in order cannot skip it. Raises as ``QueryMember.committed_offsets``.
+        What this query has committed itself beyond its checkpoint counts as owed (``OwnCommits``).
+        Raises as ``QueryMember.committed_offsets``.
         """
-        if self._options.catch_up is not None:
-            return self[index].committed_remaining(partitions, timeout_ms)
-        committed = self[index].committed_offsets(partitions, timeout_ms)
-        return {p: Remaining(offset) for p, offset in committed.items()}
+        commits = self.group_commits(partitions, timeout_ms, index)
+        with self._state as state:
+            return {p: state.seen(p, commit) for p, commit in commits.items()}
+
+    def group_commits(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
+    ) -> dict[TopicPartition, GroupCommit]:
+        """As :meth:`committed`, but as the group says it, whoever has committed.
+
+        What is processed beyond the committed offset is used only with ``parallelRebalance=live``:
+        a reader that goes in order cannot skip it.
+        """
+        in_order = self._options.catch_up is None
+        return self[index].group_commits(partitions, timeout_ms, in_order)
 
     def build_first(self) -> None:
         """Build the first client, which finds out whether the brokers let us in.
@@ -89,8 +100,14 @@ class QueryMembers:
         KafkaRebalanceError
             As :func:`build_clients`.
         """
-        self._to_build = build_clients(self._options, self._run)
+        self._to_build = map(self._described, build_clients(self._options, self._run))
         self._clients.append(next(self._to_build))
+
+    def _described(self, client: QueryClient) -> QueryClient:
+        """Have the client's commits say that they are this query's."""
+        with self._state as state:
+            client.member.describe_commits(state.own_commits.describe)
+        return client
 
     def build_others(self) -> None:
         """Build the others, unless the pump is already stopping; raises as :meth:`build_first`."""

@@ -23,11 +23,15 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
+from ...consumer.group_commit import GroupCommit
+from ...consumer.remaining import Remaining
 from ..catch_up_options import CatchUpOptions
 from ..plan.catch_up import CatchUpPace
+from ..query_identity import QueryIdentity
 from .assignment import QueryAssignment
 from .last_change import LastChange
 from .open_batches import OpenBatches
+from .own_commits import OwnCommits
 from .starts import Starts
 
 if TYPE_CHECKING:
@@ -61,9 +65,12 @@ class SharedState:
     gained : set
         Partitions assigned since the planner last asked what to wait for (``AwaitedPartitions``);
         empty without ``maxTaskIdleMs``.
+    own_commits : OwnCommits
+        Which of the group's commits are this query's own.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, own_commits: OwnCommits) -> None:
+        self.own_commits = own_commits
         self.assignment = QueryAssignment(options.include_rebalance_events)
         self.open_batches = OpenBatches()
         self.starts = Starts(options)
@@ -74,6 +81,12 @@ class SharedState:
         self.gone_elsewhere: set[TopicPartition] = set()
         self.last_change = LastChange()
         self.gained: set[TopicPartition] = set()
+
+    def seen(self, partition: TopicPartition, commit: GroupCommit) -> Remaining:
+        """What is left of the partition for this query, as of this commit."""
+        proven = self.assignment.marks.positions().get(partition)
+        gaps = self.assignment.gaps.unproven(partition)
+        return self.own_commits.seen(partition, commit, proven, gaps)
 
 
 class QueryState:
@@ -86,11 +99,13 @@ class QueryState:
     ----------
     options : SourceOptions
         The stream's options.
+    own_commits : OwnCommits, optional
+        By default those of a new query.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, own_commits: OwnCommits | None = None) -> None:
         self._lock = threading.Lock()
-        self._shared = SharedState(options)
+        self._shared = SharedState(options, own_commits or OwnCommits(QueryIdentity()))
 
     def __enter__(self) -> SharedState:
         self._lock.acquire()

@@ -14,14 +14,19 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ...consumer.cluster_queries import ClusterQueries
+from ...consumer.group_commit import GroupCommit
 from ...consumer.remaining import Remaining
 from ...errors import PartitionsLostError
+from ..query_identity import QueryIdentity
 from ..starting_offsets import AtTimestamp
 from .deletion_watch import DeletionWatch
+from .ignored_starts import IgnoredStarts
+from .joining import Joining
 from .query_member import QueryMember
 from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from .query_state import QueryState, SharedState
 from .replaced_topics import ReplacedTopics
+from .restored_starts import RestoredStarts
 
 if TYPE_CHECKING:
     from ..options import SourceOptions
@@ -49,6 +54,10 @@ class StartLookup:
         Each makes the look-ups for what it owns.
     deletions : DeletionWatch
         Knows which partitions left this query lately.
+    identity : QueryIdentity
+        The query.
+    joining : Joining
+        Knows whether the group had other members.
     """
 
     def __init__(
@@ -57,12 +66,16 @@ class StartLookup:
         state: QueryState,
         members: QueryMembers,
         deletions: DeletionWatch,
+        identity: QueryIdentity,
+        joining: Joining,
     ) -> None:
         self._options = options
         self._state = state
         self._members = members
         self._told_of: set[TopicPartition] = set()  # set back, and logged
         self._topics = ReplacedTopics(options, state, members, deletions)
+        self._gone_back = RestoredStarts(options, state, members, identity)
+        self._ignored = IgnoredStarts(options, state, joining)
 
     def find(self) -> None:
         """Find out where newly assigned partitions start.
@@ -79,28 +92,33 @@ class StartLookup:
             owned = state.assignment.partitions.all()
             is_new = {p for found in wanted.values() for p in found if owned[p].is_new}
         self._topics.keep({p for found in wanted.values() for p in found})
+        at_group: dict[TopicPartition, int] = {}
         for index, partitions in wanted.items():
             member, cluster = self._members[index], self._members.cluster_of(index)
             self._topics.look_again(cluster)
+            partitions = self._gone_back.without_waiting(partitions)
             if not (partitions := self._topics.without_absent(partitions)):
                 continue
             try:
-                told = self._members.committed(partitions, LOOKUP_TIMEOUT_MS, index)
-                owed = {p: left for p, left in told.items() if p not in is_new}
+                told = self._members.group_commits(partitions, LOOKUP_TIMEOUT_MS, index)
+                commits = {p: commit for p, commit in told.items() if p not in is_new}
+                owed = {p: commit.remaining for p, commit in commits.items()}
                 committed = {p: left.committed() for p, left in owed.items()}
-                if ahead := self._set_back(member, owed):
+                ahead = self._set_back(member, owed) | self._gone_back.set_back(member, commits)
+                if ahead:
                     # Their starts are looked up again once the group has the new offsets.
                     partitions = [p for p in partitions if p not in ahead]
                 for partition in self._topics.look(member, cluster, partitions, committed):
                     committed.pop(partition, None)
                     owed.pop(partition, None)
+                    commits.pop(partition, None)
                 partitions = self._topics.without_absent(partitions)
                 with self._state as state:
-                    unknown = dict.fromkeys(
-                        p
-                        for p in partitions
-                        if p not in committed and not state.assignment.marks.are_known(p)
-                    )
+                    marks = state.assignment.marks
+                    new_here = {p for p in partitions if not marks.are_known(p)}
+                unknown = dict.fromkeys(
+                    p for p in partitions if p in new_here and p not in committed
+                )
                 otherwise = self._configured(cluster, unknown)
                 known = [p for p in partitions if p not in unknown]
                 logs = None if self._options.catch_up is None else self._logs_of(cluster, known)
@@ -126,9 +144,25 @@ class StartLookup:
                         self._start_live(state, partition, owed.get(partition), logs[partition])
                     else:
                         continue  # it has no leader, so it could not be read now anyway
+                    self._begin_commits(state, partition, commits.get(partition), new_here)
                     state.starts.started(partition, member.assigned_topic_id(partition))
                 state.starts.saw(cluster.topic_ids({p.topic for p in partitions}))
                 state.last_change.note()
+            at_group |= {p: committed[p] for p in new_here & committed.keys()}
+        self._ignored.tell(at_group)
+
+    def _begin_commits(
+        self,
+        state: SharedState,
+        partition: TopicPartition,
+        commit: GroupCommit | None,
+        new_here: Collection[TopicPartition],
+    ) -> None:
+        """Note from where on this query's commits are its own; the partition has its start."""
+        position = state.assignment.partitions.all()[partition].position
+        assert position is not None
+        state.own_commits.begin(partition, commit, position, partition not in new_here)
+        state.own_commits.started(partition)
 
     def _start_live(
         self,

@@ -1,0 +1,143 @@
+"""Origin: which query made an OffsetCommit, and which ones delivered the records below its offset.
+
+A query commits its origin with each offset, as the first part of the commit's metadata, before the
+gaps (``remaining``)::
+
+    query/1:e826d9a9.1f0c9a77.17.90a1c3e5f7b2d4e6-0.aa11bb22cc33dd44-4000
+            checksum run      batch stretches: a query's id, and the first offset that it delivered
+
+    queries       90a1…            aa11…
+    offsets   0 ─────────────── 4000 ─────────── the committed offset
+
+The last stretch is the committer's own. Each query that takes a partition over adds one, so a query
+whose checkpoint was restored from a backup recognizes what it has delivered itself.
+
+The checksum binds an origin to its offset and topic, as it does for gaps: a tool that moves the
+offset and keeps the metadata does not speak for the query. Releases that do not know origins ignore
+them, together with the gaps behind them: they repeat, and skip nothing.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+_OURS = re.compile(r"query/([1-9][0-9]{0,8}):([^ ]*)(?: |$)")
+_VERSION = 1
+_PREFIX = f"query/{_VERSION}:"
+_TEXT = re.compile(
+    r"(?P<checksum>[0-9a-f]{8})\."
+    r"(?P<body>(?P<run>[A-Za-z0-9_]{1,64})\.(?P<batch>[0-9]{1,18})"
+    r"(?P<stretches>(?:\.[A-Za-z0-9_]{1,64}-[0-9]{1,19})+))"
+)
+
+#: How many stretches a commit names. Older ones are dropped: their records then count as delivered
+#: by others.
+MOST_STRETCHES = 4
+
+
+class Stretch(NamedTuple):
+    """The records from an offset up to the next stretch, or to the commit, and who delivered them.
+
+    Attributes
+    ----------
+    query : str
+        The query's id.
+    since : int
+        The first offset.
+    """
+
+    query: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who committed an offset.
+
+    Attributes
+    ----------
+    run : str
+        The committer's run; part of its client ids.
+    batch : int
+        The number of the batch that it had planned last.
+    stretches : tuple of Stretch
+        Who delivered what, lowest first; at least one. The last one is the committer's.
+    """
+
+    run: str
+    batch: int
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def query(self) -> str:
+        """The id of the query that committed."""
+        return self.stretches[-1].query
+
+    def delivered_by(self, query: str, end: int) -> tuple[tuple[int, int], ...]:
+        """The ranges [start, end) below a committed offset that this query has delivered."""
+        ends = (*(stretch.since for stretch in self.stretches[1:]), end)
+        return tuple(
+            (stretch.since, end)
+            for stretch, end in zip(self.stretches, ends, strict=True)
+            if stretch.query == query and stretch.since < end
+        )
+
+    def encode(self, offset: int, limit: int, bound_to: str) -> str:
+        """The metadata to commit with this offset; empty if even one stretch takes too many bytes.
+
+        Parameters
+        ----------
+        offset : int
+            The committed offset.
+        limit : int
+            In bytes.
+        bound_to : str
+            As in ``Remaining.encode``.
+        """
+        stretches = "".join([f".{query}-{since}" for query, since in self.stretches])
+        body = f"{self.run}.{self.batch}{stretches}"
+        text = f"{_PREFIX}{_checksum(offset, bound_to, body)}.{body}"
+        if len(text) <= limit:
+            return text
+        if len(self.stretches) == 1:
+            return ""
+        return replace(self, stretches=self.stretches[1:]).encode(offset, limit, bound_to)
+
+    @classmethod
+    def decode(cls, offset: int, metadata: str | None, bound_to: str) -> Origin | None:
+        """Who committed this offset; None if the metadata do not say it of this very commit."""
+        ours = _OURS.match(metadata or "")
+        if ours is None or int(ours[1]) != _VERSION:
+            return None
+        text = _TEXT.fullmatch(ours[2])
+        if text is None or text["checksum"] != _checksum(offset, bound_to, text["body"]):
+            return None
+        parts = [part.rpartition("-") for part in text["stretches"][1:].split(".")]
+        stretches = tuple(Stretch(query, int(since)) for query, _, since in parts)
+        return cls(text["run"], int(text["batch"]), stretches)
+
+
+def with_origin(origin: str, metadata: str) -> str:
+    """The metadata of a commit: an origin in place of the one that they begin with, if any."""
+    return " ".join(filter(None, (origin, without_origin(metadata))))
+
+
+def without_origin(metadata: str) -> str:
+    """The metadata behind an origin of whatever version; all of them if there is none."""
+    ours = _OURS.match(metadata)
+    return metadata if ours is None else metadata[ours.end() :]
+
+
+def is_origin(metadata: str) -> bool:
+    """Whether these metadata begin with an origin that this version could have written."""
+    ours = _OURS.match(metadata)
+    return ours is not None and int(ours[1]) <= _VERSION
+
+
+def _checksum(offset: int, bound_to: str, body: str) -> str:
+    return f"{zlib.crc32(f'{_VERSION} {offset} {bound_to} {body}'.encode()):08x}"

@@ -1,0 +1,222 @@
+"""What the group's commits are worth to a query whose checkpoint may be older."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.group_commit import GroupCommit
+from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
+from pyspark_kafka_rebalance.consumer.origin import Origin, Stretch
+from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.source.group.own_commits import OwnCommits, token_of
+from pyspark_kafka_rebalance.source.group.rival_runs import runs_in
+from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
+
+P = TopicPartition("t", 0)
+ME, OTHER = "me", "other"
+
+
+def identity(query: str = ME, batch: int = 3) -> QueryIdentity:
+    found = QueryIdentity()
+    found.restore(StreamOffset(query=query, batch=batch))
+    return found
+
+
+def own_commits(
+    run: str = "kafka_deferred-now", query: str = ME, follows: bool = True, live: bool = False
+) -> OwnCommits:
+    return OwnCommits(identity(query), run, follows, in_order=not live)
+
+
+def commit(
+    left: int | Remaining, *stretches: tuple[str, int], run: str = "before", batch: int = 9
+) -> GroupCommit:
+    remaining = left if isinstance(left, Remaining) else Remaining(left)
+    found = tuple(Stretch(*stretch) for stretch in stretches)
+    return GroupCommit(remaining, Origin(run, batch, found) if found else None)
+
+
+@pytest.mark.parametrize(
+    ("of_group", "proven", "start"),
+    [
+        # Only this query's own commits explain the difference.
+        (commit(70, (ME, 0)), 40, 40),
+        (commit(70, (ME, 40)), 40, 40),
+        (commit(70, (ME, 0)), 70, 70),
+        (commit(70, (ME, 0)), 90, 70),  # the checkpoint is ahead: it counts in any case
+        # Others have delivered it, or nobody says who.
+        (commit(70), 40, 70),
+        (commit(70, (OTHER, 0)), 40, 70),
+        (commit(70, (ME, 0), (OTHER, 40)), 40, 70),
+        (commit(70, (OTHER, 0), (ME, 70)), 40, 70),
+        # Some of it others, below: left out.
+        (commit(70, (OTHER, 0), (ME, 50)), 40, 50),
+        # Some of it others, behind its own: repeated, since reading goes in order.
+        (commit(70, (ME, 0), (OTHER, 50)), 40, 40),
+        (commit(70, (OTHER, 0), (ME, 45), (OTHER, 50), (ME, 60)), 40, 45),
+        # The checkpoint does not know the partition: from where this query began with it.
+        (commit(70, (OTHER, 0), (ME, 50)), None, 50),
+        (commit(70, (OTHER, 0)), None, 70),
+    ],
+)
+def test_where_reading_in_order_starts(
+    of_group: GroupCommit, proven: int | None, start: int
+) -> None:
+    assert own_commits().seen(P, of_group, proven) == Remaining(start)
+
+
+def test_with_live_exactly_what_others_have_delivered_is_left_out() -> None:
+    live = own_commits(live=True)
+    seen = live.seen(P, commit(70, (ME, 0), (OTHER, 50)), 40)
+    assert seen == Remaining(70, (Gap(40, 50),))
+    assert live.seen(P, commit(70, (ME, 0)), 40) == Remaining(40)
+    # The checkpoint's gaps, too, if it is this query that has caught up on them since.
+    gaps = (Gap(10, 20),)
+    assert live.seen(P, commit(70, (ME, 0)), 70, gaps) == Remaining(70, gaps)
+    assert live.seen(P, commit(70, (ME, 0), (OTHER, 70)), 70, gaps) == Remaining(70)
+    of_group = commit(Remaining(70, (Gap(10, 20),)), (ME, 0))
+    assert live.seen(P, of_group, 40) == Remaining(40, (Gap(10, 20),))
+
+
+def test_who_wants_the_group_to_win_reads_nothing_again() -> None:
+    assert own_commits(follows=False).seen(P, commit(70, (ME, 0)), 40) == Remaining(70)
+
+
+def test_what_this_run_has_committed_itself_is_what_it_knows() -> None:
+    commits = own_commits(run="kafka_deferred-now")
+    assert commits.seen(P, commit(70, (ME, 0), run="now"), 40) == Remaining(70)
+    assert commits.other_runs == set()
+
+
+def begun(
+    commits: OwnCommits, of_group: GroupCommit | None, start: int, is_known: bool = True
+) -> tuple[tuple[str, int], ...]:
+    commits.begin(P, of_group, start, is_known)
+    text = commits.describe(P, start, 4_096, "")
+    found = Origin.decode(start, text, "")
+    assert found is not None
+    assert (found.run, found.batch) == ("now", 3)
+    return found.stretches
+
+
+@pytest.mark.parametrize(
+    ("of_group", "start", "is_known", "stretches"),
+    [
+        (None, 500, False, [(ME, 500)]),  # a new query
+        (commit(70), 70, False, [(ME, 70)]),  # goes on behind another client
+        (commit(70, (ME, 5)), 70, True, [(ME, 5)]),  # a restart
+        (commit(70, (OTHER, 5)), 70, True, [(OTHER, 5), (ME, 70)]),
+        (commit(70, (ME, 5), (OTHER, 50)), 70, True, [(ME, 5), (OTHER, 50), (ME, 70)]),
+        # The group was deleted, or moved back: what the checkpoint knows is this query's own.
+        (None, 500, True, [(ME, 0)]),
+        (commit(70), 500, True, [(ME, 70)]),
+        # Set back to the checkpoint.
+        (commit(70, (ME, 5)), 40, True, [(ME, 5)]),
+        (commit(70, (ME, 5), (OTHER, 50)), 40, True, [(ME, 5)]),
+        (commit(70, (OTHER, 5), (ME, 50)), 50, True, [(OTHER, 5), (ME, 50)]),
+    ],
+)
+def test_what_its_own_commits_say(
+    of_group: GroupCommit | None,
+    start: int,
+    is_known: bool,
+    stretches: list[tuple[str, int]],
+) -> None:
+    assert list(begun(own_commits(), of_group, start, is_known)) == stretches
+
+
+def test_only_so_many_queries_are_named() -> None:
+    of_group = commit(70, *((OTHER if n % 2 else ME, n) for n in range(5)))
+    stretches = begun(own_commits(query="third"), of_group, 70)
+    assert stretches == ((ME, 2), (OTHER, 3), (ME, 4), ("third", 70))
+
+
+def test_a_partition_that_was_not_started_says_nothing() -> None:
+    assert own_commits().describe(P, 7, 4_096, "") == ""
+
+
+def test_a_log_that_became_shorter_is_this_querys_from_there_on() -> None:
+    commits = own_commits()
+    assert begun(commits, commit(70, (OTHER, 5)), 70) == ((OTHER, 5), (ME, 70))
+    commits.move_back(P, 80)
+    assert begun_now(commits, 80) == ((OTHER, 5), (ME, 70))
+    commits.move_back(P, 30)
+    assert begun_now(commits, 30) == ((OTHER, 5), (ME, 30))
+
+
+def begun_now(commits: OwnCommits, offset: int) -> tuple[Stretch, ...]:
+    found = Origin.decode(offset, commits.describe(P, offset, 4_096, ""), "")
+    assert found is not None
+    return found.stretches
+
+
+def test_another_run_that_commits_under_this_id_is_a_rival() -> None:
+    commits = own_commits()
+    before = commit(40, (ME, 0), run="before")
+    assert commits.seen(P, before, 40) == Remaining(40)
+    assert (commits.other_runs, commits.has_rival) == ({"before"}, False)
+    commits.begin(P, before, 40, is_known=True)
+    assert commits.seen(P, before, 40) == Remaining(40)
+    assert not commits.has_rival, "not started yet"
+    commits.started(P)
+    assert commits.seen(P, commit(50, (ME, 0), run="elsewhere"), 60) == Remaining(50)
+    assert not commits.has_rival, "nothing beyond what this run has read"
+    of_rival = commit(70, (ME, 0), run="elsewhere")
+    commits.seen(P, of_rival, 60)
+    assert commits.has_rival
+    now = commits.become_another()
+    assert now not in (ME, OTHER)
+    assert commits.seen(P, of_rival, 60) == Remaining(70), "it counts as another query's"
+    assert begun_now(commits, 60) == ((now, 0),)
+    assert (commits.other_runs, commits.has_rival) == (set(), False)
+
+
+def test_what_a_run_has_forgotten_with_its_log_is_not_read_from_its_beginning() -> None:
+    commits = own_commits()
+    commits.begin(P, None, 0, is_known=False)
+    commits.started(P)
+    of_other = commit(70, (ME, 0), (OTHER, 50), run="elsewhere")
+    assert commits.seen(P, of_other, None) == Remaining(70)
+
+
+def test_runs_are_told_apart_by_the_client_ids_of_their_members() -> None:
+    assert token_of("my-app-1f0c9a77") == "1f0c9a77"
+    members = (
+        GroupMember("my-app-1f0c9a77-0", member_id="a"),
+        GroupMember("kafka_deferred-aabbccdd-11", member_id="b"),
+        GroupMember("somebody", member_id="c"),
+        GroupMember("my-app-00000000-0", member_id="own, static: joined by the run before"),
+    )
+    found = runs_in(GroupDescription("Stable", members), {members[-1].member_id})
+    assert found >= {"1f0c9a77", "aabbccdd"}
+    assert "00000000" not in found
+
+
+@given(
+    st.lists(st.sampled_from([ME, OTHER]), max_size=4),
+    st.lists(st.integers(0, 50), min_size=5, max_size=5, unique=True),
+    st.integers(0, 60) | st.none(),
+    st.booleans(),
+)
+def test_nothing_of_its_own_beyond_the_checkpoint_is_left_out(
+    queries: list[str], bounds: list[int], proven: int | None, live: bool
+) -> None:
+    """And what others have delivered is, with live exactly."""
+    bounds.sort()
+    end = bounds[-1] + 1
+    stretches = list(zip(queries, bounds, strict=False))
+    of_group = commit(end, *stretches)
+    seen = own_commits(live=live).seen(P, of_group, proven)
+    owners = [
+        next((q for q, since in reversed(stretches) if since <= offset), OTHER)
+        for offset in range(end)
+    ]
+    again = [o for o, q in enumerate(owners) if q == ME and o >= (proven or 0)]
+    left = [o for o in range(end) if o in seen]
+    assert left == (again if live else list(range(again[0], end)) if again else [])
+    assert end in seen
