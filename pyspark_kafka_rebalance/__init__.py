@@ -46,6 +46,7 @@ _PUBLIC = {
     "KafkaDeferredDataSource": "source.data_source",
     "QueryProgress": "source.progress_table",
     "PartitionProgress": "source.progress_table",
+    "kafka_progress": "source.kafka_progress",
     "progress": "source.progress",
     "stop_gracefully": "source.graceful_stop",
 }
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from .settings.typed_settings import ProducerGroupSettings as ProducerGroupSettings
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
     from .source.graceful_stop import stop_gracefully as stop_gracefully
+    from .source.kafka_progress import kafka_progress as kafka_progress
     from .source.progress import progress as progress
     from .source.progress_table import PartitionProgress as PartitionProgress
     from .source.progress_table import QueryProgress as QueryProgress

@@ -1,40 +1,56 @@
 """The JSON of a StreamOffset, as Spark logs it. Pure.
 
-Every end and every position is the *next* offset::
+Every number of an offset is the *next* one. The top level looks like an offset of Spark's own Kafka
+source, for code that reads positions from a query's progress, and says where every known partition
+stands after the batch. What else there is has a name of its own, which no topic can have::
 
-    {"version": 2,
-     "ranges": {"orders": {"0": [100, 250]}},
-     "pending": {"orders": {"0": [50, 100]}},
-     "positions": {"orders": {"3": 17}},
-     "state": {"members": [{"generation": 41, "partitions": {"orders": [0]}}],
-               "revoking": {"orders": [0]}, "lost": {"orders": [4]},
-               "events": [["revoke_requested", "orders", 0, 41]],
-               "run": "kafka_deferred-1f0c", "warm_up": 3,
-               "query": "90a1c3e5f7b2d4e6", "batch": 17}}
+    {"orders": {"0": 250, "3": 17},
+     "#kafka_deferred": {
+         "version": 4,
+         "read": {"orders": {"0": [150]}},
+         "pending": {"orders": {"0": [50, 100]}},
+         "state": {"members": [{"generation": 41, "partitions": {"orders": [0]}}],
+                   "revoking": {"orders": [0]}, "lost": {"orders": [4]},
+                   "events": [["revoke_requested", "orders", 0, 41]],
+                   "run": "kafka_deferred-1f0c", "warm_up": 3,
+                   "query": "90a1c3e5f7b2d4e6", "batch": 17}}}
+
+``read`` is how many offsets the batch reads, up to the position, here [100, 250): a list for each
+run of consecutive partitions, by the number of the first one.
 
 Spark compares offsets as text and runs a batch if the text differs. So the keys have one fixed
 order, the one above, with topics sorted by name and partitions by number. ``pending`` and the parts
 of ``state`` are left out if they are empty.
 
 If a partition reads its newest records while older ones are still to be caught up (KIP-333), the
-fields above are its live part. Such an offset has version 3, and two more fields with any number of
-ranges per partition, sorted and disjoint::
+fields above are its live part. Such an offset has up to three more fields, between ``pending`` and
+``state``, with any number of ranges per partition, sorted and disjoint::
 
-    {"version": 3,
-     "ranges": {"orders": {"0": [4000, 4100]}},
-     "catch_up": {"orders": {"0": [[70, 120], [300, 305]]}},
-     "positions": {},
-     "gaps": {"orders": {"0": [[305, 310]]}},
-     "state": {}}
+    {"orders": {"0": 4100},
+     "#kafka_deferred": {
+         "version": 4,
+         "read": {"orders": {"0": [100]}},
+         "catch_up": {"orders": {"0": [[70, 120], [300, 305]]}},
+         "gaps": {"orders": {"0": [[305, 310]]}},
+         "state": {}}}
 
 ``catch_up`` is what the batch reads of the older records, ``gaps`` what is left of them after it.
 ``pending_catch_up``, in the same form and between the two, is what earlier batches have read of
 them and is not proven.
 
+Versions 1 to 3 had their fields at the top level, and are still read::
+
+    {"version": 2,
+     "ranges": {"orders": {"0": [100, 250]}},
+     "pending": {"orders": {"0": [50, 100]}},
+     "positions": {"orders": {"3": 17}},
+     "state": {}}
+
+Version 3 added the fields of gaps. Version 1 had only the positions that the group had not
+confirmed, as ``unacknowledged``.
+
 Spark's own Kafka source logs only positions, ``{"orders": {"3": 17}}``. Such an offset is read too,
 as those positions, so that a query can continue from a checkpoint of that source.
-
-Version 1 had only the positions that the group had not confirmed, as ``unacknowledged``.
 """
 
 from __future__ import annotations
@@ -53,15 +69,19 @@ from ..fetch.offset_range import OffsetRange
 from ..settings.values import INT_MAX, LONG_MAX
 from .offsets import MemberState, RebalanceEvent, StreamOffset
 
-#: The versions that are written; the higher one if the offset has gaps, or reads from them.
-#: Releases that do not know gaps refuse it by its number; otherwise they would skip those records.
-VERSION, VERSION_WITH_GAPS = 2, 3
+#: What is not a position, at the top level of an offset. Kafka's topics cannot have a "#".
+OURS = "#kafka_deferred"
 
-#: The field with the positions (in version 1 only some of them), by readable version.
+#: The version that is written.
+VERSION = 4
+
+#: The field with the positions (in version 1 only some of them), of versions without ``OURS``.
 _POSITIONS = {1: "unacknowledged", 2: "positions", 3: "positions"}
 
-#: The additional fields of versions with gaps.
+#: The fields of gaps, which versions 1 and 2 lack.
 _OF_GAPS = ("catch_up", "pending_catch_up", "gaps")
+
+_FIRST_WITH_GAPS = 3
 
 _STATE = (
     *("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"),
@@ -97,12 +117,11 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
         state["query"] = offset.query
     if offset.batch is not None:
         state["batch"] = offset.batch
-    return {
-        "version": VERSION_WITH_GAPS if offset.has_gaps else VERSION,
-        "ranges": _bounds(offset.ranges),
-        **({"catch_up": _pieces(offset.catch_up)} if offset.catch_up else {}),
+    ours = {
+        "version": VERSION,
+        "read": _lengths(offset.ranges),
         **({"pending": _bounds(offset.pending)} if offset.pending else {}),
-        "positions": _by_topic(offset.others),
+        **({"catch_up": _pieces(offset.catch_up)} if offset.catch_up else {}),
         **(
             {"pending_catch_up": _pieces(offset.pending_catch_up)}
             if offset.pending_catch_up
@@ -111,6 +130,21 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
         **({"gaps": _pieces(offset.gaps)} if offset.gaps else {}),
         "state": state,
     }
+    return {**_by_topic(offset.positions()), OURS: ours}
+
+
+def _lengths(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    lengths: dict[str, dict[str, list[int]]] = {}
+    for topic, partitions in _of_topics(ranges):
+        runs = lengths[topic] = {}
+        run: list[int] = []
+        follows = -1
+        for partition in partitions:
+            if partition.partition != follows:
+                run = runs[str(partition.partition)] = []
+            run.append(len(ranges[partition]))
+            follows = partition.partition + 1
+    return lengths
 
 
 def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
@@ -154,18 +188,8 @@ def parse_offset(value: Any) -> StreamOffset:
     """
     if (of_built_in := parse_built_in(value)) is not None:
         return StreamOffset(others=of_built_in, imported=frozenset(of_built_in), built_in=True)
-    _require(isinstance(value, dict) and "version" in value, "version", value)
-    version = value["version"]
-    _require(_is_number(version) and version >= 1, "version", version)
-    if version not in _POSITIONS:
-        raise OffsetFormatError(
-            f"the checkpoint's offset has version {version}, written by a newer release of "
-            f"pyspark-kafka-rebalance; this release reads versions up to {VERSION_WITH_GAPS}"
-        )
-    positions = _POSITIONS[version]
-    of_gaps = _OF_GAPS if version >= VERSION_WITH_GAPS else ()
-    _known(value, ("version", "ranges", "pending", positions, "state", *of_gaps), "offset")
-    state = value.get("state")
+    version, fields = _fields(value)
+    state = fields.get("state")
     _require(isinstance(state, dict), "state", state)
     _known(state, _STATE, "state")
     members = state.get("members", [])
@@ -181,10 +205,12 @@ def parse_offset(value: Any) -> StreamOffset:
     batch = state.get("batch")
     _require(batch is None or _is_number(batch), "state.batch", batch)
     initial = state.get("initial")
+    live = _live_part(value, fields) if version == VERSION else _older_live_part(fields, version)
+    ranges, pending, others = live
     offset = StreamOffset(
-        ranges=_ranges(value, "ranges"),
-        pending=_ranges(value, "pending") if "pending" in value else {},
-        others=dict(_positions(value, positions)),
+        ranges=ranges,
+        pending=pending,
+        others=others,
         members=tuple(_member(member) for member in members),
         revoking=_partitions(state.get("revoking", {}), "state.revoking"),
         lost=_partitions(state.get("lost", {}), "state.lost"),
@@ -195,22 +221,76 @@ def parse_offset(value: Any) -> StreamOffset:
         imported=_partitions(state.get("imported", {}), "state.imported"),
         catch_up={
             p: tuple(OffsetRange(p.topic, p.partition, *bounds) for bounds in pieces)
-            for p, pieces in _gaps(value, "catch_up")
+            for p, pieces in _gaps(fields, "catch_up")
         },
-        pending_catch_up={p: tuple(found) for p, found in _gaps(value, "pending_catch_up")},
-        gaps={p: tuple(pieces) for p, pieces in _gaps(value, "gaps")},
+        pending_catch_up={p: tuple(found) for p, found in _gaps(fields, "pending_catch_up")},
+        gaps={p: tuple(pieces) for p, pieces in _gaps(fields, "gaps")},
         query=query,
         batch=batch,
     )
-    both = (offset.ranges.keys() | offset.pending.keys()) & offset.others.keys()
-    _require(not both, positions, sorted(both))
     _check(offset)
     return offset
 
 
+def _fields(value: Any) -> tuple[int, Any]:
+    """Return an offset's version, and where its fields are."""
+    _require(isinstance(value, dict), "version", value)
+    fields = value.get(OURS, value)
+    _require(isinstance(fields, dict) and "version" in fields, "version", value)
+    version = fields["version"]
+    _require(_is_number(version) and version >= 1, "version", version)
+    if version > VERSION:
+        raise OffsetFormatError(
+            f"the checkpoint's offset has version {version}, written by a newer release of "
+            f"pyspark-kafka-rebalance; this release reads versions up to {VERSION}"
+        )
+    _require((version == VERSION) == (OURS in value), "version", version)
+    return version, fields
+
+
+_LivePart = tuple[
+    dict[TopicPartition, OffsetRange], dict[TopicPartition, OffsetRange], dict[TopicPartition, int]
+]
+
+
+def _live_part(value: Mapping[str, Any], ours: Mapping[str, Any]) -> _LivePart:
+    """Return the ranges, what is pending, and the other positions."""
+    _known(ours, ("version", "read", "pending", *_OF_GAPS, "state"), OURS)
+    topics = {topic: by_number for topic, by_number in value.items() if topic != OURS}
+    others = dict(_positions({"positions": topics}, "positions"))
+    ranges, pending = {}, _ranges(ours, "pending") if "pending" in ours else {}
+    for first, run in _by_partition(ours, "read"):
+        _require(isinstance(run, list), f"read.{first.topic}", run)
+        for number, length in enumerate(run, first.partition):
+            partition = TopicPartition(first.topic, number)
+            end = others.pop(partition, -1)
+            _require(_is_number(length, end), f"read.{first.topic}", length)
+            ranges[partition] = OffsetRange(first.topic, number, end - length, end)
+    for partition, before in pending.items():
+        if partition not in ranges:
+            end = others.pop(partition, -1)
+            _require(before.end == end, f"pending.{partition.topic}", before.end)
+    return ranges, pending, others
+
+
+def _older_live_part(fields: Mapping[str, Any], version: int) -> _LivePart:
+    """As :func:`_live_part`, of versions 1 to 3."""
+    name = _POSITIONS[version]
+    of_gaps = _OF_GAPS if version >= _FIRST_WITH_GAPS else ()
+    _known(fields, ("version", "ranges", "pending", name, "state", *of_gaps), "offset")
+    ranges = _ranges(fields, "ranges")
+    pending = _ranges(fields, "pending") if "pending" in fields else {}
+    others = dict(_positions(fields, name))
+    both = (ranges.keys() | pending.keys()) & others.keys()
+    _require(not both, name, sorted(both))
+    return ranges, pending, others
+
+
 def is_own(value: Any) -> bool:
     """Whether this source made the offset, which may be of any source."""
-    return isinstance(value, dict) and type(value.get("version")) is int and "ranges" in value
+    if not isinstance(value, dict):
+        return False
+    return OURS in value or (type(value.get("version")) is int and "ranges" in value)
 
 
 def parse_built_in(value: Any) -> dict[TopicPartition, int] | None:

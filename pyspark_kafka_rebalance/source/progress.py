@@ -65,7 +65,7 @@ def progress(query: Any) -> QueryProgress:
     orders          1  kafka_deferred-1f0c9a77-1     9,870       9,873    3  revoking
     orders          2  kafka_deferred-1f0c9a77-0    10,113           -    -  revoked
     """
-    progresses = [_as_dict(one) for one in _progresses(query)]
+    progresses = [as_dict(one) for one in _progresses(query)]
     if not progresses:
         return QueryProgress(query=_name_of(query))
     told = QueryStory()
@@ -266,7 +266,7 @@ def _progresses(query: Any) -> Sequence[Any]:
     return query
 
 
-def _as_dict(one: Any) -> dict[str, Any]:
+def as_dict(one: Any) -> dict[str, Any]:
     """Return a progress as plain values; from the JSON, if it is one of Spark's objects."""
     text = getattr(one, "json", one)
     found = json.loads(text) if isinstance(text, str) else text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from pyspark_kafka_rebalance import progress
+from pyspark_kafka_rebalance import kafka_progress, progress
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
 
+from .conftest import built_in_source
 from .waiting import wait_until
 
 
@@ -64,3 +67,29 @@ def test_two_queries_and_what_moves_between_them(kafka, topic_name, stream):
     revoking = [{p.partition for p in t if p.state == "revoking"} for t in course]
     assert moved in revoking
     assert {"assigned"} == {p.state for p in progress(first.lastProgress) if p.partition in kept}
+
+
+@built_in_source
+def test_code_that_watches_sparks_own_source_finds_the_same_here(kafka, topic_name, stream):
+    """``endOffset`` without any change, the rest with ``kafka_progress``."""
+    kafka.create_topic(topic_name, partitions=3)
+    for partition, count in enumerate((20, 20, 0)):
+        kafka.produce(topic_name, [b"x"] * count, partition=partition)
+    options = {"maxOffsetsPerTrigger": "10"}  # shared out evenly: the two round differently
+    only_ours = {"readers": "", "kafka__group__id": "", "checkpointLocation": ""}
+    ours, theirs = stream("ours", **options), stream("theirs", **only_ours, **options)
+    theirs.source = "kafka"
+    told = []
+    for run in (ours, theirs):
+        run.run()
+        told.append([one for one in run.query.recentProgress if one.numInputRows])
+    assert len(told[0]) == len(told[1]) == 4
+    for mine, its in zip(*told, strict=True):
+        (found,), (plain,), (expected,) = kafka_progress(mine).sources, mine.sources, its.sources
+        end = json.loads(expected.endOffset)
+        assert json.loads(plain.endOffset)[topic_name] == end[topic_name]
+        assert json.loads(found.endOffset) == end
+        assert json.loads(found.latestOffset) == json.loads(expected.latestOffset)
+        assert found.description == expected.description
+        assert found.metrics == expected.metrics
+    assert told[0][0].sources[0].metrics == {}, "if Spark lets a source set them, let it"

@@ -19,6 +19,7 @@ from kafka.errors import RebalanceInProgressError
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.source.offset_json import parse_offset
 from pyspark_kafka_rebalance.testing.ledger import duplicated_rows
 
 from . import waiting
@@ -93,8 +94,8 @@ def test_kill_9_in_the_middle_of_a_batch_then_restart(
         time.sleep(1.0)  # in the middle of the sink's 4 s
         victim.kill()
         logged = (tmp_path / "checkpoint-B" / "offsets" / str(in_flight)).read_text()
-        ranges = json.loads(logged.splitlines()[-1])["ranges"][topic_name]
-        mine = {int(partition) for partition in ranges}
+        ranges = parse_offset(json.loads(logged.splitlines()[-1])).ranges
+        mine = {p.partition for p in ranges}
         killed_at = time.time()
         wait_until(
             lambda: mine <= partitions_read_by(queries, "A", since=killed_at),

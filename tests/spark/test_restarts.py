@@ -24,6 +24,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, stop_gracefully
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
+from pyspark_kafka_rebalance.source.offset_json import parse_offset
 
 from . import waiting
 from .conftest import SteadyProducer, offsets_of
@@ -92,13 +93,13 @@ def newest(checkpoint, log):
 def logged(checkpoint, batch_id):
     """The source's offset in Spark's log."""
     lines = (checkpoint / "offsets" / str(batch_id)).read_text("utf-8").splitlines()
-    return json.loads(lines[-1])
+    return parse_offset(json.loads(lines[-1]))
 
 
 def records_of(offset, topic):
     """The (partition, offset) of every record that the batch reads."""
-    ranges = offset["ranges"].get(topic, {})
-    return sorted((int(p), o) for p, (start, end) in ranges.items() for o in range(start, end))
+    ranges = [found for p, found in offset.ranges.items() if p.topic == topic]
+    return sorted((found.partition, o) for found in ranges for o in range(found.start, found.end))
 
 
 class Group:
@@ -188,7 +189,7 @@ def test_a_query_dies_at_every_point_of_a_trigger_and_restarts(
             planned, done = newest(checkpoint, "offsets"), newest(checkpoint, "commits")
             assert (planned == done) == (point in (BEFORE_WAL, BEFORE_GROUP)), point
             offset = logged(checkpoint, planned)
-            in_flight, run = records_of(offset, topic_name), offset["state"]["run"]
+            in_flight, run = records_of(offset, topic_name), offset.run
             assert in_flight
             moves = other is not None and not static
             if moves:
@@ -395,7 +396,7 @@ def test_a_replay_outlives_the_session_of_the_run_that_died(
     records = {(p, o): 1 for p in range(2) for o in range(200)}
     wait_until(lambda: not victim.query.isActive, "dies while it reads")
     offset = logged(checkpoint, newest(checkpoint, "offsets"))
-    in_flight, run = set(records_of(offset, topic_name)), offset["state"]["run"]
+    in_flight, run = set(records_of(offset, topic_name)), offset.run
     already = mine.times.copy()
     mine, dead = Unmarked(victim, before=hold), group.members_of(run)
     victim.start(**IDLING)

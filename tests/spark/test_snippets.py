@@ -539,9 +539,14 @@ def test_stopping(
     assert names["complete"]
     assert page.committed("snippets") == RECORDS
     said: list[Any] = []
-    page.run(showing, print=said.append, query=names["query"])
+    lags: list[float] = []
+    given = {"StreamingQueryListener": StreamingQueryListener}
+    given |= {"lag_gauge": SimpleNamespace(set=lags.append)}
+    page.run(showing, print=said.append, query=names["query"], **given)
     assert [p.position for p in said[0]] == [5, 5]
     assert names["behind"] == []
+    names["LagGauges"]().onQueryProgress(SimpleNamespace(progress=names["query"].lastProgress))
+    assert lags == [0.0]
 
 
 @of("docs/migrating.md", 1, 3)

@@ -20,6 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from pyspark_kafka_rebalance.source.offset_json import OURS
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from . import waiting
@@ -270,11 +271,16 @@ def test_topics_of_a_pattern_are_deleted_and_made_again_while_the_query_runs(
 
 # -- offsets in the checkpoint --------------------------------------------------------------------
 
-#: As the first release writes it. It must be read for ever.
+#: As earlier releases wrote them. They must be read for ever.
 VERSION_1 = (
     '{"version": 1, "ranges": {"TOPIC": {"0": [0, 4]}}, "unacknowledged": {"TOPIC": {"1": 3}}, '
     '"state": {"members": [{"generation": 1, "partitions": {"TOPIC": [0]}}, '
     '{"generation": 1, "partitions": {}}], "revoking": {"TOPIC": [1]}, "run": "kafka_deferred-1"}}'
+)
+VERSION_2 = (
+    '{"version": 2, "ranges": {"TOPIC": {"0": [0, 4]}}, "positions": {"TOPIC": {"1": 3}}, '
+    '"state": {"members": [{"generation": 1, "partitions": {"TOPIC": [0]}}, '
+    '{"generation": 1, "partitions": {}}], "lost": {"TOPIC": [2]}, "run": "kafka_deferred-1"}}'
 )
 
 
@@ -288,16 +294,18 @@ def write_checkpoint(folder: Path, offset: str) -> None:
     (folder / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
-def test_a_checkpoint_of_the_first_release_is_gone_on_from(
+@pytest.mark.parametrize("offset", [VERSION_1, VERSION_2], ids=["version 1", "version 2"])
+def test_a_checkpoint_of_an_earlier_release_is_gone_on_from(
     kafka: LocalKafka,
     topic_name: str,
     stream: Callable[..., Stream],
     tmp_path: Path,
     committed: Any,
+    offset: str,
 ) -> None:
     kafka.create_topic(topic_name, partitions=3)
     kafka.produce(topic_name, [b"x"] * 30)
-    write_checkpoint(tmp_path / "query", VERSION_1.replace("TOPIC", topic_name))
+    write_checkpoint(tmp_path / "query", offset.replace("TOPIC", topic_name))
     rows = stream().run()
     first = {p: min(o for q, o in places(rows) if q == p) for p in range(3)}
     assert first == {0: 4, 1: 3, 2: 0}
@@ -315,10 +323,11 @@ def places(rows: Any) -> set[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("offset", "says"),
     [
-        ('{"version": 4, "ranges": []}', "has version 4, written by a newer release"),
+        ('{"version": 5, "ranges": []}', "has version 5, written by a newer release"),
+        ('{"#kafka_deferred": {"version": 5}}', "has version 5, written by a newer release"),
         ('{"logOffset": 3}', "malformed in 'version'"),
     ],
-    ids=["future", "of a source of files"],
+    ids=["future", "future, beside positions", "of a source of files"],
 )
 def test_a_checkpoint_that_cannot_be_read_is_an_error_that_says_so(
     kafka: LocalKafka,
@@ -375,5 +384,5 @@ def test_a_stream_joined_with_itself(
     )
     for logged in (checkpoint / "offsets").iterdir():
         if logged.name.isdigit():
-            lines = [line for line in logged.read_text().splitlines() if '"ranges"' in line]
+            lines = [line for line in logged.read_text().splitlines() if OURS in line]
             assert len(set(lines)) == 1, "\n".join(lines)

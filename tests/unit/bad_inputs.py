@@ -275,7 +275,7 @@ BAD_OFFSETS: list[BadOffset] = [
     # Of another version.
     *(
         BadOffset("version", _offset(version=version))
-        for version in ("4", "0", "-1", '"1"', "null", "true", "1.0", "[1]", "9" * 4_000)
+        for version in ("4", "5", "0", "-1", '"1"', "null", "true", "1.0", "[1]", "9" * 4_000)
     ),
     # Cut off, or of the wrong kind.
     BadOffset("state", '{"version":2}'),

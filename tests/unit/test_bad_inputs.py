@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, OffsetFormatError, OptionError
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
-from pyspark_kafka_rebalance.source.offset_json import offset_to_json, parse_offset
+from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json, parse_offset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
 #: Fits a screen, whatever was given.
@@ -129,7 +129,7 @@ def test_any_json_of_partitions_is_taken_or_refused_with_an_option_error(value: 
                 clear(error)
 
 
-FIELDS = st.sampled_from(["version", "ranges", "positions", "state"])
+FIELDS = st.sampled_from(["version", "ranges", "positions", "state", "read", "pending", OURS])
 STATES = st.dictionaries(
     st.sampled_from(
         ["members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"]
@@ -144,7 +144,12 @@ STATES = st.dictionaries(
 def test_any_offset_is_taken_or_refused_with_an_offset_format_error(
     changes: dict[str, object], state: dict[str, object]
 ) -> None:
-    for value in (changes, {**json.loads(GOOD_OFFSET), "state": state, **changes}):
+    ours = {"version": 4, "read": {"orders": {"0": [2]}}, "state": state, **changes}
+    for value in (
+        changes,
+        {**json.loads(GOOD_OFFSET), "state": state, **changes},
+        {"orders": {"0": 5, "1": 7}, OURS: ours},
+    ):
         try:
             offset = parse_offset(json.loads(json.dumps(value)))
         except OffsetFormatError as error:

@@ -37,7 +37,7 @@ from pyspark_kafka_rebalance.source.group import marking as marking_module
 from pyspark_kafka_rebalance.source.group import membership as membership_module
 from pyspark_kafka_rebalance.source.group.deleted_partitions import DeletedPartitions
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
-from pyspark_kafka_rebalance.source.offset_json import offset_to_json
+from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT
@@ -2195,8 +2195,8 @@ def test_a_partition_that_is_far_behind_goes_on_at_the_end_and_its_gap_is_handed
     handed_out = membership.hand_out({}, {P: (a_range(P, 100, 300),)})
     assert handed_out is not None
     offset = offset_to_json(handed_out[2].offset("run", None, *handed_out[:2]))
-    assert offset["catch_up"] == {"t": {"0": [[100, 300]]}}
-    assert offset["gaps"] == {"t": {"0": [[300, 1000]]}}
+    assert offset[OURS]["catch_up"] == {"t": {"0": [[100, 300]]}}
+    assert offset[OURS]["gaps"] == {"t": {"0": [[300, 1000]]}}
     membership.proofs.planned(offset)
     first.revoke(P)
     query.rounds()
@@ -2448,10 +2448,10 @@ def test_what_batches_before_have_caught_up_is_pending_until_it_is_proven(
         return offset
 
     first, second = catch_up(100, 200), catch_up(200, 300)
-    assert "pending_catch_up" not in first
-    assert second["pending_catch_up"] == {"t": {"0": [[100, 200]]}}
-    assert second["gaps"] == {"t": {"0": [[300, 1000]]}}
+    assert "pending_catch_up" not in first[OURS]
+    assert second[OURS]["pending_catch_up"] == {"t": {"0": [[100, 200]]}}
+    assert second[OURS]["gaps"] == {"t": {"0": [[300, 1000]]}}
     query.membership.proofs.committed(first)
     query.rounds()
     assert group.committed[P] == 200
-    assert catch_up(300, 400)["pending_catch_up"] == {"t": {"0": [[200, 300]]}}
+    assert catch_up(300, 400)[OURS]["pending_catch_up"] == {"t": {"0": [[200, 300]]}}

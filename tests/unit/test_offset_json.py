@@ -14,7 +14,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offset_json import offset_to_json, parse_offset
+from pyspark_kafka_rebalance.source.offset_json import OURS, is_own, offset_to_json, parse_offset
 from pyspark_kafka_rebalance.source.offsets import (
     INITIAL_OFFSET,
     MemberState,
@@ -139,10 +139,10 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
 
 
 def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
-    p2, p10 = TopicPartition("b", 2), TopicPartition("b", 10)
+    p2, p9, p10 = (TopicPartition("b", n) for n in (2, 9, 10))
     other = TopicPartition("a", 3)
     offset = StreamOffset(
-        ranges={p: OffsetRange(p.topic, p.partition, 100, 250) for p in (p10, p2, other)},
+        ranges={p: OffsetRange(p.topic, p.partition, 100, 250) for p in (p10, p2, p9, other)},
         others={TopicPartition("c", 0): 17},
         members=(MemberState(41, (p10, p2)), MemberState(41)),
         revoking=frozenset({p10}),
@@ -153,44 +153,121 @@ def test_topics_are_ordered_by_name_and_partitions_by_number() -> None:
         batch=3,
     )
     assert json.dumps(offset_to_json(offset), separators=(",", ":")) == (
-        '{"version":2,'
-        '"ranges":{"a":{"3":[100,250]},"b":{"2":[100,250],"10":[100,250]}},'
-        '"positions":{"c":{"0":17}},'
+        '{"a":{"3":250},"b":{"2":250,"9":250,"10":250},"c":{"0":17},'
+        '"#kafka_deferred":{"version":4,'
+        '"read":{"a":{"3":[150]},"b":{"2":[150],"9":[150,150]}},'
         '"state":{"members":[{"generation":41,"partitions":{"b":[2,10]}},'
         '{"generation":41,"partitions":{}}],'
         '"revoking":{"b":[10]},"lost":{"a":[3]},'
-        '"events":[["revoke_requested","b",10,41]],"run":"r","query":"q","batch":3}}'
+        '"events":[["revoke_requested","b",10,41]],"run":"r","query":"q","batch":3}}}'
     )
-    assert offset.positions() == {p2: 250, p10: 250, other: 250, TopicPartition("c", 0): 17}
+    assert offset.positions() == {
+        p2: 250,
+        p9: 250,
+        p10: 250,
+        other: 250,
+        TopicPartition("c", 0): 17,
+    }
 
 
 def test_the_initial_offset_is_a_constant() -> None:
     assert json.dumps(offset_to_json(INITIAL_OFFSET)) == (
-        '{"version": 2, "ranges": {}, "positions": {}, "state": {}}'
+        '{"#kafka_deferred": {"version": 4, "read": {}, "state": {}}}'
     )
 
 
-def test_a_newer_version_is_refused_by_number() -> None:
-    with pytest.raises(OffsetFormatError, match=r"version 4.*reads versions up to 3"):
-        parse_offset({"version": 4, "chapters": []})
+@pytest.mark.parametrize("value", [{"version": 5, "chapters": []}, {OURS: {"version": 5}}])
+def test_a_newer_version_is_refused_by_number(value: Any) -> None:
+    with pytest.raises(OffsetFormatError, match=r"version 5.*reads versions up to 4"):
+        parse_offset(value)
 
 
-def test_what_is_to_be_caught_up_makes_version_3() -> None:
-    offset = StreamOffset(
-        ranges={P: a_range(P, 4000, 4100)},
-        others={Q: 17},
-        catch_up={P: (a_range(P, 70, 120), a_range(P, 300, 305))},
-        gaps={P: (Gap(305, 310),), Q: (Gap(2, 17),)},
-    )
+def test_what_is_to_be_caught_up_is_below_the_positions() -> None:
     text = (
-        '{"version":3,"ranges":{"t":{"0":[4000,4100]}},"catch_up":{"t":{"0":[[70,120],[300,305]]}},'
-        '"positions":{"t":{"1":17}},"gaps":{"t":{"0":[[305,310]],"1":[[2,17]]}},"state":{}}'
+        '{"t":{"0":4100,"1":17},"#kafka_deferred":{"version":4,"read":{"t":{"0":[100]}},'
+        '"catch_up":{"t":{"0":[[70,120],[300,305]]}},'
+        '"gaps":{"t":{"0":[[305,310]],"1":[[2,17]]}},"state":{}}}'
     )
-    assert json.dumps(offset_to_json(offset), separators=(",", ":")) == text
-    assert parse_offset(json.loads(text)) == offset
-    assert offset.positions() == {P: 4100, Q: 17}
+    assert json.dumps(offset_to_json(CATCHING_UP), separators=(",", ":")) == text
+    assert parse_offset(json.loads(text)) == CATCHING_UP
+    assert CATCHING_UP.positions() == {P: 4100, Q: 17}
+
+
+CATCHING_UP = StreamOffset(
+    ranges={P: a_range(P, 4000, 4100)},
+    others={Q: 17},
+    catch_up={P: (a_range(P, 70, 120), a_range(P, 300, 305))},
+    gaps={P: (Gap(305, 310),), Q: (Gap(2, 17),)},
+)
+
+#: What the releases before wrote. It must be read for ever.
+VERSION_2 = (
+    '{"version":2,"ranges":{"a":{"3":[100,250]},"b":{"2":[100,250],"10":[100,250]}},'
+    '"pending":{"b":{"2":[90,100]}},"positions":{"c":{"0":17}},'
+    '"state":{"members":[{"generation":41,"partitions":{"b":[2,10]}},'
+    '{"generation":41,"partitions":{}}],"revoking":{"b":[10]},"lost":{"a":[3]},'
+    '"events":[["revoke_requested","b",10,41]],"run":"r","imported":{"c":[0]}}}'
+)
+VERSION_3 = (
+    '{"version":3,"ranges":{"t":{"0":[4000,4100]}},"catch_up":{"t":{"0":[[70,120],[300,305]]}},'
+    '"positions":{"t":{"1":17}},"gaps":{"t":{"0":[[305,310]],"1":[[2,17]]}},"state":{}}'
+)
+
+
+def test_version_2_is_still_read() -> None:
+    p2, p10, a3 = (TopicPartition(*p) for p in (("b", 2), ("b", 10), ("a", 3)))
+    assert is_own(json.loads(VERSION_2))
+    assert parse_offset(json.loads(VERSION_2)) == StreamOffset(
+        ranges={p: OffsetRange(p.topic, p.partition, 100, 250) for p in (p10, p2, a3)},
+        pending={p2: OffsetRange("b", 2, 90, 100)},
+        others={TopicPartition("c", 0): 17},
+        members=(MemberState(41, (p2, p10)), MemberState(41)),
+        revoking=frozenset({p10}),
+        lost=frozenset({a3}),
+        events=(RebalanceEvent("revoke_requested", p10, 41),),
+        run="r",
+        imported=frozenset({TopicPartition("c", 0)}),
+    )
+
+
+def test_version_3_is_still_read() -> None:
+    assert parse_offset(json.loads(VERSION_3)) == CATCHING_UP
     with pytest.raises(OffsetFormatError, match="gaps"):  # an older release would leave them out
-        parse_offset({**json.loads(text), "version": 2})
+        parse_offset({**json.loads(VERSION_3), "version": 2})
+
+
+@given(offsets())
+def test_the_top_level_is_what_sparks_own_source_would_log(offset: StreamOffset) -> None:
+    told = offset_to_json(offset)
+    assert is_own(told)
+    assert list(told)[-1] == OURS
+    positions = {t: ps for t, ps in told.items() if t != OURS}
+    assert parse_offset(positions).positions() == offset.positions() if positions else True
+
+
+@pytest.mark.parametrize("first_offset", [0, 10**9])
+@pytest.mark.parametrize("share", [1, 10])
+def test_ten_thousand_partitions_take_no_more_than_in_version_3(
+    first_offset: int, share: int
+) -> None:
+    partitions = [TopicPartition("orders", n) for n in range(10_000)]
+    reads = partitions[::share]
+    starts = {p: first_offset + 123 * p.partition for p in partitions}
+    offset = StreamOffset(
+        ranges={p: a_range(p, starts[p], starts[p] + 250) for p in reads},
+        others={p: at for p, at in starts.items() if p not in set(reads)},
+        members=(MemberState(1, tuple(reads)),),
+        run="kafka_deferred-1f0c9a77",
+    )
+    before = {
+        "version": 2,
+        "ranges": {"orders": {str(p.partition): [starts[p], starts[p] + 250] for p in reads}},
+        "positions": {"orders": {str(p.partition): at for p, at in offset.others.items()}},
+        "state": offset_to_json(offset)[OURS]["state"],
+    }
+    assert parse_offset(before) == offset
+    now, then = len(json.dumps(offset_to_json(offset))), len(json.dumps(before))
+    assert now <= then * 1.03
 
 
 @pytest.mark.parametrize(
@@ -204,10 +281,12 @@ def test_what_is_to_be_caught_up_makes_version_3() -> None:
     ],
 )
 def test_gaps_are_apart_and_below_the_live_position(catch_up: Any, gaps: Any) -> None:
-    value = offset_to_json(INITIAL_OFFSET) | {"version": 3, "ranges": {"t": {"0": [100, 200]}}}
-    value |= {name: {"t": {"0": v}} for name, v in (("catch_up", catch_up), ("gaps", gaps)) if v}
-    with pytest.raises(OffsetFormatError, match=r"(gaps|catch_up)\.t"):
-        parse_offset(value)
+    below = {name: {"t": {"0": v}} for name, v in (("catch_up", catch_up), ("gaps", gaps)) if v}
+    older = {**INITIAL_OF_VERSION_2, "version": 3, "ranges": {"t": {"0": [100, 200]}}, **below}
+    ours = {"version": 4, "read": {"t": {"0": [100]}}, **below, "state": {}}
+    for value in (older, {"t": {"0": 200}, OURS: ours}):
+        with pytest.raises(OffsetFormatError, match=r"(gaps|catch_up)\.t"):
+            parse_offset(value)
 
 
 def test_what_version_1_says_of_positions_is_still_read() -> None:
@@ -218,10 +297,34 @@ def test_what_version_1_says_of_positions_is_still_read() -> None:
         parse_offset({**first, "positions": {}, "state": {}})
 
 
+INITIAL_OF_VERSION_2: dict[str, Any] = {"version": 2, "ranges": {}, "positions": {}, "state": {}}
+
+
 def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
     top, _, below = name.partition(".")
-    good: dict[str, Any] = offset_to_json(INITIAL_OFFSET)
+    good = INITIAL_OF_VERSION_2
     return top, {**good, top: {below: value} if below else value}
+
+
+OF_VERSION_4: dict[str, Any] = {"version": 4, "read": {"t": {"0": [7]}}, "state": {}}
+BAD_OURS: list[tuple[str, dict[str, Any]]] = [
+    ("version", {"version": 3}),
+    ("version", {"version": "4"}),
+    ("colour", {"colour": "red"}),
+    ("positions", {"positions": {}}),
+    ("read", {"read": []}),
+    ("read.t", {"read": {"t": {"0": 7}}}),
+    ("read.t", {"read": {"t": {"0": [8]}}}),
+    ("read.t", {"read": {"t": {"0": [-1]}}}),
+    ("read.t", {"read": {"t": {"0": [True]}}}),
+    ("read.t", {"read": {"t": {"0": [7, 0]}}}),
+    ("read.t", {"read": {"t": {"1": [0]}}}),
+    ("read.t", {"read": {"t": {"x": [0]}}}),
+    ("pending.t", {"read": {}, "pending": {"t": {"0": [1, 6]}}}),
+    ("pending.t", {"pending": {"t": {"1": [1, 6]}}}),
+    ("state", {"state": None}),
+    ("state.run", {"state": {"run": 1}}),
+]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +353,13 @@ def malformed(name: str, value: Any) -> tuple[str, dict[str, Any]]:
         malformed("positions.t", {"0": None}),
         malformed("positions.t", {"0": 2**63}),
         malformed("state", []),
+        *((field, {"t": {"0": 7}, OURS: {**OF_VERSION_4, **change}}) for field, change in BAD_OURS),
+        ("positions.t", {"t": {"0": -7}, OURS: OF_VERSION_4}),
+        ("positions.t", {"t": {"x": 7}, OURS: OF_VERSION_4}),
+        ("positions.t", {"t": 7, OURS: OF_VERSION_4}),
+        ("version", {"t": {"0": 7}, OURS: {}}),
+        ("version", {"t": {"0": 7}, OURS: []}),
+        ("version", {**OF_VERSION_4, "positions": {}}),
         malformed("state.members", {}),
         malformed("state.members", [{}]),
         malformed("state.members", [{"generation": "1", "partitions": {}}]),
@@ -271,18 +381,17 @@ def test_what_is_malformed_is_named(field: str, value: Any) -> None:
 
 
 def test_a_partition_has_a_range_or_a_position() -> None:
-    value = offset_to_json(INITIAL_OFFSET)
-    value |= {"ranges": {"t": {"0": [0, 1]}}, "positions": {"t": {"0": 1}}}
+    value = {**INITIAL_OF_VERSION_2, "ranges": {"t": {"0": [0, 1]}}, "positions": {"t": {"0": 1}}}
     with pytest.raises(OffsetFormatError, match="positions"):
         parse_offset(value)
 
 
 @pytest.mark.parametrize("state", [{"warm_up": 1}, {"initial": {}}])
 def test_what_only_a_batch_has_that_reads_nothing(state: dict[str, Any]) -> None:
-    value = offset_to_json(INITIAL_OFFSET)
-    value |= {"ranges": {"t": {"0": [0, 1]}}, "state": state}
-    with pytest.raises(OffsetFormatError, match=next(iter(state))):
-        parse_offset(value)
+    older = {**INITIAL_OF_VERSION_2, "ranges": {"t": {"0": [0, 1]}}, "state": state}
+    for value in (older, {"t": {"0": 7}, OURS: {**OF_VERSION_4, "state": state}}):
+        with pytest.raises(OffsetFormatError, match=next(iter(state))):
+            parse_offset(value)
 
 
 def test_an_offset_of_sparks_own_source_is_where_each_partition_stands() -> None:
@@ -299,7 +408,7 @@ def test_an_offset_of_sparks_own_source_is_where_each_partition_stands() -> None
 def test_positions_of_sparks_own_source_are_known_as_such_until_they_are_started_from() -> None:
     offset = StreamOffset(others={P: 4, Q: 7}, imported=frozenset({Q}))
     told = offset_to_json(offset)
-    assert told["state"] == {"imported": {"t": [1]}}
+    assert told[OURS]["state"] == {"imported": {"t": [1]}}
     assert parse_offset(told) == offset
 
 

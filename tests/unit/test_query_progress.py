@@ -13,7 +13,7 @@ from pyspark_kafka_rebalance import progress
 from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offset_json import offset_to_json
+from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json
 from pyspark_kafka_rebalance.source.offsets import MemberState, StreamOffset
 
 P, Q, R = (TopicPartition("orders", n) for n in range(3))
@@ -199,9 +199,9 @@ def test_without_end_offsets_a_batch_tells_of_deleted_partitions() -> None:
     story.append(reported(second, without, None))
     assert [row[-1] for row in rows(*story)] == ["assigned", "revoked"]
     version_1 = reported(second, without, None)
-    version_1["sources"][0]["endOffset"]["version"] = 1
-    del version_1["sources"][0]["endOffset"]["positions"]
-    version_1["sources"][0]["endOffset"]["unacknowledged"] = {}
+    state = version_1["sources"][0]["endOffset"][OURS]["state"]
+    first = {"version": 1, "ranges": {}, "unacknowledged": {}, "state": state}
+    version_1["sources"][0]["endOffset"] = first
     assert [row[-1] for row in rows(*story[:2], version_1)] == ["assigned", "assigned"]
 
 
@@ -265,8 +265,8 @@ def test_another_source_and_another_thing_are_refused() -> None:
     with pytest.raises(TypeError, match="expected a streaming query or its progress, not 3"):
         progress(3)
     newer = reported(None, FIRST, None)
-    newer["sources"][0]["endOffset"]["version"] = 4
-    with pytest.raises(OffsetFormatError, match="version 4"):
+    newer["sources"][0]["endOffset"][OURS]["version"] = 5
+    with pytest.raises(OffsetFormatError, match="version 5"):
         progress(newer)
 
 

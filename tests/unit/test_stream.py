@@ -30,7 +30,7 @@ from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
 from pyspark_kafka_rebalance.source.group.batch_state import BatchState
 from pyspark_kafka_rebalance.source.group.left_behind import LeftBehind
-from pyspark_kafka_rebalance.source.offset_json import offset_to_json, parse_offset
+from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json, parse_offset
 from pyspark_kafka_rebalance.source.offsets import RebalanceEvent, StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
@@ -1559,9 +1559,9 @@ def test_a_batch_catches_up_though_nothing_is_live(
     assert running.trigger() == running.start, "nothing to read"
     running.membership.below = below(10, 20)
     offset = running.trigger()
-    assert offset["catch_up"] == {"t": {"0": [[10, 20]]}}
-    assert offset["ranges"] == {}
-    assert "initial" not in offset["state"]
+    assert offset[OURS]["catch_up"] == {"t": {"0": [[10, 20]]}}
+    assert offset[OURS]["read"] == {}
+    assert "initial" not in offset[OURS]["state"]
     tasks = running.reader.partitions(running.start, offset)
     assert [[(r.range.start, r.catch_up) for r in t.value.ranges] for t in tasks] == [[(10, True)]]
 
@@ -1576,7 +1576,7 @@ def test_available_now_does_not_end_before_a_broker_that_is_away_has_its_gaps_re
     membership.below = below(10, 20)
     membership.changes = [lambda: membership.ends.update({P: 150})]
     run.start = run.trigger()
-    assert run.start["catch_up"] == {"t": {"0": [[10, 20]]}}
+    assert run.start[OURS]["catch_up"] == {"t": {"0": [[10, 20]]}}
     assert run.trigger() == run.start
 
 
