@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from kafka import errors as kafka_errors
-
 from ..errors import KafkaRebalanceError
-from ..fetch.connections import explain_final
+from .process_log import is_sparks_process
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +67,26 @@ def _showing() -> Iterator[None]:
     try:
         try:
             yield
-        except kafka_errors.KafkaError as error:
-            final = explain_final(error, "a request to Kafka")
-            raise final or KafkaRebalanceError(f"a request to Kafka failed: {error!r}") from error
+        except Exception as error:
+            if (ours := _ours_for(error)) is None:
+                raise
+            raise ours from error
     except KafkaRebalanceError as error:
         log.debug("raised to Spark: %s", error, exc_info=True)
-        if _is_sparks_process():
+        if is_sparks_process():
             os.environ[_HIDE_TRACEBACK] = "1"
         raise
 
 
-def _is_sparks_process() -> bool:
-    """Whether Spark has started this process, which then ends with the error."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
+def _ours_for(error: Exception) -> KafkaRebalanceError | None:
+    """Return our error for one of kafka-python's; None for any other."""
+    if "kafka" not in sys.modules:  # the process for the schema does not need it
+        return None
+    from kafka import errors as kafka_errors
+
+    from ..fetch.connections import explain_final
+
+    if not isinstance(error, kafka_errors.KafkaError):
+        return None
+    final = explain_final(error, "a request to Kafka")
+    return final or KafkaRebalanceError(f"a request to Kafka failed: {error!r}")
