@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -46,7 +48,9 @@ class KafkaDeferredDataSource(DataSource):
         """
         super().__init__(options)
         readers = min(os.cpu_count() or 1, MAX_DEFAULT_READERS)
-        self._parsed = SourceOptions.parse(options, default_readers=readers)
+        parsed = SourceOptions.parse(options, default_readers=readers)
+        # Spark makes this object once for each load(), and all queries of the load from its copies.
+        self._parsed = replace(parsed, load=secrets.token_hex(8))
         if (tls := self._parsed.client_config.get("ssl_context")) is not None:
             tls.context()  # the planner will need the stores on this machine
         if (location := self._parsed.checkpoint_location) is not None:

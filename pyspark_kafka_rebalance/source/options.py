@@ -56,6 +56,7 @@ _OF_MEMBERS = (
     "kafka.group.remote.assignor",
     "maxBatchDurationMs",
     "revokeTimeoutMs",
+    "shareGroup",
 )
 
 _OWN_OPTIONS = (
@@ -82,6 +83,7 @@ _OWN_OPTIONS = (
     "includeRebalanceEvents",
     "checkpointLocation",
     RESTORED_CHECKPOINT,
+    "shareGroup",
     *CATCH_UP_OPTIONS,
     *EVENT_TIME_OPTIONS,
 )
@@ -161,6 +163,11 @@ class SourceOptions:
         (``restoredCheckpoint``).
     given : frozenset of str
         The names of the given options, in lower case.
+    share_group : bool
+        Whether the queries of one ``load()`` share the group's partitions; otherwise there may be
+        only one of them at a time.
+    load : str
+        Name of the ``load()``, the same for all its queries; empty if it has none.
     """
 
     topics: tuple[str, ...] | None
@@ -193,6 +200,8 @@ class SourceOptions:
     event_time: EventTimeOptions | None
     follows_checkpoint: bool
     given: frozenset[str]
+    share_group: bool = False
+    load: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, default_readers: int) -> SourceOptions:
@@ -271,6 +280,7 @@ class SourceOptions:
             follows_checkpoint=value(RESTORED_CHECKPOINT, _RESTORED_CHECKPOINT, "checkpoint")
             == "checkpoint",
             given=frozenset(given),
+            share_group=value("shareGroup", BOOLEAN, False),
         )
 
     def for_stream(self) -> SourceOptions:

@@ -11,12 +11,13 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
-from ..errors import KafkaRebalanceError, names_of
+from ..errors import KafkaRebalanceError, MembershipError, names_of
 from .driver_sources import DriverSources
 from .group.batch_state import Gaps
 from .group.group_commits import STOP_TIMEOUT_S
 from .group.left_behind import LeftBehind
 from .group.membership import QueryMembership
+from .load_claim import LoadClaim
 from .query_identity import QueryIdentity
 from .sigterm import has_ended, stop_on_sigterm
 from .stop_request import StopRequest
@@ -55,9 +56,19 @@ class QueryRun:
         self.membership = QueryMembership(options, self.name, identity)
         self.stop_request = StopRequest(self.name)
         self._beside = DriverSources(options, self.name) if options.partitions is None else None
+        alone = bool(options.load) and not options.share_group
+        self._claim = LoadClaim(options.load, self.name) if alone else None
 
     def start(self) -> None:
-        """Register the run with other sources, handle SIGTERM, build the members."""
+        """Register the run with other sources, handle SIGTERM, build the members.
+
+        Raises
+        ------
+        MembershipError
+            Another query reads from the same ``load()``.
+        """
+        if self._claim is not None and (other := self._claim.take()) is not None:
+            raise self._refused(other)
         if self._beside is not None:
             self._beside.enter()
         stop_on_sigterm(self.end)
@@ -80,6 +91,8 @@ class QueryRun:
 
     def is_asked_to_stop(self) -> bool:
         """Whether ``stop_gracefully`` wants no further batch."""
+        if self._claim is not None:
+            self._claim.keep()
         return self.stop_request.is_made()
 
     def may_have_siblings(self) -> bool:
@@ -125,6 +138,8 @@ class QueryRun:
         """Commit what is proven, leave the group, and answer the stop request; idempotent."""
         if self._beside is not None:
             self._beside.leave()
+        if self._claim is not None:
+            self._claim.release()  # the query plans nothing more
         for offset in self.stop_request.proven():
             self.membership.proofs.done(offset)
         self.membership.stop(self._stop_timeout_s())
@@ -137,6 +152,23 @@ class QueryRun:
                 names_of(missing),
             )
         has_ended(self.end)
+
+    def _refused(self, other: str) -> MembershipError:
+        """Return the error for a load that another run reads."""
+        options = self._options
+        beside = (
+            f"group {options.group_id!r}: another query, or another part of this one, reads from the "
+            f"same load() ({other})"
+        )
+        own = "to give each a group of its own, set groupIdPrefix instead of kafka.group.id"
+        if options.partitions is not None:
+            return MembershipError(
+                f"{beside}, and each would commit over the other's offsets: {own}"
+            )
+        return MembershipError(
+            f"{beside}, so each would get only some of the partitions: {own}; "
+            "to have them share the topic, set shareGroup=true"
+        )
 
     def _stop_timeout_s(self) -> float:
         return max(STOP_TIMEOUT_S, self.stop_request.commits_wanted_s())
