@@ -136,6 +136,13 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         return self._io.log_offsets.ask(partitions, OffsetSpec.LATEST, isolation, timeout_ms)
 
+    def end_offsets_soon(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        """Ask as ``end_offsets_now``; returns at once a callable that waits for the answer."""
+        isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        return self._io.log_offsets.begin_ask(partitions, OffsetSpec.LATEST, isolation, timeout_ms)
+
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:

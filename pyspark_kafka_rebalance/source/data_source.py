@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import MutableMapping
@@ -19,6 +20,8 @@ from .schema import spark_ddl
 from .shown_errors import shows_our_errors
 from .spark_versions import reader_for_this_spark
 from .stream_reader import StreamReader
+
+log = logging.getLogger(__name__)
 
 #: With more members than this one driver gains nothing; DESIGN's default.
 MAX_DEFAULT_READERS = 8
@@ -55,6 +58,8 @@ class KafkaDeferredDataSource(DataSource):
             tls.context()  # the planner will need the stores on this machine
         if (location := self._parsed.checkpoint_location) is not None:
             refuse_no_folder(location)
+        if parsed.group_id and "groupidprefix" in parsed.given:
+            log.warning("groupIdPrefix is ignored, because kafka.group.id names the group")
         self._schema_asked = False
         try:
             self._parsed.for_stream()

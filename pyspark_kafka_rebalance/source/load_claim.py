@@ -55,13 +55,13 @@ class LoadClaim:
         self._sleep = sleep
         self._file = -1
 
-    def take(self, wait_s: float = WAIT_S) -> str | None:
+    def take(self, wait_s: float | None = None) -> str | None:
         """Claim the load.
 
         Parameters
         ----------
-        wait_s : float
-            How long to wait for another planner to end.
+        wait_s : float, optional
+            How long to wait for another planner to end; ``WAIT_S`` by default.
 
         Returns
         -------
@@ -70,7 +70,7 @@ class LoadClaim:
             be kept on this host.
         """
         _remove_old_files()
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
         try:
             while not self._try():
                 if time.monotonic() >= deadline:

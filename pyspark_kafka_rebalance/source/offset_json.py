@@ -85,7 +85,7 @@ _FIRST_WITH_GAPS = 3
 
 _STATE = (
     *("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"),
-    *("query", "batch"),
+    *("query", "batch", "group", "first_ends"),
 )
 
 
@@ -117,6 +117,10 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
         state["query"] = offset.query
     if offset.batch is not None:
         state["batch"] = offset.batch
+    if offset.group is not None:
+        state["group"] = offset.group
+    if offset.first_ends:
+        state["first_ends"] = _by_topic(offset.first_ends)
     ours = {
         "version": VERSION,
         "read": _lengths(offset.ranges),
@@ -204,6 +208,8 @@ def parse_offset(value: Any) -> StreamOffset:
     _require(query is None or (isinstance(query, str) and bool(query)), "state.query", query)
     batch = state.get("batch")
     _require(batch is None or _is_number(batch), "state.batch", batch)
+    group = state.get("group")
+    _require(group is None or isinstance(group, str), "state.group", group)
     initial = state.get("initial")
     live = _live_part(value, fields) if version == VERSION else _older_live_part(fields, version)
     ranges, pending, others = live
@@ -227,6 +233,8 @@ def parse_offset(value: Any) -> StreamOffset:
         gaps={p: tuple(pieces) for p, pieces in _gaps(fields, "gaps")},
         query=query,
         batch=batch,
+        group=group,
+        first_ends=dict(_positions({"first_ends": {}, **state}, "first_ends")),
     )
     _check(offset)
     return offset

@@ -67,6 +67,9 @@ class StreamOffset:
         ``startingOffsets`` says, which are those that the query found when it first started. All
         others are new since. None with ranges: then every partition that neither Spark nor the
         group knows is new.
+    first_ends : Mapping[TopicPartition, int]
+        With ``initial``: where the logs of those partitions ended when the query first started, if
+        it is to start at their ends and has no position in them yet.
     imported : frozenset of TopicPartition
         Partitions whose positions are still those of Spark's own source. That source has no group,
         so what this group has committed for them is ignored.
@@ -83,6 +86,8 @@ class StreamOffset:
         Spark's own source, made the offset.
     batch : int or None
         That query's number of the batch; it only grows.
+    group : str or None
+        The query's group, if ``groupIdPrefix`` names it; for those who read the progress.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
@@ -106,6 +111,8 @@ class StreamOffset:
     built_in: bool = False
     query: str | None = None
     batch: int | None = None
+    group: str | None = None
+    first_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next live offset of every partition that this offset knows."""

@@ -83,6 +83,7 @@ _OWN_OPTIONS = (
     "includeRebalanceEvents",
     "checkpointLocation",
     RESTORED_CHECKPOINT,
+    "groupIdPrefix",
     "shareGroup",
     *CATCH_UP_OPTIONS,
     *EVENT_TIME_OPTIONS,
@@ -90,7 +91,6 @@ _OWN_OPTIONS = (
 
 #: Known options that are refused, with what to use instead or why.
 _REFUSED_OPTIONS = {
-    "groupIdPrefix": "use kafka.group.id instead, because the group is shared on purpose",
     "path": "call load() without a path, because topics are named by subscribe or subscribePattern",
     "paths": "call load() without paths, because topics are named by subscribe or subscribePattern",
     "topic": "use subscribe, because topic is an option of the sink",
@@ -116,7 +116,8 @@ class SourceOptions:
     partitions : tuple of TopicPartition or None
         The partitions of ``assign``; ``topics`` then has their topics.
     group_id : str
-        The consumer group; empty for a batch that names none.
+        The consumer group; empty for a batch that names none, and before :meth:`in_group_of` with
+        ``group_id_prefix``.
     client_config, consumer_config, fetch_config : Mapping[str, Any]
         kafka-python's arguments for every connection; additional ones for ``KafkaConsumer``;
         settings for the executors' fetches (only what the user set).
@@ -166,6 +167,8 @@ class SourceOptions:
     share_group : bool
         Whether the queries of one ``load()`` share the group's partitions; otherwise there may be
         only one of them at a time.
+    group_id_prefix : str or None
+        Each query has a group of its own, whose name begins so. None if ``group_id`` was given.
     load : str
         Name of the ``load()``, the same for all its queries; empty if it has none.
     """
@@ -201,6 +204,7 @@ class SourceOptions:
     follows_checkpoint: bool
     given: frozenset[str]
     share_group: bool = False
+    group_id_prefix: str | None = None
     load: str = field(default="", compare=False)
 
     @classmethod
@@ -281,6 +285,7 @@ class SourceOptions:
             == "checkpoint",
             given=frozenset(given),
             share_group=value("shareGroup", BOOLEAN, False),
+            group_id_prefix=None if settings.group_id else value("groupIdPrefix", NON_EMPTY_TEXT),
         )
 
     def for_stream(self) -> SourceOptions:
@@ -297,10 +302,28 @@ class SourceOptions:
                 raise OptionError(name, None, what_to_do, problem="is for a batch only")
         if self.partitions is not None:
             self._check_assigned(self.partitions)
-        if not self.group_id:
-            name_it = "name the consumer group of the query; queries with the same one share topics"
+        if not self.group_id and self.group_id_prefix is None:
+            name_it = (
+                "name the consumer group of the query; queries with the same one share topics. To "
+                "have each query read all records, set groupIdPrefix instead"
+            )
             raise OptionError("kafka.group.id", None, name_it, problem="is missing")
+        if self.share_group and self.group_id_prefix is not None:
+            reason = "it gives each query a group of its own"
+            raise OptionError("shareGroup", None, reason, problem="has no use with groupIdPrefix")
         return self
+
+    def in_group_of(self, query: str) -> SourceOptions:
+        """Return these options with the group of one query: its own, with ``groupIdPrefix``.
+
+        Parameters
+        ----------
+        query : str
+            The query's id, which a restart finds in the checkpoint.
+        """
+        if self.group_id_prefix is None:
+            return self
+        return replace(self, group_id=f"{self.group_id_prefix}-{query}")
 
     def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Refuse options that a stream with ``assign`` has no use for."""

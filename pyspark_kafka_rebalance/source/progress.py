@@ -114,6 +114,7 @@ class QueryStory:
             timestamp=self._last.get("timestamp"),
             partitions=tuple(row for story in self._stories for row in story.rows()),
             catch_up_ends_in_s=_ends_in_s(self._stories),
+            groups=tuple(story.group for story in self._stories if story.group is not None),
         )
 
 
@@ -131,6 +132,7 @@ class _Story:
         self._caught_up: deque[tuple[float, float, int]] = deque(maxlen=_RATE_OF_BATCHES)
         self._is_first = True
         self.generations: dict[str, int] = {}  # by member
+        self.group: str | None = None  # if named after the query
         self.is_foreign = False
 
     def add(self, source: Mapping[str, Any], seconds: tuple[float, float] | None) -> None:
@@ -171,6 +173,7 @@ class _Story:
         """Take over the state at the end of a batch."""
         self._positions.update(batch.positions())
         self._gaps = _left_in_gaps(batch)
+        self.group = batch.group
         if batch.members:
             self.generations.clear()
         for index, member in enumerate(batch.members):

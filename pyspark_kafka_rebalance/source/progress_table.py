@@ -84,6 +84,8 @@ class QueryProgress:
     catch_up_ends_in_s : float or None
         How many seconds after that progress all should be caught up, at the rate of the last
         batches; 0 if there is nothing to catch up, None if the rate is unknown.
+    groups : tuple of str
+        The consumer groups of its sources with ``groupIdPrefix``, which name them after the query.
     """
 
     query: str | None = None
@@ -91,6 +93,7 @@ class QueryProgress:
     timestamp: str | None = None
     partitions: tuple[PartitionProgress, ...] = ()
     catch_up_ends_in_s: float | None = 0.0
+    groups: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[PartitionProgress]:
         return iter(self.partitions)
@@ -162,7 +165,8 @@ class QueryProgress:
         name = self.query or "the query"
         if self.batch is None:
             return f"{name}: no batch yet"
-        what = f"{name}, batch {self.batch}, {self.timestamp}"
+        what = ", ".join([name, *(f"group {group}" for group in self.groups)])
+        what = f"{what}, batch {self.batch}, {self.timestamp}"
         if not self.partitions:
             return f"{what}: no partition yet"
         owned = sum(p.state in _COUNTED for p in self.partitions)

@@ -56,7 +56,8 @@ class QueryRun:
         self.membership = QueryMembership(options, self.name, identity)
         self.stop_request = StopRequest(self.name)
         self._beside = DriverSources(options, self.name) if options.partitions is None else None
-        alone = bool(options.load) and not options.share_group
+        may_share = options.share_group or options.group_id_prefix is not None
+        alone = bool(options.load) and not may_share
         self._claim = LoadClaim(options.load, self.name) if alone else None
 
     def start(self) -> None:
@@ -85,7 +86,9 @@ class QueryRun:
         if before is not None:
             positions = {p: before.known[p] for p in positions if p in before.known}
             gaps = before.gaps
-        self.membership.restore(positions, begin.initial, begin.imported, gaps if live else None)
+        self.membership.restore(
+            positions, begin.initial, begin.imported, gaps if live else None, begin.first_ends
+        )
         if before is not None:
             self.membership.go_on(before)
 
@@ -157,14 +160,13 @@ class QueryRun:
         """Return the error for a load that another run reads."""
         options = self._options
         beside = (
-            f"group {options.group_id!r}: another query, or another part of this one, reads from the "
-            f"same load() ({other})"
+            f"group {options.group_id!r}: another query, or another part of this one, reads from "
+            f"the same load() ({other})"
         )
         own = "to give each a group of its own, set groupIdPrefix instead of kafka.group.id"
         if options.partitions is not None:
-            return MembershipError(
-                f"{beside}, and each would commit over the other's offsets: {own}"
-            )
+            what = "and each would commit over the other's offsets"
+            return MembershipError(f"{beside}, {what}: {own}")
         return MembershipError(
             f"{beside}, so each would get only some of the partitions: {own}; "
             "to have them share the topic, set shareGroup=true"

@@ -74,6 +74,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._identity = QueryIdentity()
         self._run: QueryRun | None = None
         self._available_now: AvailableNowRun | None = None
+        self._fixes_end = False  # of the run, as soon as its group is known
         self._planner: BatchPlanner | None = None  # of the run
         self._begun = False  # whether this run has had its first latestOffset
         self._replayed = False
@@ -105,10 +106,14 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._options.max_offsets_per_trigger or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the run: all records now in the subscribed topics, whoever owns them."""
-        membership = self._started().membership
-        self._available_now = AvailableNowRun(membership.log_ends.end_offsets_of_topics())
-        self._planner = None
+        """Fix the end of the run: all records now in the subscribed topics, whoever owns them.
+
+        With ``groupIdPrefix``, Spark's next call does it, which has the offset that names the
+        query.
+        """
+        self._fixes_end = True
+        if self._options.group_id_prefix is None:
+            self._started()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch; ``start`` itself if there is nothing for one."""
@@ -118,6 +123,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._run = self._planner = self._planned = None
             self._begun = self._replayed = False
         check = self._begin_check(start)
+        if not self._begun:
+            self._identity.restore(parse_offset(start))
         run = self._started()
         membership = run.membership
         membership.raise_failure()
@@ -126,9 +133,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if not self._begun:
             self._begun = True
             before, self._left_behind = self._left_behind, None
-            begin = parse_offset(start)
-            self._identity.restore(begin)
-            run.restore(begin, before)
+            run.restore(parse_offset(start), before)
             if not self._join_first(run, limit):
                 return self._empty_batch(run, _number_after(start))
         membership.proofs.begin_trigger(start)
@@ -235,8 +240,13 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def _started(self) -> QueryRun:
         if self._run is None:
+            self._options = self._options.in_group_of(self._identity.id)
             self._run = QueryRun(self._options, self._identity)
             self._run.start()
+        if self._fixes_end:
+            self._fixes_end = False
+            ends = self._run.membership.log_ends.end_offsets_of_topics()
+            self._available_now, self._planner = AvailableNowRun(ends), None
         return self._run
 
     def _empty_batch(self, run: QueryRun, warm_up: int | None) -> dict[str, Any]:
@@ -330,7 +340,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def _hand_to_spark(self, run: QueryRun, offset: StreamOffset) -> dict[str, Any]:
         identity = self._identity
-        offset = replace(offset, query=identity.id, batch=identity.next_batch())
+        group = self._options.group_id if self._options.group_id_prefix is not None else None
+        batch = identity.next_batch()
+        offset = replace(offset, query=identity.id, batch=batch, group=group)
+        if offset.initial is not None:
+            offset = replace(offset, first_ends=run.membership.first_ends(offset.others))
         told = offset_to_json(offset)
         self._planned, self._topic_ids = (told, offset), {}
         run.membership.proofs.planned(told)

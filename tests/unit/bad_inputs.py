@@ -105,6 +105,7 @@ BAD_OPTIONS: list[BadOptions] = [
         "kafka.group.protocol", "has no use with assign: the query joins no group", "classic"
     ),
     *_assigned("revokeTimeoutMs", "nothing is revoked", "1000"),
+    *_assigned("shareGroup", "has no use with assign", "true"),
     *_assigned("maxBatchDurationMs", "nothing is revoked", "1000"),
     *_assigned("startingOffsets", "partitions that assign names", '{"orders":{"1":5}}'),
     BadOptions("subscribe", "given: assign and subscribe", {"assign": '{"orders":[0]}'}),
@@ -122,7 +123,13 @@ BAD_OPTIONS: list[BadOptions] = [
     # The group.
     *_one("kafka.group.id", "is missing", None),
     *_one("kafka.group.id", "non-empty", "", "   "),
-    *_one("groupIdPrefix", "kafka.group.id instead", "p"),
+    BadOptions("groupIdPrefix", "non-empty", {"kafka.group.id": None, "groupIdPrefix": " "}),
+    BadOptions(
+        "shareGroup",
+        "it gives each query a group of its own",
+        {"kafka.group.id": None, "groupIdPrefix": "p", "shareGroup": "true"},
+    ),
+    *_one("shareGroup", "true or false", "yes", ""),
     *_one("kafka.group.protocol", "classic or consumer or auto", "share", "", "2"),
     *_one("kafka.group.instance.id", "ASCII letters", "", "a b", "ü", ".", "x" * 250),
     *_one("kafka.session.timeout.ms", "a whole number", "", "45s", "0", "-1", "1e4", "2147483648"),

@@ -269,6 +269,13 @@ class FakeMember:
     ) -> dict[TopicPartition, int]:
         return self.end_offsets(self.partitions_with_leader(partitions), timeout_ms)
 
+    def end_offsets_soon(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        with self.group.changed:
+            ends = {p: self.group.ends[p] for p in partitions if p not in self.group.silent}
+        return lambda: ends
+
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:

@@ -140,16 +140,13 @@ def test_python_uses_what_exists(snippet: Snippet) -> None:
 
 def test_options_that_the_tables_name_exist() -> None:
     """The first column of README's and docs/options.md's tables of options."""
-    not_ours = {"groupIdPrefix"}  # which is refused
     wrong = []
     for page, begins in (("README.md", "| option | default"), ("docs/options.md", "| option |")):
         for table in re.split(re.escape(begins), text_of(page))[1:]:
             for row in table.partition("\n\n")[0].splitlines()[2:]:
                 first = row.split("|")[1]
                 wrong += [
-                    name
-                    for name in re.findall(r"`([\w.]+)`", first)
-                    if name.lower() not in OPTIONS and name not in not_ours
+                    name for name in re.findall(r"`([\w.]+)`", first) if name.lower() not in OPTIONS
                 ]
     assert wrong == []
 

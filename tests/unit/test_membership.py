@@ -387,6 +387,31 @@ def test_a_query_that_has_read_nothing_is_told_where_its_first_partitions_start(
     assert query.membership.plannable() == starts
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": "group"},
+        {"startingOffsets": '{"t":{"0":-1,"1":-1}}'},
+        {"startingTimestamp": "9000", "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+)
+def test_records_between_the_start_of_a_query_and_an_assignment_are_its_own(
+    make: Callable[..., Query], group: Group, options: dict[str, str]
+) -> None:
+    """Of 60 records produced from the start of a query on, 25 to 35 were passed over."""
+    query = make(**options)
+    group.silent.add(Q)  # it has a leader which does not answer in time
+    query.membership.start()
+    assert query.membership.initial_partitions() >= {P, Q}
+    assert query.membership.first_ends([R]).keys() == set(PARTITIONS) - {Q, R}
+    group.ends |= {P: 1_030, Q: 1_030}
+    query.start()
+    group.members[0].assign(P, Q)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 1_000, Q: 1_030}
+
+
 def test_the_first_partitions_are_those_found_first_until_something_is_read(query: Query) -> None:
     found = query.membership.initial_partitions()
     assert found >= {P, Q}

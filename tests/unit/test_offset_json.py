@@ -66,6 +66,8 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
         imported=frozenset(p for p in partitions if draw(st.booleans())),
         query=draw(st.none() | st.text(min_size=1, max_size=4)),
         batch=draw(st.none() | NUMBERS),
+        group=draw(st.none() | st.text(min_size=1, max_size=4)),
+        first_ends=draw(st.dictionaries(PARTITIONS, NUMBERS, max_size=3)),
         **draw(gaps_below({p: r.start for p, r in ranges.items()})),
     )
 
@@ -133,6 +135,8 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
         gaps=shuffled(offset.gaps),
         query=offset.query,
         batch=offset.batch,
+        group=offset.group,
+        first_ends=shuffled(offset.first_ends),
     )
     assert json.dumps(offset_to_json(again)) == text
     assert json.dumps(offset_to_json(parse_offset(reordered(json.loads(text))))) == text

@@ -236,7 +236,8 @@ BAD: list[tuple[str, dict[str, str | None]]] = [
     ("path", {"path": "/tmp/x"}),
     ("paths", {"paths": '["/tmp/x"]'}),
     ("topic", {"topic": "orders"}),
-    ("groupIdPrefix", {"groupIdPrefix": "p"}),
+    ("groupIdPrefix", {"kafka.group.id": None, "groupIdPrefix": ""}),
+    ("shareGroup", {"shareGroup": "yes"}),
     ("endingOffsets", {"endingOffsets": "latest"}),
     ("endingTimestamp", {"endingTimestamp": "1"}),
     ("endingOffsetsByTimestamp", {"endingOffsetsByTimestamp": '{"orders":{"0":1}}'}),
@@ -298,6 +299,19 @@ def test_a_bad_option_is_named(culprit: str, changes: dict[str, str | None]) -> 
     assert raised.value.option == culprit
     assert repr(culprit) in str(raised.value)
     assert pickle.loads(pickle.dumps(raised.value)).option == culprit
+
+
+def test_a_group_of_its_own_for_each_query() -> None:
+    prefixed = parse(**{"kafka.group.id": None, "groupIdPrefix": "orders"}).for_stream()
+    assert prefixed.group_id == ""
+    assert prefixed.in_group_of("1f0c").group_id == "orders-1f0c"
+    assert prefixed.in_group_of("90a1").in_group_of("1f0c").group_id == "orders-1f0c"
+
+
+def test_the_groups_name_counts_rather_than_a_prefix_as_with_sparks_own_source() -> None:
+    named = parse(groupIdPrefix="orders").for_stream()
+    assert named.in_group_of("1f0c") == named
+    assert named.group_id == parse().group_id
 
 
 def test_an_option_that_has_no_use_here_is_not_said_to_have_a_wrong_value() -> None:

@@ -66,6 +66,14 @@ def rows(*progresses: dict[str, Any]) -> list[tuple[Any, ...]]:
     ]
 
 
+def test_a_group_that_is_named_after_the_query_is_shown() -> None:
+    named = replace(FIRST, group="orders-1f0c")
+    shown = progress([reported(NEVER, named, None), reported(named, named, None)])
+    assert shown.groups == ("orders-1f0c",)
+    assert "orders-etl, group orders-1f0c, batch 7" in repr(shown)
+    assert progress(reported(NEVER, FIRST, None)).groups == ()
+
+
 FIRST = batch((P, 100, 150), (Q, 0, 20), owned_by=((P,), (Q,)))
 
 

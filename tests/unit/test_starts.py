@@ -112,6 +112,59 @@ def test_what_was_assigned_before_anything_was_read_keeps_its_start() -> None:
     assert {p: known.rule_of(p) for p in (P, Q, R)} == {P: "latest", Q: "latest", R: "earliest"}
 
 
+def test_latest_is_where_the_log_ended_when_the_query_started() -> None:
+    known = starts(startingOffsets="latest")
+    known.found([P, Q])
+    known.note_first_ends({P: 100})
+    assert known.end_at_start(P, 130) == 100, "30 records since belong to the query"
+    assert known.end_at_start(P, 90) == 90, "the log was truncated"
+    assert known.end_at_start(Q, 130) == 130, "its leader was away"
+    assert known.log_first_ends() == {P: 100}
+    known.created_anew([P])
+    assert known.log_first_ends() == {}
+    assert known.end_at_start(P, 130) == 130
+
+
+@pytest.mark.parametrize("noted_first", [True, False])
+def test_the_checkpoint_knows_where_the_logs_ended_when_the_query_first_started(
+    noted_first: bool,
+) -> None:
+    known = starts(startingOffsets="latest")
+    if noted_first:
+        known.note_first_ends({P: 500, Q: 500})
+    known.restore([], frozenset([P]), (), {P: 100})
+    if not noted_first:
+        known.note_first_ends({P: 500, Q: 500})
+    assert known.end_at_start(P, 700) == 100
+    assert known.log_first_ends() == {P: 100}
+    known.read()
+    assert known.log_first_ends() == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"startingOffsets": "latest"}, [P, U]),
+        ({"startingOffsets": "earliest"}, []),
+        ({"startingOffsets": "group"}, [P, U]),
+        ({"startingOffsets": "group", "kafka.auto.offset.reset": "earliest"}, []),
+        (
+            {"startingOffsets": '{"t":{"0":-1}}', "kafka.auto.offset.reset": "earliest"},
+            [P],
+        ),
+        ({"startingOffsets": '{"t":{"0":7}}'}, [U]),
+        ({"startingTimestamp": "5"}, []),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"}, [P, U]),
+    ],
+)
+def test_only_where_it_may_matter_is_the_end_asked_for(
+    options: dict[str, str], asked: list[TopicPartition]
+) -> None:
+    known = starts(**options)
+    known.found([P, U])
+    assert sorted(known.may_start_at_end()) == asked
+
+
 def test_what_was_missing_once_is_due_in_the_checkpoint_until_something_is_read() -> None:
     known = starts(startingOffsets="latest")
     known.restore([], frozenset([P, Q]), ())

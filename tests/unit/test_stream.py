@@ -21,9 +21,15 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
-from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError, names_of
+from pyspark_kafka_rebalance.errors import (
+    DataLossError,
+    KafkaRebalanceError,
+    MembershipError,
+    names_of,
+)
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import end_of_run as end_of_run_module
+from pyspark_kafka_rebalance.source import load_claim as load_claim_module
 from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source import stream as stream_module
@@ -48,6 +54,7 @@ class FakeMembership:
 
     def __init__(self, options: SourceOptions, client_id: str) -> None:
         self.client_id = client_id
+        self.group_id = options.group_id
         # Its rooms.
         self.joining = self.proofs = self.commits = self.log_ends = self
         self.coverage = self.foreign_ranges = self.deletions = self.record_times = self
@@ -63,6 +70,7 @@ class FakeMembership:
         self.failure: Exception | None = None
         self.restored: dict[TopicPartition, int] = {}
         self.initial = frozenset({P, Q})
+        self.told_ends: Mapping[TopicPartition, int] = {}
         self.imported: frozenset[TopicPartition] = frozenset()
         self.last: dict[str, Any] | None = None
         self.proven: list[dict[str, Any]] = []
@@ -158,8 +166,10 @@ class FakeMembership:
         initial: frozenset[TopicPartition] | None,
         imported: Collection[TopicPartition],
         gaps: Mapping[TopicPartition, Sequence[Gap]] | None = None,
+        first_ends: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         self.calls.append("restore")
+        self.told_ends = dict(first_ends or {})
         self.restored = dict(positions)
         self.gaps = dict(gaps or {})
         self.imported = frozenset(imported)
@@ -199,6 +209,9 @@ class FakeMembership:
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         return self.initial
+
+    def first_ends(self, known: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {p: 1_000 for p in self.initial if p not in known}
 
     def planned(self, offset: dict[str, Any]) -> None:
         self.last = offset
@@ -326,13 +339,9 @@ def memberships(monkeypatch: pytest.MonkeyPatch) -> list[FakeMembership]:
 
 
 def parse(**options: str) -> SourceOptions:
+    group = {} if "groupIdPrefix" in options else {"kafka.group.id": "g"}
     return SourceOptions.parse(
-        {
-            "subscribe": "t",
-            "kafka.bootstrap.servers": "127.0.0.1:1",
-            "kafka.group.id": "g",
-            **options,
-        },
+        {"subscribe": "t", "kafka.bootstrap.servers": "127.0.0.1:1", **group, **options},
         default_readers=2,
     )
 
@@ -387,6 +396,98 @@ def a_logged_batch() -> dict[str, Any]:
         )
     )
     return json.loads(json.dumps(offset))  # type: ignore[no-any-return]
+
+
+# -- the group ------------------------------------------------------------------------------------
+
+
+def test_each_query_has_a_group_of_its_own_which_a_restart_finds_again(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    """With ``groupIdPrefix``, by which Spark's own source names its groups."""
+    first, other = make(groupIdPrefix="orders"), make(groupIdPrefix="orders")
+    offset = first.latestOffset(first.initialOffset(), UNLIMITED)
+    other.latestOffset(other.initialOffset(), UNLIMITED)
+    group, others = (membership.group_id for membership in memberships)
+    assert group.startswith("orders-")
+    assert group != others
+    assert parse_offset(offset).group == group, "for those who read the progress"
+    logged = json.loads(json.dumps(offset))
+    make(groupIdPrefix="orders").latestOffset(logged, UNLIMITED)
+    assert memberships[2].group_id == group
+    make(groupIdPrefix="eu").latestOffset(logged, UNLIMITED)
+    assert memberships[3].group_id == group.replace("orders", "eu")
+    named = make().latestOffset(logged, UNLIMITED)
+    assert (memberships[4].group_id, parse_offset(named).group) == ("g", None)
+
+
+def test_a_replayed_batch_names_the_group(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    """The first batch starts at the initial offset, which names none."""
+    end = {**a_logged_batch()}
+    end["state"] = {**end["state"], "query": "1f0c"}
+    reader = make(groupIdPrefix="orders")
+    reader.partitions(reader.initialOffset(), end)
+    reader.latestOffset(end, UNLIMITED)
+    assert [membership.group_id for membership in memberships] == ["orders-1f0c"]
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_available_now_fixes_its_end_once_the_group_is_known(
+    make: Callable[..., KafkaDeferredStreamReader],
+    memberships: list[FakeMembership],
+    monkeypatch: pytest.MonkeyPatch,
+    replays: bool,
+) -> None:
+    """Spark asks for that before it says where the query stands."""
+    monkeypatch.setattr(FakeMembership, "end_offsets_of_topics", lambda self: {P: 150})
+    end = {**a_logged_batch()}
+    end["state"] = {**end["state"], "query": "1f0c"}
+    reader = make(groupIdPrefix="orders")
+    reader.prepareForTriggerAvailableNow()
+    assert memberships == []
+    if replays:
+        reader.partitions(reader.initialOffset(), end)
+    assert reader._available_now is None or reader._available_now.ends == {P: 150}
+    reader.latestOffset(end, UNLIMITED)
+    assert reader._available_now is not None
+    assert reader._available_now.ends == {P: 150}
+    assert [membership.group_id for membership in memberships] == ["orders-1f0c"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"subscribe": "", "assign": '{"t":[0]}'}])
+def test_a_second_query_of_one_load_is_refused(
+    memberships: list[FakeMembership],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, str],
+) -> None:
+    monkeypatch.setattr(load_claim_module, "WAIT_S", 0.0)
+    given = {name: text for name, text in {"subscribe": "t", **changes}.items() if text}
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", **given},
+        default_readers=2,
+    )
+    first, second, third = (
+        KafkaDeferredStreamReader(replace(options, load="a load")) for _ in range(3)
+    )
+    first._started()
+    with pytest.raises(MembershipError, match=r"from the same load\(\) .*set groupIdPrefix"):
+        second._started()
+    second.stop()
+    KafkaDeferredStreamReader(replace(options, load="another"))._started()
+    first.stop()
+    third._started()
+
+
+def test_queries_of_one_load_may_share_a_group_on_purpose_or_have_their_own(
+    memberships: list[FakeMembership],
+) -> None:
+    for options in (parse(shareGroup="true"), parse(groupIdPrefix="orders")):
+        for _ in range(2):
+            KafkaDeferredStreamReader(replace(options, load="a load"))._started()
+    assert [m.group_id for m in memberships[:2]] == ["g", "g"]
+    assert memberships[2].group_id != memberships[3].group_id
 
 
 # -- the first trigger ----------------------------------------------------------------------------
@@ -476,6 +577,22 @@ def test_the_partitions_that_a_query_finds_first_are_kept_until_it_reads(
     membership.positions, membership.ends = {P: 100}, {P: 150}
     read = parse_offset(restarted.latestOffset(events, UNLIMITED))
     assert (read.ranges.keys(), read.initial) == ({P}, None)
+
+
+def test_where_the_logs_ended_when_the_query_started_is_kept_until_it_reads(
+    make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
+) -> None:
+    reader = make()
+    found = reader.latestOffset(reader.initialOffset(), UNLIMITED)
+    assert parse_offset(found).first_ends == {P: 1_000, Q: 1_000}
+    memberships.clear()
+    restarted = make()
+    again = restarted.latestOffset(json.loads(json.dumps(found)), UNLIMITED)
+    (membership,) = memberships
+    assert membership.told_ends == {P: 1_000, Q: 1_000}
+    membership.positions, membership.ends = {P: 1_000}, {P: 1_050}
+    read = parse_offset(restarted.latestOffset(again, UNLIMITED))
+    assert (read.ranges.keys(), read.first_ends) == ({P}, {})
 
 
 def test_a_run_that_ends_without_a_record_has_a_batch_once(

@@ -111,6 +111,28 @@ class LogOffsets:
         )
         return found
 
+    def begin_ask(
+        self,
+        partitions: Collection[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel,
+        timeout_ms: float,
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        """Ask as :meth:`ask`; the returned function waits for the answer or the error."""
+        asked = self._loop.spawn(
+            self._ask,
+            partitions,
+            lambda leader, led: self._of_all((spec, leader, isolation), led),
+            attrgetter("offset"),
+            timeout_ms,
+        )
+
+        def answer() -> dict[TopicPartition, int]:
+            found: dict[TopicPartition, int] = self._loop.run(self._loop.wait_for, asked, None)
+            return found
+
+        return answer
+
     def first_at(
         self,
         timestamps: Mapping[TopicPartition, int],

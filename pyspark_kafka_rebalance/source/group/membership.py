@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
@@ -29,6 +30,7 @@ from .clients import partitions_of
 from .coverage import Coverage
 from .deleted_partitions import Left
 from .deletion_watch import DeletionWatch
+from .first_ends import FirstEnds
 from .foreign_ranges import ForeignRanges
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .joining import Joining
@@ -188,10 +190,11 @@ class QueryMembership:
         initial: frozenset[TopicPartition] | None = None,
         imported: Collection[TopicPartition] = (),
         gaps: Gaps | None = None,
+        first_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
-        """Take over positions, ``initial``, ``imported`` and ``gaps`` of Spark's start offset."""
+        """Take over these fields of Spark's start offset; see :class:`StreamOffset`."""
         with self._state as state:
-            state.starts.restore(positions, initial, imported)
+            state.starts.restore(positions, initial, imported, first_ends)
             state.assignment.restore(positions, gaps)
         self._look_for_absent()
 
@@ -238,6 +241,11 @@ class QueryMembership:
             self._members.client()
         with self._state as state:
             return state.starts.log_initial()
+
+    def first_ends(self, known: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """``StreamOffset.first_ends`` of an offset that has positions for the known partitions."""
+        with self._state as state:
+            return {p: end for p, end in state.starts.log_first_ends().items() if p not in known}
 
     def wants_log(self, at_once: bool) -> bool:
         """Whether a batch without records is due, to log where partitions start.
@@ -330,7 +338,10 @@ class QueryMembership:
             cluster = self._members.cluster_of(0)
             there = partitions_of(self._options, cluster)
             state.starts.found(there, cluster.topic_ids({p.topic for p in there}))
+        first_ends = FirstEnds(self._options, self._state, cluster)
         self._members.build_others()
+        first_ends.note()
+        self._members.are_built()
         self._known_to_group.find_new()
 
     def _is_settling(self) -> bool:

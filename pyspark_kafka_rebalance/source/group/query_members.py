@@ -119,6 +119,9 @@ class QueryMembers:
                 len(self._clients),
                 self._options.pattern or ", ".join(self._options.topics or ()),
             )
+
+    def are_built(self) -> None:
+        """Let :meth:`client` return."""
         self._built.set()
 
     def close(self) -> None:
@@ -132,7 +135,7 @@ class QueryMembers:
                 log.exception("group %s: a member did not close cleanly", self._options.group_id)
 
     def client(self) -> ClusterQueries:
-        """Wait until the clients are built; returns one for look-ups unrelated to membership.
+        """Wait for :meth:`are_built`; returns one for look-ups unrelated to membership.
 
         Raises
         ------

@@ -247,5 +247,11 @@ class StartLookup:
                 [p for p, rule in rules.items() if rule == name and p not in starts]
             )
             if asked:
-                starts.update(look_up(asked, LOOKUP_TIMEOUT_MS))
+                found_at = look_up(asked, LOOKUP_TIMEOUT_MS)
+                starts.update(self._as_of_start(found_at) if name == "latest" else found_at)
         return starts
+
+    def _as_of_start(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where these logs ended when the query started, given where they end now."""
+        with self._state as state:
+            return {p: state.starts.end_at_start(p, end) for p, end in ends.items()}

@@ -14,6 +14,9 @@ In this order:
  4. The first record, for a partition that was created after the group began to read its topic.
  5. What the options say for every partition.
 
+``latest`` is where the log ended when the query first started, not when the partition is assigned
+(``FirstEnds``). Until something is read, the offsets carry these ends, for a restart.
+
 Rule 2 goes by the time of assignment, not of the look-up. If a start cannot be looked up before
 other partitions are read, because it has no leader, it is still the start of the query's beginning,
 whichever member then gets it.
@@ -24,13 +27,14 @@ Not thread-safe: a part of :class:`SharedState`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kafka.structs import TopicPartition
 
 from ...consumer.remaining import Remaining
-from ..starting_offsets import Start
+from ..starting_offsets import AtTimestamp, Start
 
 if TYPE_CHECKING:
     from ..options import SourceOptions
@@ -59,6 +63,8 @@ class Starts:
         # The id of the topic in which each was started, and the partitions whose id is not known.
         self._started_in: dict[TopicPartition, UUID] = {}
         self._unidentified: set[TopicPartition] = set()
+        # Where the logs ended when the query first started, of partitions that existed then.
+        self._first_ends: dict[TopicPartition, int] = {}
         self._unlogged = False  # `initial` lacks some partitions that the checkpoint may name
 
     # -- what is learned --------------------------------------------------------------------------
@@ -69,6 +75,10 @@ class Starts:
         """These partitions exist when the query begins, in these topics."""
         self._first_seen = frozenset(partitions)
         self._topic_ids = dict(topic_ids or {})
+
+    def note_first_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """The logs end here when this run begins; what the checkpoint says of them counts."""
+        self._first_ends = {**ends, **self._first_ends}
 
     def found_new_to_group(self, partitions: Collection[TopicPartition]) -> None:
         """No member of the group has had these (``new_to_group``)."""
@@ -130,14 +140,17 @@ class Starts:
         self._unidentified.difference_update(partitions)
         for partition in partitions:
             self._started_in.pop(partition, None)
+            self._first_ends.pop(partition, None)
 
     def restore(
         self,
         positions: Collection[TopicPartition],
         initial: frozenset[TopicPartition] | None,
         imported: Collection[TopicPartition],
+        first_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         """Take over the offset that Spark starts this run with; see :class:`StreamOffset`."""
+        self._first_ends.update(first_ends)
         if not self._resumed:  # else members have owned some of them since
             self._imported = set(imported)
         self._initial = frozenset() if initial is None and positions else initial
@@ -211,6 +224,13 @@ class Starts:
         self._unlogged = False
         return frozenset() if self._has_read else self.initial
 
+    def log_first_ends(self) -> Mapping[TopicPartition, int]:
+        """The first ends of the partitions of :meth:`log_initial`, for writing into an offset."""
+        if self._has_read:
+            return {}
+        initial = self.initial
+        return {p: end for p, end in self._first_ends.items() if p in initial}
+
     @property
     def is_unlogged(self) -> bool:
         """Whether a restart would take a deleted partition for one of the initial ones."""
@@ -235,6 +255,29 @@ class Starts:
         if partition in self._new_to_group and not named:
             return "earliest"
         return self._options.start_of(partition)
+
+    def end_at_start(self, partition: TopicPartition, end: int) -> int:
+        """Where ``latest`` is for a partition that :meth:`rule_of` starts there.
+
+        That is where its log ended when the query first started, as far as that is known.
+
+        Parameters
+        ----------
+        partition : TopicPartition
+            Existed when the query first started.
+        end : int
+            Where its log ends now; lower if the log was truncated since.
+        """
+        return min(end, self._first_ends.get(partition, end))
+
+    def may_start_at_end(self) -> list[TopicPartition]:
+        """The first seen partitions whose start the options put at the end, if nobody knows one."""
+        rules = {p: self._options.start_of(p) for p in self._first_seen}
+        return [
+            p
+            for p, rule in rules.items()
+            if rule == "latest" or (isinstance(rule, AtTimestamp) and rule.or_latest)
+        ]
 
     def maybe_new_to_group(self) -> list[TopicPartition]:
         """The first seen partitions whose start depends on whether they are new to the group."""
