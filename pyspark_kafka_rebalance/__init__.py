@@ -23,6 +23,7 @@ _PUBLIC = {
     "OptionError": "errors",
     "PartitionsLostError": "errors",
     "RecordDeserializationError": "errors",
+    "SeveralOptionsError": "errors",
     "TransactionAbortedError": "errors",
     "UnreadableRecordError": "errors",
     "UnsupportedBrokerError": "errors",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from .errors import OptionError as OptionError
     from .errors import PartitionsLostError as PartitionsLostError
     from .errors import RecordDeserializationError as RecordDeserializationError
+    from .errors import SeveralOptionsError as SeveralOptionsError
     from .errors import TransactionAbortedError as TransactionAbortedError
     from .errors import UnreadableRecordError as UnreadableRecordError
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition
@@ -54,8 +54,40 @@ class OptionError(KafkaRebalanceError, ValueError):
         said = f"{given}; allowed: {allowed}" if problem is None else f"{problem}: {allowed}"
         super().__init__(f"option {option!r} {said}")
 
-    def __reduce__(self) -> tuple[type[OptionError], tuple[str, object, str, str | None]]:
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return (type(self), (self.option, self.value, self.allowed, self.problem))
+
+    @property
+    def problems(self) -> tuple[OptionError, ...]:
+        """Each thing that is wrong, as an error of its own; this one, if there is only one."""
+        return (self,)
+
+
+class SeveralOptionsError(OptionError):
+    """Several options are wrong; the text has all problems, numbered.
+
+    ``option``, ``value``, ``allowed`` and ``problem`` are the first one's.
+
+    Parameters
+    ----------
+    problems : sequence of OptionError
+        Two or more.
+    """
+
+    def __init__(self, problems: Sequence[OptionError]) -> None:
+        first = problems[0]
+        super().__init__(first.option, first.value, first.allowed, first.problem)
+        self._problems = tuple(problems)
+        numbered = (f"({n}) {problem}" for n, problem in enumerate(problems, start=1))
+        self.args = (f"{len(problems)} problems: {'; '.join(numbered)}",)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (type(self), (self._problems,))
+
+    @property
+    def problems(self) -> tuple[OptionError, ...]:
+        """Each thing that is wrong, in the order in which they were found."""
+        return self._problems
 
 
 class OffsetFormatError(KafkaRebalanceError, ValueError):

@@ -7,6 +7,7 @@ from typing import Any
 from kafka import KafkaConsumer
 
 from ..errors import OptionError
+from ..settings.bootstrap_servers import without_empty_servers
 
 #: kafka-python's default, like Java's, is 3 s. A hand-over takes about one heartbeat interval.
 CONSUMER_HEARTBEAT_INTERVAL_MS = 1_000
@@ -58,5 +59,4 @@ def checked_config(
             interval,
             f"at least 1 and less than session_timeout_ms={session}",
         )
-    config["enable_auto_commit"] = False
-    return config
+    return without_empty_servers({**config, "enable_auto_commit": False})

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..errors import OptionError
 from ..settings.arguments import utf8
 from .facts import BrokerFacts, PythonFacts
-from .findings import Finding, Level, fail, total
+from .findings import Finding, Level, fail, hint, total
 from .judgement import (
     judge_brokers,
     judge_discovery,
@@ -152,10 +152,14 @@ def _of_brokers(given: argparse.Namespace) -> Iterator[Finding]:
             read = decode_properties(given.command_config.read_bytes(), "--command-config")
             settings |= {name: text for name, text in read.items() if name not in ADMIN_SETTINGS}
         settings["bootstrap.servers"] = servers
-        client_config = map_client_settings(settings).client
+        mapped = map_client_settings(settings)
+        client_config = mapped.client
     except (OSError, OptionError) as error:
         yield fail("settings of the brokers", str(error), "correct --command-config or the address")
         return
+    if mapped.without_effect:
+        names = ", ".join(mapped.without_effect)
+        yield hint("settings of the brokers", f"no effect here: {names}", "they may be left out")
     with connected(servers, client_config) as probe:
         brokers = probe if isinstance(probe, BrokerFacts) else probe.brokers()
         yield from judge_brokers(brokers)

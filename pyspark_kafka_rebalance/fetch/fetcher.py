@@ -11,6 +11,7 @@ import pyarrow as pa
 from kafka import errors as kafka_errors
 
 from ..errors import OptionError
+from ..settings.bootstrap_servers import without_empty_servers
 from . import connections
 from .columns import record_schema
 from .connections import ClusterConnections
@@ -66,7 +67,8 @@ class RangeFetcher:
     Raises
     ------
     OptionError
-        ``isolation_level`` is not one of the two, or a size is not positive.
+        ``isolation_level`` is not one of the two, a size is not positive, or there is no server
+        in ``bootstrap_servers``.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class RangeFetcher:
         for name, size in (("batch_rows", batch_rows), ("batch_bytes", batch_bytes)):
             if size <= 0:
                 raise OptionError(name, size, "a positive number")
-        self._client_config = dict(client_config)
+        self._client_config = without_empty_servers(client_config)
         read_committed = isolation_level == "read_committed"
         self._fetch_settings = FetchSettings(
             read_committed=read_committed,

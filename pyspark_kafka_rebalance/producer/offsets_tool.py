@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = dict(given.kafka)
         client = map_client_settings({**settings, "bootstrap.servers": given.bootstrap_servers})
+        if (line := client.no_effect_line("--kafka")) is not None:
+            print(line, file=sys.stderr)
         stored = StoredPoints(client.client, given.group, given.restart_topic)
         if given.command == "list":
             _print_list(stored.read(), stored.describe(), stored.topic, given.json)

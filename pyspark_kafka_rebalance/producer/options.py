@@ -10,6 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from ..consumer.configuration import CONSUMER_HEARTBEAT_INTERVAL_MS
 from ..errors import OptionError
+from ..settings.bootstrap_servers import without_empty_servers
 from .restart_points import MAX_BYTES, OVERHEAD_BYTES, topic_of
 
 #: kafka-python's default, and Java's.
@@ -103,6 +104,7 @@ class ProducerOptions:
         for name in config:
             if name not in known:
                 raise OptionError(name, config[name], "the settings of kafka-python's clients")
+        config = without_empty_servers(config)
         if transaction_timeout_ms is None:
             # A member that is silent for longer than the session is out, and its successor ends its
             # transaction. A shorter timeout would only end transactions of live members.

@@ -1,14 +1,17 @@
 """The consumer settings of Kafka's Java client, translated to kafka-python's.
 
 Spark's users write ``kafka.<Java name>``. Every setting that Kafka 4.3's ``ConsumerConfig`` knows
-has one line below, in one of four tables, and a setting in none of them is unknown:
+has one line below, in one of five tables, and a setting in none of them is unknown:
 
 * ``_MAPPED``: it has the same meaning in kafka-python, under another name;
 * ``SECURITY_SETTINGS``: several of them together make up kafka-python's arguments;
 * ``_ONLY``: only this value is accepted, because it describes what happens here anyway;
-* ``_REFUSED``: it would have no effect or break a promise. Says why, and what to use instead.
+* ``_NO_EFFECT``: no value changes what is read, or how a login is checked. Says why;
+* ``_REFUSED``: whoever sets it relies on what does not happen here. Says why, and what to use.
 
-Nothing is ignored silently, because a setting without effect is only found out in production.
+Nothing is ignored silently: :attr:`ClientSettings.without_effect` names what has no effect, for one
+warning. An unknown setting has none either, as with Java's client, unless it is a misspelt one, or
+about a login.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from __future__ import annotations
 import enum
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..errors import OptionError
-from .security_settings import LOGIN_MODULES, SECURITY_SETTINGS, map_security
+from .misspelt import LENIENT, meant_by
+from .problems import Problems
+from .security_settings import SECURITY_SETTINGS, map_security
 from .values import (
     BOOLEAN,
     INT_MAX,
@@ -31,7 +37,7 @@ from .values import (
     TEXT,
     ValueType,
     integer,
-    nearest,
+    items_of,
     one_of,
     parse_value,
 )
@@ -58,12 +64,21 @@ class ClientSettings:
         For the executors' fetches; only what is given, as the fetcher has its own defaults.
     group_id : str or None
         ``kafka.group.id``.
+    without_effect : Mapping[str, str]
+        Given settings that change nothing here, each with the reason.
     """
 
     client: Mapping[str, Any] = field(repr=False)
     consumer: Mapping[str, Any] = field(repr=False)
     fetch: Mapping[str, Any] = field(repr=False)
     group_id: str | None
+    without_effect: Mapping[str, str]
+
+    def no_effect_line(self, source: str) -> str | None:
+        """Return one line for a command's user, who gave the settings in this way; or None."""
+        if not self.without_effect:
+            return None
+        return f"{source}: these settings have no effect here: {', '.join(self.without_effect)}"
 
 
 class _For(enum.Flag):
@@ -80,7 +95,9 @@ class _Mapping:
 
 
 def _servers(text: str) -> list[str]:
-    servers = [server.strip() for server in text.split(",")]
+    servers = items_of(text)
+    if not servers:
+        raise ValueError
     for server in servers:
         # Java requires the port, too; kafka-python by itself would take 9092.
         match = re.fullmatch(r"(?:\w+://)?([\w.-]+|\[[0-9a-fA-F:.%\w]+\]):([0-9]{1,5})", server)
@@ -156,15 +173,29 @@ _MAPPED = {
 # kafka-python 3 has arguments for these but ignores them, so they go into the socket options.
 _BUFFERS = {"receive.buffer.bytes": socket.SO_RCVBUF, "send.buffer.bytes": socket.SO_SNDBUF}
 
+_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+
 _ONLY = {
+    # Spark refuses these, too, whatever the value.
+    "enable.auto.commit": (
+        "false",
+        "offsets are committed to the group when Spark has committed the batch",
+    ),
+    "key.deserializer": (_BYTES, "keys are bytes; deserialize them with DataFrame operations"),
+    "value.deserializer": (_BYTES, "values are bytes; deserialize them with DataFrame operations"),
+    "sasl.oauthbearer.header.urlencode": ("false", "client id and secret are sent as they are"),
+}
+
+#: Java's name, and what happens here whatever the value.
+_ALWAYS = {
     "enable.metrics.push": ("false", "client metrics are not pushed to the broker"),
     "partition.assignment.strategy": (
         "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
-        "an eager assignor stops every partition in every rebalance",
+        "partitions are always assigned by the cooperative-sticky assignor",
     ),
     "ssl.enabled.protocols": (
         "TLSv1.2,TLSv1.3",
-        "client and broker negotiate the newest version that both support",
+        "client and broker negotiate TLSv1.3, or TLSv1.2 if the broker has no 1.3",
     ),
     "ssl.protocol": (
         "TLSv1.3",
@@ -172,45 +203,38 @@ _ONLY = {
     ),
 }
 
+_TLS_VERSIONS = "ssl.enabled.protocols"
+
 _JAVA_CLASS = "a Java class cannot run in this Python source"
-_KERBEROS = f"Kerberos is not supported yet; set kafka.sasl.mechanism={' or '.join(LOGIN_MODULES)}"
 _OAUTH = (
     "tokens come only from kafka.sasl.oauthbearer.token.endpoint.url, by client credentials, and "
     "are renewed before they expire"
 )
 _NO_ARGUMENT = "kafka-python has no such setting"
+_SHARE = "it is for share groups, and this source joins a consumer group"
+_TIMEOUTS = "kafka.request.timeout.ms limits the wait for a broker's answer"
+_TOKENS_ARE_NOT_CHECKED = "the brokers check a token, not this client"
+_TOKENS_ARE_RENEWED = "each process renews its token when 80 % of its life have passed"
+_OF_KERBEROS = "it is for Kerberos, which is not supported yet"
 
-_REFUSED = {
-    # Spark refuses these, too, for the same reasons.
-    "enable.auto.commit": "offsets are committed to the group when Spark has committed the batch",
+_NO_EFFECT = {
     "auto.commit.interval.ms": "offsets are committed when Spark has committed the batch",
-    "interceptor.classes": "an interceptor could change records, so a replay would differ",
-    "key.deserializer": "keys are bytes; deserialize them with DataFrame operations",
-    "value.deserializer": "values are bytes; deserialize them with DataFrame operations",
-    # No counterpart here.
-    "config.providers": _JAVA_CLASS,
-    "default.api.timeout.ms": "kafka.request.timeout.ms limits the wait for a broker's answer",
+    "default.api.timeout.ms": _TIMEOUTS,
     "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to the Java client",
     "max.poll.records": "tasks read whole offset ranges; maxOffsetsPerTrigger limits a micro-batch",
     "metadata.recovery.rebootstrap.trigger.ms": _NO_ARGUMENT,
     "metadata.recovery.strategy": _NO_ARGUMENT,
     "metric.reporters": _JAVA_CLASS,
     "metrics.recording.level": _NO_ARGUMENT,
-    "retry.backoff.max.ms": f"{_NO_ARGUMENT}; the back-off stays at kafka.retry.backoff.ms",
-    "share.acknowledgement.mode": "it is for share groups, and this source joins a consumer group",
-    "share.acquire.mode": "it is for share groups, and this source joins a consumer group",
-    "socket.connection.setup.timeout.max.ms": "kafka-python's consumer cannot set it",
-    "socket.connection.setup.timeout.ms": "kafka-python's consumer cannot set it",
-    # Security.
-    "security.providers": _JAVA_CLASS,
-    "ssl.cipher.suites": "kafka-python 3 ignores it; restrict the ciphers on the broker",
-    "ssl.engine.factory.class": _JAVA_CLASS,
-    "ssl.keymanager.algorithm": _JAVA_CLASS,
-    "ssl.provider": _JAVA_CLASS,
-    "ssl.secure.random.implementation": _JAVA_CLASS,
-    "ssl.trustmanager.algorithm": _JAVA_CLASS,
-    "sasl.client.callback.handler.class": _JAVA_CLASS,
-    "sasl.login.class": _JAVA_CLASS,
+    "retry.backoff.max.ms": "the back-off stays at kafka.retry.backoff.ms",
+    "share.acknowledgement.mode": _SHARE,
+    "share.acquire.mode": _SHARE,
+    "socket.connection.setup.timeout.max.ms": _TIMEOUTS,
+    "socket.connection.setup.timeout.ms": _TIMEOUTS,
+    # Security: what only says how Java does the same.
+    "ssl.keymanager.algorithm": _NO_ARGUMENT,
+    "ssl.secure.random.implementation": "OpenSSL has its own",
+    "ssl.trustmanager.algorithm": _NO_ARGUMENT,
     **dict.fromkeys(
         (
             "sasl.kerberos.kinit.cmd",
@@ -219,7 +243,7 @@ _REFUSED = {
             "sasl.kerberos.ticket.renew.jitter",
             "sasl.kerberos.ticket.renew.window.factor",
         ),
-        _KERBEROS,
+        _OF_KERBEROS,
     ),
     **dict.fromkeys(
         (
@@ -231,6 +255,37 @@ _REFUSED = {
             "sasl.login.refresh.window.jitter",
             "sasl.login.retry.backoff.max.ms",
             "sasl.login.retry.backoff.ms",
+        ),
+        _TOKENS_ARE_RENEWED,
+    ),
+    **dict.fromkeys(
+        (
+            "sasl.oauthbearer.clock.skew.seconds",
+            "sasl.oauthbearer.expected.audience",
+            "sasl.oauthbearer.expected.issuer",
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "sasl.oauthbearer.jwt.validator.class",
+            "sasl.oauthbearer.scope.claim.name",
+            "sasl.oauthbearer.sub.claim.name",
+        ),
+        _TOKENS_ARE_NOT_CHECKED,
+    ),
+}
+
+_REFUSED = {
+    "interceptor.classes": "an interceptor could change records, so a replay would differ",
+    "config.providers": f"{_JAVA_CLASS}, so values like ${{file:…}} would be taken literally",
+    "security.providers": _JAVA_CLASS,
+    "ssl.cipher.suites": "kafka-python 3 ignores it; restrict the ciphers on the broker",
+    "ssl.engine.factory.class": _JAVA_CLASS,
+    "ssl.provider": _JAVA_CLASS,
+    "sasl.client.callback.handler.class": _JAVA_CLASS,
+    "sasl.login.class": _JAVA_CLASS,
+    **dict.fromkeys(
+        (
             "sasl.oauthbearer.assertion.algorithm",
             "sasl.oauthbearer.assertion.claim.aud",
             "sasl.oauthbearer.assertion.claim.exp.seconds",
@@ -242,26 +297,32 @@ _REFUSED = {
             "sasl.oauthbearer.assertion.private.key.file",
             "sasl.oauthbearer.assertion.private.key.passphrase",
             "sasl.oauthbearer.assertion.template.file",
-            "sasl.oauthbearer.clock.skew.seconds",
-            "sasl.oauthbearer.expected.audience",
-            "sasl.oauthbearer.expected.issuer",
-            "sasl.oauthbearer.header.urlencode",
-            "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-            "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-            "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-            "sasl.oauthbearer.jwks.endpoint.url",
-            "sasl.oauthbearer.jwt.validator.class",
-            "sasl.oauthbearer.scope.claim.name",
-            "sasl.oauthbearer.sub.claim.name",
         ),
         _OAUTH,
     ),
 }
 
+#: Settings of Java's producer that its consumer does not have; one block of options often serves
+#: both.
+PRODUCER_SETTINGS = frozenset(
+    {
+        *("acks", "batch.size", "buffer.memory", "compression.gzip.level", "compression.lz4.level"),
+        *("compression.type", "compression.zstd.level", "delivery.timeout.ms"),
+        *("enable.idempotence", "key.serializer", "linger.ms", "max.block.ms"),
+        *("max.in.flight.requests.per.connection", "max.request.size", "metadata.max.idle.ms"),
+        *("partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
+        *("partitioner.class", "partitioner.ignore.keys", "retries", "transaction.timeout.ms"),
+        *("transaction.two.phase.commit.enable", "transactional.id", "value.serializer"),
+    }
+)
+
 #: Every setting that has a line here, supported or not.
-KNOWN_SETTINGS = (
-    _MAPPED.keys() | _BUFFERS.keys() | _ONLY.keys() | _REFUSED.keys() | SECURITY_SETTINGS
-) | {"group.id"}
+KNOWN_SETTINGS = frozenset(
+    {
+        *(*_MAPPED, *_BUFFERS, *_ONLY, *_ALWAYS, *_NO_EFFECT, *_REFUSED),
+        *(*SECURITY_SETTINGS, "group.id"),
+    }
+)
 
 #: Settings of Java's AdminClient that a consumer does not have.
 ADMIN_SETTINGS = frozenset({"bootstrap.controllers", "retries"})
@@ -299,49 +360,92 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     Raises
     ------
     OptionError
-        A setting is unknown (the nearest is named), refused or out of range, or it contradicts
-        another one.
+        A setting is misspelt (what is meant is named), refused or out of range, or it contradicts
+        another one. All that is wrong comes in one error.
     """
+    problems = Problems()
+    without_effect = {}
     for name in sorted(settings):
-        _refuse(name, settings[name])
-    by_user = {
-        _For.CLIENT: map_security(settings) | _socket_options(settings),
+        if (why := problems.of(partial(_checked, name, settings[name]), None)) is not None:
+            without_effect[name] = why
+    nothing: dict[str, Any] = {}
+    client = problems.of(partial(map_security, settings), nothing)
+    client = client | problems.of(partial(_socket_options, settings), nothing)
+    by_user: dict[_For, dict[str, Any]] = {
+        _For.CLIENT: client,
         _For.CONSUMER: {},
         _For.FETCH: {},
     }
     for name, text in (_DEFAULTS | dict(settings)).items():
         if name in _MAPPED:
             mapping = _MAPPED[name]
-            value = parse_value(f"kafka.{name}", text, mapping.value_type)
+            default = mapping.value_type.parse(_DEFAULTS[name]) if name in _DEFAULTS else None
+            parse = partial(parse_value, f"kafka.{name}", text, mapping.value_type)
+            value = problems.of(parse, default)
             for user, config in by_user.items():
-                if user in mapping.used_by:
+                if user in mapping.used_by and value is not None:
                     config[mapping.argument] = value
     group_id = None
     if "group.id" in settings:
-        group_id = parse_value("kafka.group.id", settings["group.id"], NON_EMPTY_TEXT)
+        parse = partial(parse_value, "kafka.group.id", settings["group.id"], NON_EMPTY_TEXT)
+        group_id = problems.of(parse, None)
     if "bootstrap.servers" not in settings:
-        raise OptionError("kafka.bootstrap.servers", None, _SERVERS.allowed)
+        problems.add(OptionError("kafka.bootstrap.servers", None, _SERVERS.allowed))
     mapped = ClientSettings(
-        by_user[_For.CLIENT], by_user[_For.CONSUMER], by_user[_For.FETCH], group_id
+        by_user[_For.CLIENT],
+        by_user[_For.CONSUMER],
+        by_user[_For.FETCH],
+        group_id,
+        without_effect,
     )
-    _check_together(mapped, settings)
+    for error in _contradictions(mapped, settings):
+        if not problems.names & {error.option, *_MENTIONED.findall(error.allowed)}:
+            problems.add(error)
+    problems.raise_if_any()
     return mapped
 
 
-def _refuse(name: str, text: str) -> None:
-    """Raise for a setting that is unknown or refused, or does not have its only allowed value."""
+def _checked(name: str, text: str) -> str | None:
+    """Return why a setting has no effect; None if it has one.
+
+    Raises
+    ------
+    OptionError
+        It is misspelt or refused, or does not have its only allowed value.
+    """
     option = f"kafka.{name}"
-    if name not in KNOWN_SETTINGS:
-        # Redacted: a misspelt name may well hold a password.
-        similar = f"the nearest is kafka.{nearest(name, KNOWN_SETTINGS)}"
-        raise OptionError(option, REDACTED, similar, problem="is unknown")
+    if name in _NO_EFFECT:
+        return _NO_EFFECT[name]
+    if name in _ALWAYS:
+        return _why_always(name, text)
+    if name in PRODUCER_SETTINGS or name in ADMIN_SETTINGS:
+        return "it is no setting of a consumer"
     if name in _REFUSED:
         raise OptionError(option, REDACTED, _REFUSED[name], problem="is refused, leave it out")
     if name in _ONLY:
         only, reason = _ONLY[name]
-        given = sorted(part.strip().lower() for part in text.split(","))
-        if given != only.lower().split(","):
-            raise OptionError(option, text, f"only {only}: {reason}")
+        if text.strip().lower() != only.lower():
+            problem = f"is refused unless it is {only}, leave it out"
+            raise OptionError(option, REDACTED, reason, problem=problem)
+    if name in KNOWN_SETTINGS:
+        return None
+    # Redacted: a misspelt name may well hold a password.
+    if (meant := meant_by(name, KNOWN_SETTINGS, LENIENT)) is not None:
+        raise OptionError(option, REDACTED, f"the nearest is kafka.{meant}", problem="is unknown")
+    if not name or name.startswith(("sasl.", "ssl.", "security.")):
+        what_to_do = "leave it out, Kafka's consumer has no such setting"
+        raise OptionError(option, REDACTED, what_to_do, problem="is unknown")
+    return "Kafka's consumer has no such setting"
+
+
+def _why_always(name: str, text: str) -> str | None:
+    always, why = _ALWAYS[name]
+    given = sorted(items_of(text.lower()))
+    if name == _TLS_VERSIONS and given == ["tlsv1.3"]:
+        # Less than was asked for would be enough.
+        allowed = f"{always}: {why}; to allow TLSv1.3 alone, set that on the broker"
+        raise OptionError(f"kafka.{name}", text, allowed)
+    return None if given == always.lower().split(",") else why
 
 
 def _socket_options(settings: Mapping[str, str]) -> dict[str, Any]:
@@ -361,7 +465,11 @@ def _socket_options(settings: Mapping[str, str]) -> dict[str, Any]:
     return {"socket_options": usual + sized}
 
 
-def _check_together(mapped: ClientSettings, settings: Mapping[str, str]) -> None:
+#: The settings that an error's text compares with.
+_MENTIONED = re.compile(r"kafka\.[a-z.]+[a-z]")
+
+
+def _contradictions(mapped: ClientSettings, settings: Mapping[str, str]) -> Iterator[OptionError]:
     """Check settings that must fit together; the clients would find out much later."""
     assignor = mapped.consumer.get("group_remote_assignor")
     if assignor is not None and mapped.consumer["group_protocol"] == "classic":
@@ -369,7 +477,7 @@ def _check_together(mapped: ClientSettings, settings: Mapping[str, str]) -> None
             "no value with kafka.group.protocol=classic, because the group leader assigns "
             "partitions"
         )
-        raise OptionError("kafka.group.remote.assignor", assignor, allowed)
+        yield OptionError("kafka.group.remote.assignor", assignor, allowed)
     request = mapped.client.get("request_timeout_ms", 30_000)
     idle = mapped.client.get("connections_max_idle_ms", 540_000)
     wait = mapped.fetch.get("fetch_max_wait_ms", 500)
@@ -384,6 +492,7 @@ def _check_together(mapped: ClientSettings, settings: Mapping[str, str]) -> None
             # Name the one that the user wrote.
             if small in settings or large not in settings:
                 allowed = f"less than kafka.{large}, which is {large_value}"
-                raise OptionError(f"kafka.{small}", small_value, allowed)
-            allowed = f"more than kafka.{small}, which is {small_value}"
-            raise OptionError(f"kafka.{large}", large_value, allowed)
+                yield OptionError(f"kafka.{small}", small_value, allowed)
+            else:
+                allowed = f"more than kafka.{small}, which is {small_value}"
+                yield OptionError(f"kafka.{large}", large_value, allowed)

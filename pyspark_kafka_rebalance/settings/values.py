@@ -6,9 +6,8 @@ next to it says what it accepts.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,11 +40,12 @@ def parse_value(option: str, text: str, value_type: ValueType) -> Any:
         raise OptionError(option, text, value_type.allowed) from None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name most like this one, whatever the case."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    [found] = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
-    return by_lower[found]
+def items_of(text: str) -> list[str]:
+    """Return the items of a list separated by commas.
+
+    Empty items are ignored, as Java and Spark do: a template often leaves a comma behind.
+    """
+    return [item for item in map(str.strip, text.split(",")) if item]
 
 
 def integer(low: int, high: int) -> ValueType:

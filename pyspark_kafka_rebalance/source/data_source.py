@@ -5,23 +5,41 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from ..errors import OptionError
+from ..settings.problems import Problems
 from .checkpoint.location_check import refuse_no_folder
+from .ending_offsets import ENDING_OPTIONS
 from .options import SourceOptions
 from .refused_stream import RefusedStreamReader
-from .schema import spark_ddl
+from .schema import spark_ddl, spark_schema
 from .shown_errors import shows_our_errors
 from .spark_versions import reader_for_this_spark
 from .stream_reader import StreamReader
+from .table_options import CARRIER, TableOptions, given_options
 
 log = logging.getLogger(__name__)
+
+#: Every set of options has some of these, unless a table has them.
+_NEEDED = {
+    "kafka.bootstrap.servers",
+    "bootstrap.servers",
+    "subscribe",
+    "subscribepattern",
+    "assign",
+}
+
+_NO_TABLE_OPTIONS = (
+    "exactly one of subscribe, subscribePattern and assign. If this reads a table: create it "
+    "without a list of columns; Spark does not hand a table's OPTIONS to a source in Python, and "
+    "only the columns that this source has given the table carry them"
+)
 
 #: With more members than this one driver gains nothing; DESIGN's default.
 MAX_DEFAULT_READERS = 8
@@ -50,55 +68,72 @@ class KafkaDeferredDataSource(DataSource):
             Names the option, its value, and what is allowed.
         """
         super().__init__(options)
-        readers = min(os.cpu_count() or 1, MAX_DEFAULT_READERS)
-        parsed = SourceOptions.parse(options, default_readers=readers)
+        self._given, self._makes_table = given_options(options)
         # Spark makes this object once for each load(), and all queries of the load from its copies.
-        self._parsed = replace(parsed, load=secrets.token_hex(8))
-        if (tls := self._parsed.client_config.get("ssl_context")) is not None:
-            tls.context()  # the planner will need the stores on this machine
-        if (location := self._parsed.checkpoint_location) is not None:
-            refuse_no_folder(location)
-        if parsed.group_id and "groupidprefix" in parsed.given:
-            log.warning("groupIdPrefix is ignored, because kafka.group.id names the group")
-        self._schema_asked = False
-        try:
-            self._parsed.for_stream()
-        except OptionError as error:
-            try:
-                self._parsed.for_batch()
-            except OptionError as of_batch:
-                allowed = f"{error.allowed}. A batch is not possible either: {of_batch}"
-                raise OptionError(error.option, error.value, allowed, error.problem) from None
+        self._load = secrets.token_hex(8)
+        self._parsed: SourceOptions | None = None
+        if _NEEDED.isdisjoint(self._given):
+            # Perhaps a table is read, whose columns carry its options; else schema() says so.
+            return
+        self._parsed = _checked(self._given)
+        _say_what_has_no_effect(self._parsed.without_effect)
 
     @classmethod
     def name(cls) -> str:
         """The name for ``format()``."""
         return "kafka_deferred"
 
-    def schema(self) -> str:
-        """Return the columns as DDL; see ``schema.py``."""
-        self._schema_asked = True
-        return spark_ddl(self._parsed)
+    def schema(self) -> StructType:
+        """Return the columns; see ``schema.py``."""
+        parsed = self._parsed or _checked(self._given)
+        schema = spark_schema(parsed)
+        if self._makes_table:
+            self._carry_options(schema, parsed)
+        return schema
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the source right after it asked for the schema, and does not ask if the
-        # user gave one. The schema is fixed, as with Spark's own Kafka source. streamReader() could
-        # compare the two, but an error raised there reaches the user garbled.
-        if not self._schema_asked:
+    def _carry_options(self, schema: StructType, parsed: SourceOptions) -> None:
+        of_source = {
+            name: text
+            for name, text in self._given.items()
+            if name not in {ignored.lower() for ignored in parsed.without_effect}
+        }
+        of_table = TableOptions.of(of_source)
+        schema[CARRIER].metadata = of_table.metadata()
+        if of_table.withheld:
+            names = ", ".join(of_table.withheld)
+            log.warning("the table does not keep %s: each read must give its own", names)
+
+    def _options_for(self, schema: StructType) -> SourceOptions:
+        """Return the options, with those of the table that is read, if it is one.
+
+        Raises
+        ------
+        OptionError
+            They are bad, or not all there; the columns are not those of this source.
+        """
+        parsed = self._parsed
+        if parsed is None:
+            table = TableOptions.in_columns(schema)
+            if table is None:
+                raise OptionError("subscribe", None, _NO_TABLE_OPTIONS)
+            parsed = _checked(table.with_those_of(self._given))
+            _say_what_has_no_effect(parsed.without_effect)
+        ours = spark_schema(parsed)
+        if [(c.name, c.dataType) for c in schema] != [(c.name, c.dataType) for c in ours]:
             raise OptionError(
-                "schema",
-                "user-specified",
-                f"no value: the schema is fixed ({spark_ddl(self._parsed)})",
+                "schema", "user-specified", f"no value: the schema is fixed ({spark_ddl(parsed)})"
             )
-        return self.__dict__
+        return replace(parsed, load=self._load)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream's reader; pure until Spark's first call on it."""
         try:
-            options = self._parsed.for_stream()
+            options = self._options_for(schema).for_stream()
         except OptionError as error:
             # An error raised here would reach the user garbled.
             return RefusedStreamReader(error)
+        if options.given.intersection(name.lower() for name in ENDING_OPTIONS):
+            _say_what_has_no_effect({"endingOffsets": "a stream has no end"})
         return reader_for_this_spark(StreamReader, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -111,4 +146,39 @@ class KafkaDeferredDataSource(DataSource):
         """
         from .batch import KafkaDeferredBatchReader  # not at the top: as in stream_reader.py
 
-        return KafkaDeferredBatchReader(self._parsed.for_batch())
+        return KafkaDeferredBatchReader(self._options_for(schema).for_batch())
+
+
+def _checked(given: Mapping[str, str]) -> SourceOptions:
+    """Parse and check all options; OptionError says all that is wrong."""
+    readers = min(os.cpu_count() or 1, MAX_DEFAULT_READERS)
+    parsed, problems = SourceOptions.examine(given, default_readers=readers)
+    if (tls := parsed.client_config.get("ssl_context")) is not None:
+        problems.of(tls.context, None)  # the planner will need the stores on this machine
+    if (location := parsed.checkpoint_location) is not None:
+        problems.of(partial(refuse_no_folder, location), None)
+    problems.raise_if_any()
+    try:
+        parsed.for_stream()
+    except OptionError as error:
+        try:
+            parsed.for_batch()
+        except OptionError as of_batch:
+            *others, last = error.problems
+            allowed = f"{last.allowed}. A batch is not possible either: {of_batch}"
+            of_both = Problems()
+            for problem in others:
+                of_both.add(problem)
+            of_both.add(OptionError(last.option, last.value, allowed, last.problem))
+            of_both.raise_if_any()
+    return parsed
+
+
+def _say_what_has_no_effect(ignored: Mapping[str, str]) -> None:
+    """Log one warning, if there is anything to say: the names by their reason, without values."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in ignored.items():
+        by_reason.setdefault(why, []).append(name)
+    if by_reason:
+        reasons = (f"{', '.join(names)} ({why})" for why, names in by_reason.items())
+        log.warning("options without effect: %s", "; ".join(reasons))

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError, names_of
-from ..settings.client_settings import KNOWN_SETTINGS, map_client_settings
+from ..settings.client_settings import ClientSettings, map_client_settings
+from ..settings.problems import Problems
 from ..settings.values import (
     BOOLEAN,
     DURATION_MS,
     INT_MAX,
     LONG_MAX,
     NON_EMPTY_TEXT,
-    REDACTED,
     ValueType,
     integer,
-    nearest,
+    items_of,
     one_of,
     parse_value,
 )
@@ -34,6 +35,7 @@ from .catch_up_options import CATCH_UP_OPTIONS, CatchUpOptions
 from .checkpoint.checkpoint_files import parse_location
 from .ending_offsets import ENDING_OPTIONS, EndingOffsets
 from .event_time_options import EVENT_TIME_OPTIONS, EventTimeOptions
+from .option_names import KAFKA, without_effect
 from .partition_json import is_topic_name, parse_partitions
 from .starting_offsets import Start, StartingOffsets
 
@@ -88,16 +90,6 @@ _OWN_OPTIONS = (
     *CATCH_UP_OPTIONS,
     *EVENT_TIME_OPTIONS,
 )
-
-#: Known options that are refused, with what to use instead or why.
-_REFUSED_OPTIONS = {
-    "path": "call load() without a path, because topics are named by subscribe or subscribePattern",
-    "paths": "call load() without paths, because topics are named by subscribe or subscribePattern",
-    "topic": "use subscribe, because topic is an option of the sink",
-    "includeFetchMetadata": "leave it out, because it is not supported yet",
-}
-
-_KAFKA = "kafka."
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +163,8 @@ class SourceOptions:
         Each query has a group of its own, whose name begins so. None if ``group_id`` was given.
     load : str
         Name of the ``load()``, the same for all its queries; empty if it has none.
+    without_effect : Mapping[str, str]
+        Given options that change nothing, whether a stream or a batch is read, and the reasons.
     """
 
     topics: tuple[str, ...] | None
@@ -203,6 +197,7 @@ class SourceOptions:
     event_time: EventTimeOptions | None
     follows_checkpoint: bool
     given: frozenset[str]
+    without_effect: Mapping[str, str] = field(hash=False)
     share_group: bool = False
     group_id_prefix: str | None = None
     load: str = field(default="", compare=False)
@@ -221,22 +216,41 @@ class SourceOptions:
         Raises
         ------
         OptionError
-            The first option that is missing, unknown, not supported, or has a bad value.
+            Options are missing, misspelt, not supported, or have a bad value; all of them.
+        """
+        parsed, problems = cls.examine(options, default_readers=default_readers)
+        problems.raise_if_any()
+        return parsed
+
+    @classmethod
+    def examine(
+        cls, options: Mapping[str, str], *, default_readers: int
+    ) -> tuple[SourceOptions, Problems]:
+        """Parse the options, as `parse`, and return what is wrong.
+
+        Options with a problem have some allowed value in what is returned first.
         """
         given = {name.lower(): value for name, value in options.items()}
-        _refuse(given)
-        kafka = {n.removeprefix(_KAFKA): v for n, v in given.items() if n.startswith(_KAFKA)}
-        topics, pattern, partitions = _subscription(given)
-        settings = map_client_settings(kafka)
+        problems = Problems()
+        ignored = without_effect(given, _OWN_OPTIONS, problems)
+        kafka = {n.removeprefix(KAFKA): v for n, v in given.items() if n.startswith(KAFKA)}
+        topics, pattern, partitions = problems.of(partial(_subscription, given), _NOWHERE)
+        settings = problems.of(lambda: map_client_settings(kafka), _NO_SETTINGS)
+        ignored |= {KAFKA + name: why for name, why in settings.without_effect.items()}
+        if settings.group_id and "groupidprefix" in given:
+            ignored["groupIdPrefix"] = "kafka.group.id names the group"
 
         def value(name: str, value_type: ValueType, default: Any = None) -> Any:
             text = given.get(name.lower())
-            return default if text is None else parse_value(name, text, value_type)
+            if text is None:
+                return default
+            return problems.of(lambda: parse_value(name, text, value_type), default)
 
         def subscribes(topic: str) -> bool:
             if topics is not None:
                 return topic in topics
-            return re.match(pattern or "", topic) is not None
+            # Without any, that is what is wrong, and not the topics of other options.
+            return pattern is None or re.match(pattern, topic) is not None
 
         checkpoint = given.get("checkpointlocation")
         longest = settings.consumer["max_poll_interval_ms"]
@@ -249,8 +263,9 @@ class SourceOptions:
         max_offsets = value("maxOffsetsPerTrigger", integer(1, LONG_MAX))
         if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
             allowed = f"at most maxOffsetsPerTrigger, which is {max_offsets}"
-            raise OptionError("minOffsetsPerTrigger", min_offsets, allowed)
-        return cls(
+            problems.add(OptionError("minOffsetsPerTrigger", min_offsets, allowed))
+        starts = problems.of(lambda: StartingOffsets.parse(given, subscribes), None)
+        parsed = cls(
             topics=topics,
             pattern=pattern,
             partitions=partitions,
@@ -259,8 +274,10 @@ class SourceOptions:
             consumer_config=settings.consumer,
             fetch_config=fetch,
             readers=value("readers", _READERS, default_readers),
-            starting_offsets=StartingOffsets.parse(given, subscribes) or StartingOffsets.GROUP,
-            ending_offsets=EndingOffsets.parse(given, subscribes),
+            starting_offsets=starts or StartingOffsets.GROUP,
+            ending_offsets=problems.of(
+                lambda: EndingOffsets.parse(given, subscribes), EndingOffsets()
+            ),
             auto_offset_reset=settings.consumer["auto_offset_reset"],
             isolation_level=settings.consumer["isolation_level"],
             min_offsets_per_trigger=min_offsets,
@@ -278,15 +295,21 @@ class SourceOptions:
             fail_on_data_loss=value("failOnDataLoss", BOOLEAN, True),
             revoke_timeout_ms=value("revokeTimeoutMs", timeout),
             max_batch_duration_ms=value("maxBatchDurationMs", integer(1, LONG_MAX)),
-            checkpoint_location=parse_location(checkpoint) if checkpoint is not None else None,
-            catch_up=CatchUpOptions.parse(given),
-            event_time=EventTimeOptions.parse(given),
+            checkpoint_location=problems.of(
+                lambda: parse_location(checkpoint) if checkpoint is not None else None, None
+            ),
+            catch_up=problems.of(lambda: CatchUpOptions.parse(given), None),
+            event_time=problems.of(lambda: EventTimeOptions.parse(given), None),
             follows_checkpoint=value(RESTORED_CHECKPOINT, _RESTORED_CHECKPOINT, "checkpoint")
             == "checkpoint",
             given=frozenset(given),
+            without_effect=ignored,
             share_group=value("shareGroup", BOOLEAN, False),
             group_id_prefix=None if settings.group_id else value("groupIdPrefix", NON_EMPTY_TEXT),
         )
+        if problems and given.keys().isdisjoint(("kafka.group.id", "groupidprefix")):
+            problems.add(parsed._no_group("is missing, if this is a stream"))
+        return parsed, problems
 
     def for_stream(self) -> SourceOptions:
         """Return these options, checked for a stream.
@@ -296,21 +319,21 @@ class SourceOptions:
         OptionError
             An option asks for what a stream cannot do, or one is missing that it needs.
         """
-        for name in ENDING_OPTIONS:
-            if name.lower() in self.given:
+        problems = Problems()
+        if self.ending_offsets != EndingOffsets():  # latest, as a stream reads anyway
+            for name in self._given_of(ENDING_OPTIONS):
                 what_to_do = "leave it out, a stream has no end"
-                raise OptionError(name, None, what_to_do, problem="is for a batch only")
+                problems.add(OptionError(name, None, what_to_do, problem="is for a batch only"))
         if self.partitions is not None:
-            self._check_assigned(self.partitions)
+            self._check_assigned(self.partitions, problems)
         if not self.group_id and self.group_id_prefix is None:
-            name_it = (
-                "name the consumer group of the query; queries with the same one share topics. To "
-                "have each query read all records, set groupIdPrefix instead"
-            )
-            raise OptionError("kafka.group.id", None, name_it, problem="is missing")
+            problems.add(self._no_group("is missing"))
         if self.share_group and self.group_id_prefix is not None:
             reason = "it gives each query a group of its own"
-            raise OptionError("shareGroup", None, reason, problem="has no use with groupIdPrefix")
+            problems.add(
+                OptionError("shareGroup", None, reason, problem="has no use with groupIdPrefix")
+            )
+        problems.raise_if_any()
         return self
 
     def in_group_of(self, query: str) -> SourceOptions:
@@ -325,15 +348,27 @@ class SourceOptions:
             return self
         return replace(self, group_id=f"{self.group_id_prefix}-{query}")
 
-    def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
+    def _no_group(self, problem: str) -> OptionError:
+        name_it = (
+            "name the consumer group of the query; queries with the same one share topics. To "
+            "have each query read all records, set groupIdPrefix instead"
+        )
+        if without := self._given_of(("group.id",)):
+            name_it += _not_counting(without)
+        return OptionError("kafka.group.id", None, name_it, problem=problem)
+
+    def _given_of(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name.lower() in self.given]
+
+    def _check_assigned(self, partitions: tuple[TopicPartition, ...], problems: Problems) -> None:
         """Refuse options that a stream with ``assign`` has no use for."""
-        for name in _OF_MEMBERS:
-            if name.lower() in self.given:
-                reason = "the query joins no group, and nothing is revoked"
-                raise OptionError(name, None, reason, problem="has no use with assign")
+        for name in self._given_of(_OF_MEMBERS):
+            reason = "the query joins no group, and nothing is revoked"
+            problems.add(OptionError(name, None, reason, problem="has no use with assign"))
         if unknown := self.starting_offsets.named.keys() - set(partitions):
-            name = next(n for n in _STARTING_OPTIONS if n.lower() in self.given)
-            raise OptionError(name, names_of(unknown), "partitions that assign names")
+            [name, *_] = self._given_of(_STARTING_OPTIONS)
+            allowed = "partitions that assign names"
+            problems.add(OptionError(name, names_of(unknown), allowed))
 
     def for_batch(self) -> SourceOptions:
         """Return these options, checked for a batch, which starts at earliest by default.
@@ -343,26 +378,22 @@ class SourceOptions:
         OptionError
             An option asks for what a batch cannot do, or one is missing that it needs.
         """
-        for name in CATCH_UP_OPTIONS:
-            if name.lower() in self.given:
-                what_to_do = "leave it out, a batch has nothing to catch up on"
-                raise OptionError(name, None, what_to_do, problem="is for a stream only")
-        if RESTORED_CHECKPOINT.lower() in self.given:
-            what_to_do = "leave it out, a batch has no checkpoint"
-            raise OptionError(RESTORED_CHECKPOINT, None, what_to_do, problem="is for a stream only")
-        for name in EVENT_TIME_OPTIONS:
-            if name.lower() in self.given:
-                what_to_do = "leave it out, a batch is read as a whole"
-                raise OptionError(name, None, what_to_do, problem="is for a stream only")
-        if not self.given.intersection(name.lower() for name in _STARTING_OPTIONS):
-            return replace(self, starting_offsets=StartingOffsets.EARLIEST)
+        problems = Problems()
+        for name in self._given_of((*CATCH_UP_OPTIONS, RESTORED_CHECKPOINT, *EVENT_TIME_OPTIONS)):
+            what_to_do = _NOT_IN_A_BATCH.get(name, "leave it out, a batch is read as a whole")
+            problems.add(OptionError(name, None, what_to_do, problem="is for a stream only"))
         starts = self.starting_offsets
+        if not self._given_of(_STARTING_OPTIONS):
+            starts = StartingOffsets.EARLIEST
         if "latest" in (starts.everywhere, *starts.named.values()):
-            raise OptionError("startingOffsets", "latest", "an offset or earliest, for a batch")
+            allowed = "an offset or earliest, for a batch"
+            problems.add(OptionError("startingOffsets", "latest", allowed))
         if starts == StartingOffsets.GROUP and not self.group_id:
             allowed = "the group at whose committed offsets the batch starts"
-            raise OptionError("kafka.group.id", None, f"{allowed} (startingOffsets=group)")
-        return self
+            error = OptionError("kafka.group.id", None, f"{allowed} (startingOffsets=group)")
+            problems.add(error)
+        problems.raise_if_any()
+        return replace(self, starting_offsets=starts)
 
     @property
     def starting_option(self) -> str:
@@ -376,32 +407,39 @@ class SourceOptions:
         return self.auto_offset_reset if start is None else start
 
 
-def _refuse(given: Mapping[str, str]) -> None:
-    """Raise for the first option, in order of their names, that is unknown or not supported."""
-    own = {name.lower() for name in _OWN_OPTIONS}
-    refused = {name.lower(): name for name in _REFUSED_OPTIONS}
-    for name in sorted(given):
-        if name in refused:
-            spelt = refused[name]
-            what_to_do = _REFUSED_OPTIONS[spelt]
-            raise OptionError(spelt, given[name], what_to_do, problem="is refused")
-        if name not in own and not name.startswith(_KAFKA):
-            known = (*_OWN_OPTIONS, *_REFUSED_OPTIONS, *(_KAFKA + n for n in KNOWN_SETTINGS))
-            # Redacted: a setting without its "kafka." prefix may well be a password.
-            similar = f"the nearest is {nearest(name, known)}"
-            raise OptionError(name, REDACTED, similar, problem="is unknown")
+#: Why a batch takes none of these, and what to do.
+_NOT_IN_A_BATCH = {
+    **dict.fromkeys(CATCH_UP_OPTIONS, "leave it out, a batch has nothing to catch up on"),
+    RESTORED_CHECKPOINT: "leave it out, a batch has no checkpoint",
+}
 
+#: Stands in where Kafka's settings are wrong, so that the other options can be checked.
+_NO_SETTINGS = ClientSettings(
+    client={},
+    consumer={
+        "auto_offset_reset": "latest",
+        "isolation_level": "read_uncommitted",
+        "max_poll_interval_ms": INT_MAX,
+    },
+    fetch={},
+    group_id=None,
+    without_effect={},
+)
 
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 
+_Subscription = tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]
 
-def _subscription(
-    given: Mapping[str, str],
-) -> tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]:
+_NOWHERE: _Subscription = (None, None, None)
+
+
+def _subscription(given: Mapping[str, str]) -> _Subscription:
     """Return topics, pattern and partitions; partitions come with their topics."""
     one = "exactly one of subscribe, subscribePattern and assign"
     named = [name for name in _SUBSCRIPTIONS if name.lower() in given]
     if not named:
+        if without := [name for name in ("topic", "topics", "path") if name in given]:
+            one += _not_counting(without)
         raise OptionError("subscribe", None, one)
     if len(named) > 1:
         value = given[named[-1].lower()]
@@ -418,9 +456,13 @@ def _subscription(
     return tuple(sorted({p.topic for p in partitions})), None, partitions
 
 
+def _not_counting(names: list[str]) -> str:
+    return f" ({' and '.join(names)} {'does' if len(names) == 1 else 'do'} not count)"
+
+
 def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
-    if not all(map(is_topic_name, topics)):
+    topics = tuple(dict.fromkeys(items_of(text)))
+    if not topics or not all(map(is_topic_name, topics)):
         raise ValueError
     return topics
 

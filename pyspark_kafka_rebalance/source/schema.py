@@ -1,4 +1,4 @@
-"""The columns of the source, as Spark DDL and as an Arrow schema, from one table.
+"""The columns of the source, as Spark's types and as an Arrow schema, from one table.
 
 The columns of Spark's Kafka source come first, with its names, types and order. Spark 4.2 and later
 require every record batch to match the declared schema exactly: order, types, every field nullable.
@@ -13,11 +13,12 @@ from .options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, in DDL."""
+    """One column, in DDL; ``TIMESTAMP`` is a point in time, whatever a session means by it."""
 
     name: str
     ddl: str
@@ -55,13 +56,41 @@ def columns(options: SourceOptions) -> tuple[Column, ...]:
 
 
 def spark_ddl(options: SourceOptions) -> str:
-    """Return the schema as Spark DDL; quoted, since some names are keywords of ANSI SQL."""
+    """Return the schema as Spark DDL, for errors; quoted, since some names are SQL keywords."""
     return ", ".join(f"`{column.name}` {column.ddl}" for column in columns(options))
+
+
+def spark_schema(options: SourceOptions) -> StructType:
+    """Return the schema in Spark's types.
+
+    As DDL it would mean what the session says: with ``spark.sql.timestampType=TIMESTAMP_NTZ`` a
+    ``TIMESTAMP`` has no time zone, and no record batch fits.
+    """
+    from pyspark.sql import types  # loaded by then: Spark asks for the schema in Python's terms
+
+    header = types.StructType(
+        [
+            types.StructField("key", types.StringType()),
+            types.StructField("value", types.BinaryType()),
+        ]
+    )
+    by_ddl: dict[str, types.DataType] = {
+        "BIGINT": types.LongType(),
+        "BINARY": types.BinaryType(),
+        "BOOLEAN": types.BooleanType(),
+        "INT": types.IntegerType(),
+        "STRING": types.StringType(),
+        "TIMESTAMP": types.TimestampType(),
+        _HEADERS.ddl: types.ArrayType(header),
+    }
+    return types.StructType(
+        [types.StructField(column.name, by_ddl[column.ddl]) for column in columns(options)]
+    )
 
 
 def arrow_schema(options: SourceOptions) -> pa.Schema:
     """Return the schema that every record batch must have."""
-    import pyarrow as pa  # not at the top: Spark asks for the DDL in a process that needs no Arrow
+    import pyarrow as pa  # not at the top: Spark asks for the types where nothing needs Arrow
 
     # Spark calls an array's element "element"; Arrow's own name is "item".
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

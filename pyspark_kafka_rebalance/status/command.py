@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import KafkaRebalanceError, OptionError
+from ..errors import KafkaRebalanceError, OptionError, SeveralOptionsError
 from ..settings.arguments import utf8
 from ..settings.client_settings import (
     ADMIN_SETTINGS,
@@ -144,10 +144,22 @@ def _settings(given: argparse.Namespace) -> ClientSettings:
     settings["bootstrap.servers"] = given.bootstrap_servers
     settings["request.timeout.ms"] = str(int(given.timeout * 1000))
     try:
-        return map_client_settings(settings)
+        mapped = map_client_settings(settings)
     except OptionError as error:
-        name = error.option.removeprefix("kafka.")
-        raise OptionError(_GIVEN_AS.get(name, name), error.value, error.allowed) from None
+        raise _as_given(error) from None
+    if (line := mapped.no_effect_line(given.command_config)) is not None:
+        print(line, file=sys.stderr)
+    return mapped
+
+
+def _as_given(error: OptionError) -> OptionError:
+    """Return the error with the names that a user of the command wrote."""
+    problems = []
+    for problem in error.problems:
+        name = problem.option.removeprefix("kafka.")
+        option = _GIVEN_AS.get(name, name)
+        problems.append(OptionError(option, problem.value, problem.allowed, problem.problem))
+    return problems[0] if len(problems) == 1 else SeveralOptionsError(problems)
 
 
 def _from_file(name: str) -> dict[str, str]:

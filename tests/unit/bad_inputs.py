@@ -71,8 +71,8 @@ BAD_OPTIONS: list[BadOptions] = [
     # Where Kafka is.
     _servers(None, "is missing"),
     *map(_servers, ("", " ", ",", "localhost", "localhost:", ":9092", "localhost:kafka")),
-    *map(_servers, ("localhost:0", "localhost:65536", "localhost:-1", "localhost:9092,")),
-    *map(_servers, ("a:1,,b:2", "a:1;b:2", "a:1 b:2", "http://a:1/", "[::1:9092", "a:1\nb:2")),
+    *map(_servers, ("localhost:0", "localhost:65536", "localhost:-1", ", ,")),
+    *map(_servers, ("a:1,b", "a:1;b:2", "a:1 b:2", "http://a:1/", "[::1:9092", "a:1\nb:2")),
     *map(_servers, ("['a:1']", "a:٩٠٩٢", "a" * 64 + ":9092", "a..b:9092")),
     BadOptions(
         "bootstrap.servers",
@@ -86,7 +86,7 @@ BAD_OPTIONS: list[BadOptions] = [
     ),
     # What is read.
     *_one("subscribe", _ONE_SUBSCRIPTION, None),
-    *_one("subscribe", _TOPICS, "", " ", ",", "orders,", "orders,,payments", "orders payments"),
+    *_one("subscribe", _TOPICS, "", " ", ",", " , ,", "orders payments"),
     *_one("subscribe", _TOPICS, "orders;payments", "orders/eu", "órdenes", ".", "..", "x" * 250),
     *_one("subscribe", _TOPICS, '["orders"]', "orders.*", "orders\x00"),
     BadOptions(
@@ -117,9 +117,6 @@ BAD_OPTIONS: list[BadOptions] = [
     *_batch("assign", "is not a partition number", '{"orders":[0.0]}', '{"orders":[true]}'),
     *_batch("assign", "is not a topic name", '{"":[0]}', '{"a b":[0]}', '{"..":[0]}'),
     *_batch("assign", "occurs twice", '{"orders":[0],"orders":[1]}'),
-    *_one("topic", "is refused: use subscribe", "orders"),
-    *_one("topics", "is unknown", "orders"),
-    *_one("path", "load() without a path", "/data"),
     # The group.
     *_one("kafka.group.id", "is missing", None),
     *_one("kafka.group.id", "non-empty", "", "   "),
@@ -130,14 +127,16 @@ BAD_OPTIONS: list[BadOptions] = [
         {"kafka.group.id": None, "groupIdPrefix": "p", "shareGroup": "true"},
     ),
     *_one("shareGroup", "true or false", "yes", ""),
+    BadOptions(
+        "kafka.group.id", "group.id does not count", {"kafka.group.id": None, "group.id": "g"}
+    ),
     *_one("kafka.group.protocol", "classic or consumer or auto", "share", "", "2"),
     *_one("kafka.group.instance.id", "ASCII letters", "", "a b", "ü", ".", "x" * 250),
     *_one("kafka.session.timeout.ms", "a whole number", "", "45s", "0", "-1", "1e4", "2147483648"),
     *_one("kafka.session.timeout.ms", "more than kafka.heartbeat.interval.ms", "300", "1"),
     *_one("kafka.heartbeat.interval.ms", "less than kafka.session.timeout.ms", "45000", "100000"),
     *_one("kafka.max.poll.interval.ms", "a whole number", "5 minutes", "0", "∞"),
-    *_one("kafka.partition.assignment.strategy", "CooperativeStickyAssignor", "range", ""),
-    *_one("kafka.enable.auto.commit", "leave it out", "true", "false"),
+    *_one("kafka.enable.auto.commit", "leave it out", "true", "", "yes"),
     *_one("kafka.group.remote.assignor", "kafka.group.protocol=classic", "uniform"),
     # Where it starts.
     *_starting("group, earliest, latest, or JSON", "", "begin", "early", "0", "-2", "null", "true"),
@@ -178,7 +177,7 @@ BAD_OPTIONS: list[BadOptions] = [
         of_batch=True,
     ),
     # Where it ends.
-    *_one("endingOffsets", "a stream has no end", "latest", '{"orders":{"0":5}}'),
+    *_one("endingOffsets", "a stream has no end", '{"orders":{"0":5}}'),
     *_one("endingTimestamp", "a stream has no end", "1700000000000"),
     *_one("endingOffsetsByTimestamp", "a stream has no end", '{"orders":{"0":1}}'),
     *_batch("endingOffsets", "latest, or JSON", "", "earliest", "end", "5", '{"orders":5}'),
@@ -220,10 +219,20 @@ BAD_OPTIONS: list[BadOptions] = [
     *_one("kafka.key.deserializer", "DataFrame operations", "x.Y"),
     *_one("kafka.value.deserializer", "DataFrame operations", "x.Y"),
     *_one("kafka.interceptor.classes", "leave it out", "x.Y"),
-    *_one("kafka.max.poll.records", "maxOffsetsPerTrigger", "500"),
     *_one("kafka.isolation.level", "read_uncommitted or read_committed", "READ_COMMITTED", ""),
-    *_one("kafka.no.such.setting", "is unknown", "1"),
     *_one("kafka.", "is unknown", "1"),
+    *_one("kafka.isolation_level", "the nearest is kafka.isolation.level", "read_committed"),
+    *_one("kafka.isolaton.lvel", "the nearest is kafka.isolation.level", "read_committed"),
+    *_one("kafka.isolation", "the nearest is kafka.isolation.level", "read_committed"),
+    *_one("kafka.ssl.trustore.location", "the nearest is kafka.ssl.truststore.location", "/x"),
+    *_one("kafka.sasl.no.such.setting", "Kafka's consumer has no such setting", "1"),
+    *_one("kafka.ssl.enabled.protocols", "allow TLSv1.3 alone", "TLSv1.3", "TLSv1.3,"),
+    *_one("failOnDataLos", "the nearest is failOnDataLoss", "false"),
+    *_one("starting.offsets", "the nearest is startingOffsets", "earliest"),
+    *_one("checkpoint", "the nearest is checkpointLocation", "/c"),
+    *_one("kafka_bootstrap_servers", "the nearest is kafka.bootstrap.servers", "h:1"),
+    *_one("headers", "includeHeaders", "true"),
+    *_one("includeFetchMetadata", "not supported yet", "true"),
     *_one("kafka.fetch.max.wait.ms", "less than kafka.request.timeout.ms", "30000"),
     *_one("kafka.fetch.min.bytes", "a whole number", "-1", "1kB"),
     *_one("kafka.check.crcs", "true or false", "yes"),
@@ -255,6 +264,76 @@ BAD_OPTIONS: list[BadOptions] = [
             "kafka.ssl.keystore.type": "JKS",
         },
     ),
+]
+
+
+#: What production jobs give Spark's own source, which ignores it: the option, some value, and what
+#: the warning says of it. The first that a reader would take for a setting of Kafka's client.
+WITHOUT_EFFECT: list[tuple[str, str, str]] = [
+    *(
+        (name, "1", "Kafka's settings count with kafka. in front")
+        for name in (
+            "group.id",
+            "client.id",
+            "enable.auto.commit",
+            "auto.offset.reset",
+            "isolation.level",
+            "max.poll.records",
+            "session.timeout.ms",
+            "key.deserializer",
+            "value.deserializer",
+            "security.protocol",
+            "sasl.jaas.config",
+            "ssl.truststore.password",
+            "acks",
+            "retries",
+        )
+    ),
+    ("inferSchema", "true", "the columns are fixed"),
+    ("header", "true", "the columns are fixed"),
+    ("mode", "PERMISSIVE", "values are bytes"),
+    ("topic", "orders", "an option of the sink"),
+    ("path", "/data", "topics are named by subscribe"),
+    *(
+        (name, "x", "this source has no such option")
+        for name in (
+            "classification",
+            "connectionName",
+            "topics",
+            "maxFilesPerTrigger",
+            "streamName",
+            "awsRegion",
+            "user",
+            "a",
+            "trigger",
+            "ignoreChanges",
+            "",
+        )
+    ),
+    ("kafka.max.poll.records", "500", "maxOffsetsPerTrigger limits a micro-batch"),
+    ("kafka.partition.assignment.strategy", "range", "cooperative-sticky"),
+    ("kafka.auto.commit.interval.ms", "1000", "when Spark has committed the batch"),
+    ("kafka.acks", "all", "no setting of a consumer"),
+    ("kafka.linger.ms", "5", "no setting of a consumer"),
+    ("kafka.key.serializer", "x.Y", "no setting of a consumer"),
+    ("kafka.schema.registry.url", "http://h", "Kafka's consumer has no such setting"),
+    ("kafka.no.such.setting", "1", "Kafka's consumer has no such setting"),
+    ("kafka.default.api.timeout.ms", "1", "kafka.request.timeout.ms"),
+    ("kafka.sasl.kerberos.service.name", "kafka", "Kerberos"),
+    ("kafka.ssl.enabled.protocols", "TLSv1.2", "TLSv1.3, or TLSv1.2"),
+    ("kafka.ssl.protocol", "TLS", "TLSv1.3, or TLSv1.2"),
+]
+
+#: The same for settings whose only value, if they are given, is what happens anyway.
+AS_IT_IS: list[tuple[str, str]] = [
+    ("kafka.enable.auto.commit", "False"),
+    (
+        "kafka.partition.assignment.strategy",
+        "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+    ),
+    ("kafka.value.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer"),
+    ("kafka.enable.metrics.push", "false"),
+    ("kafka.ssl.enabled.protocols", "TLSv1.3,TLSv1.2"),
 ]
 
 

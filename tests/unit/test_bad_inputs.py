@@ -53,7 +53,9 @@ def clear(error: KafkaRebalanceError) -> str:
     assert error.__cause__ is None
     assert error.__suppress_context__ or error.__context__ is None
     message = str(error)
-    assert len(message) <= LONGEST_MESSAGE
+    problems = error.problems if isinstance(error, OptionError) else (error,)
+    assert all(len(str(problem)) <= LONGEST_MESSAGE for problem in problems)
+    assert len(message) <= LONGEST_MESSAGE * len(problems)
     assert "\n" not in message
     assert type(pickle.loads(pickle.dumps(error))) is type(error)
     return message

@@ -74,6 +74,8 @@ def test_every_setting_of_the_java_consumer_is_in_exactly_one_table() -> None:
         client_settings._MAPPED.keys(),
         client_settings._BUFFERS.keys(),
         client_settings._ONLY.keys(),
+        client_settings._ALWAYS.keys(),
+        client_settings._NO_EFFECT.keys(),
         client_settings._REFUSED.keys(),
         SECURITY_SETTINGS,
         {"group.id"},
@@ -215,10 +217,6 @@ BAD: list[tuple[str, dict[str, str]]] = [
     ("group.protocol", {"group.protocol": "share"}),
     ("group.remote.assignor", {"group.remote.assignor": "range"}),
     ("group.remote.assignor", {"group.protocol": "consumer", "group.remote.assignor": ""}),
-    (
-        "partition.assignment.strategy",
-        {"partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor"},
-    ),
     ("security.protocol", {"security.protocol": "TLS"}),
     # Without effect under PLAINTEXT.
     ("security.protocol", {**JAAS, "security.protocol": "PLAINTEXT"}),
@@ -264,8 +262,9 @@ BAD: list[tuple[str, dict[str, str]]] = [
         "ssl.endpoint.identification.algorithm",
         {**SSL, "ssl.endpoint.identification.algorithm": "ldaps"},
     ),
-    ("ssl.enabled.protocols", {**SSL, "ssl.enabled.protocols": "TLSv1.1"}),
-    ("no.such.setting", {"no.such.setting": "hunter2"}),
+    ("ssl.enabled.protocols", {**SSL, "ssl.enabled.protocols": "TLSv1.3"}),
+    ("sasl.no.such.setting", {"sasl.no.such.setting": "hunter2"}),
+    *((name, {name: "hunter2"}) for name in sorted(client_settings._ONLY)),
     *((name, {name: "hunter2"}) for name in sorted(client_settings._REFUSED)),
 ]
 

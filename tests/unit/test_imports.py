@@ -69,7 +69,7 @@ def test_a_query_is_made_without_arrow_and_without_what_only_the_planner_needs()
         options = {"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "subscribe": "t"}
         source = DefaultSource(options)
         assert source.schema()
-        reader = pickle.loads(pickle.dumps(source)).streamReader(None)
+        reader = pickle.loads(pickle.dumps(source)).streamReader(source.schema())
         assert pickle.loads(pickle.dumps(reader))
         package = "pyspark_kafka_rebalance"
         unneeded = {"pyarrow", f"{package}.source.stream", f"{package}.consumer.deferred"}

@@ -160,7 +160,7 @@ def test_settings_go_to_the_clients_that_have_them() -> None:
     assert options.member["heartbeat_interval_ms"] == 500
     assert "linger_ms" not in options.member
     for config in (options.producer, options.member, options.client):
-        assert config["bootstrap_servers"] == "b:1"
+        assert config["bootstrap_servers"] == ["b:1"]
 
 
 def test_a_static_member_keeps_the_name_of_its_transactions() -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.schema import arrow_schema, spark_ddl
+from pyspark_kafka_rebalance.source.schema import arrow_schema, spark_ddl, spark_schema
 
 
 def options(**more: str) -> SourceOptions:
@@ -81,3 +81,17 @@ def test_the_ddl() -> None:
         "`headers` ARRAY<STRUCT<`key`: STRING, `value`: BINARY>>, "
         "`revoking` BOOLEAN, `lost` BOOLEAN, `generation` INT, `event` STRING"
     )
+
+
+@pytest.mark.parametrize("more", [{}, {"includeHeaders": "true", "includeRebalanceEvents": "true"}])
+def test_sparks_types_do_not_depend_on_the_sessions_settings(more: dict[str, str]) -> None:
+    """As text, TIMESTAMP would be what ``spark.sql.timestampType`` says."""
+    types = pytest.importorskip("pyspark.sql.types")
+    schema = spark_schema(options(**more))
+    assert isinstance(schema, types.StructType)
+    assert schema.names == arrow_schema(options(**more)).names
+    assert all(field.nullable for field in schema)
+    assert schema["timestamp"].dataType == types.TimestampType()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert to_arrow_schema(schema, timezone="UTC").equals(arrow_schema(options(**more)))
