@@ -27,7 +27,7 @@ from typing import Any
 from ..errors import OptionError
 from .misspelt import LENIENT, meant_by
 from .problems import Problems
-from .security_settings import SECURITY_SETTINGS, map_security
+from .security_settings import SECURITY_SETTINGS, map_security, unsupported_login
 from .values import (
     BOOLEAN,
     INT_MAX,
@@ -365,7 +365,10 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     """
     problems = Problems()
     without_effect = {}
+    unsupported = unsupported_login(settings)
     for name in sorted(settings):
+        if unsupported is not None and name.startswith("sasl."):
+            continue  # map_security raises it
         if (why := problems.of(partial(_checked, name, settings[name]), None)) is not None:
             without_effect[name] = why
     nothing: dict[str, Any] = {}

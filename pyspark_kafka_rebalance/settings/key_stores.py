@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import secrets
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -19,17 +18,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import OptionError
+from . import java_stores
+from .private_keys import encrypted_pem
+from .values import REDACTED
 
 if TYPE_CHECKING:
     import socket
 
-#: The first bytes of a store in Java's own format.
-_JKS_MAGIC = bytes.fromhex("feedfeed")
+StoreKind = Literal["PEM", "PKCS12", "JKS", "JCEKS"]
 
 _NEEDS_CRYPTOGRAPHY = (
     "a PEM file, or PKCS12 with the package cryptography: "
     "pip install 'cryptography>=36' on the driver and on every executor"
 )
+
+
+#: OpenSSL's reasons in other words.
+_REASONS = {"KEY_VALUES_MISMATCH": "the key is not that of the first certificate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +45,35 @@ class KeyStore:
     ----------
     setting : {"ssl.keystore", "ssl.truststore"}
         Named in errors.
-    kind : {"PEM", "PKCS12", "JKS"}
+    kind : {"PEM", "PKCS12", "JKS", "JCEKS"}
         Java's reader of JKS, its default, takes PKCS12 as well; the file tells which it is.
     location : str or None
         The store's file; None with ``pem``.
     pem : str
         PEM text given in the settings themselves.
     password : str or None
-        The password of a PKCS12 store, or of a private key in PEM.
+        The password of the store, or of a private key in PEM.
+    key_password : str or None
+        The password of a store's private key, if it is another than the store's: in JKS only.
     """
 
     setting: Literal["ssl.keystore", "ssl.truststore"]
-    kind: Literal["PEM", "PKCS12", "JKS"]
+    kind: StoreKind
     location: str | None
     pem: str = field(default="", repr=False)
     password: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+
+    @property
+    def shows_its_key(self) -> bool:
+        """Whether the settings themselves have a private key that is not encrypted."""
+        return "PRIVATE KEY-----" in self.pem and "-----BEGIN ENCRYPTED" not in self.pem
 
     def trust_in(self, context: ssl.SSLContext) -> None:
         """Let a context accept this store's certificates."""
         with self._explained("certificates in PEM"):
             if self.kind != "PEM":
-                certificates = _pkcs12_certificates(self._pkcs12_content(), self.password)
-                context.load_verify_locations(cadata=certificates)
+                context.load_verify_locations(cadata=self._certificates(self._content()))
             elif self.location is None:
                 context.load_verify_locations(cadata=self.pem)
             else:
@@ -75,21 +87,45 @@ class KeyStore:
             if self.kind == "PEM" and self.location is not None:
                 context.load_cert_chain(self.location, password=password)
                 return
-            content = self.pem.encode()
-            if self.kind != "PEM":
-                content, password = _pkcs12_identity(self._pkcs12_content(), self.password)
+            if self.kind == "PEM":
+                self._check_chain()
+                content = self.pem.encode()
+            else:
+                content, password = self._identity(self._content())
             with _private_file(content) as path:
                 context.load_cert_chain(path, password=password)
 
-    def _pkcs12_content(self) -> bytes:
+    def _check_chain(self) -> None:
+        """Raise if it is the certificate chain in the settings that OpenSSL does not take."""
+        chain = self.pem[self.pem.index("-----BEGIN CERT") :]
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=chain)
+        except ssl.SSLError as error:
+            option = "kafka.ssl.keystore.certificate.chain"
+            allowed = f"certificates in PEM ({error.reason or error})"
+            raise OptionError(option, "PEM text", allowed) from None
+
+    def _certificates(self, content: bytes) -> str:
+        if content.startswith(java_stores.MAGIC):
+            return java_stores.certificates(content, self.password)
+        return _pkcs12_certificates(content, self.password)
+
+    def _identity(self, content: bytes) -> tuple[bytes, str]:
+        if content.startswith(java_stores.MAGIC):
+            return java_stores.identity(content, self.password, self.key_password)
+        if self.key_password is not None and self.key_password != self.password:
+            raise OptionError(
+                "kafka.ssl.key.password",
+                REDACTED,
+                "the same as kafka.ssl.keystore.password, or leave it out: a PKCS12 store has one "
+                "password",
+            )
+        return _pkcs12_identity(content, self.password)
+
+    def _content(self) -> bytes:
         assert self.location is not None
         with open(self.location, "rb") as file:
             content = file.read()
-        if content.startswith(_JKS_MAGIC):
-            raise self._error(
-                "a PKCS12 or PEM store, not JKS; convert it with 'keytool -importkeystore "
-                "-srckeystore STORE -destkeystore STORE.p12 -deststoretype PKCS12'"
-            )
         if content.lstrip().startswith(b"-----BEGIN"):
             raise self._error(f"kafka.{self.setting}.type=PEM for a file in PEM")
         return content
@@ -105,10 +141,13 @@ class KeyStore:
             yield
         except OptionError:
             raise
-        except ImportError:
-            raise self._error(_NEEDS_CRYPTOGRAPHY) from None
+        except ImportError as error:
+            no_jks = (error.name or "").partition(".")[0] == "jks"
+            needed = java_stores.NEEDS_PYJKS if no_jks else _NEEDS_CRYPTOGRAPHY
+            raise self._error(needed) from None
         except ssl.SSLError as error:
-            raise self._error(f"{what}, opened by {password} ({error.reason or error})") from None
+            reason = _REASONS.get(error.reason, error.reason or error)
+            raise self._error(f"{what}, opened by {password} ({reason})") from None
         except OSError as error:
             raise self._error(f"{what}, readable on this machine ({error.strerror})") from None
         except (ValueError, TypeError) as error:
@@ -188,21 +227,20 @@ class TlsContext:
 _PEM_BLOCK = re.compile(r"-+BEGIN\s+([^-]*?)\s*-+([^-]*)-+END\s+\1\s*-+")
 
 
-def pem_text(text: str) -> str:
-    """Return PEM text from a setting, with the line breaks that a single line lacks.
+def pem_blocks(text: str) -> list[tuple[str, str]]:
+    """Return the blocks of PEM text from a setting, each with its label, such as "CERTIFICATE".
 
-    Java reads any white space as a line break, because properties are often one line; OpenSSL does
-    not. Raises ValueError if there is no PEM in the text.
+    They get the line breaks that a single line lacks: Java reads any white space as a line break,
+    because properties are often one line; OpenSSL does not. Raises ValueError for what is not PEM.
     """
     blocks = []
     for match in _PEM_BLOCK.finditer(text):
         body = "".join(match[2].split())
         base64.b64decode(body, validate=True)
         lines = [body[i : i + 64] for i in range(0, len(body), 64)]
-        blocks += [f"-----BEGIN {match[1]}-----", *lines, f"-----END {match[1]}-----"]
-    if not blocks:
-        raise ValueError("no PEM")
-    return "\n".join([*blocks, ""])
+        lines = [f"-----BEGIN {match[1]}-----", *lines, f"-----END {match[1]}-----", ""]
+        blocks.append((match[1], "\n".join(lines)))
+    return blocks
 
 
 def _pkcs12_certificates(content: bytes, password: str | None) -> str:
@@ -219,20 +257,12 @@ def _pkcs12_certificates(content: bytes, password: str | None) -> str:
 
 def _pkcs12_identity(content: bytes, password: str | None) -> tuple[bytes, str]:
     """Return a PKCS12 store's key and certificate chain in PEM, and a new password for the key."""
-    from cryptography.hazmat.primitives.serialization import (
-        BestAvailableEncryption,
-        Encoding,
-        PrivateFormat,
-        pkcs12,
-    )
+    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
     store = pkcs12.load_pkcs12(content, _bytes(password))
     if store.key is None or store.cert is None:
         raise ValueError("it contains no private key with a certificate")
-    made_up = secrets.token_urlsafe(32)
-    key = store.key.private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(made_up.encode())
-    )
+    key, made_up = encrypted_pem(store.key)
     chain = [
         c.certificate.public_bytes(Encoding.PEM) for c in (store.cert, *store.additional_certs)
     ]

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from ..errors import OptionError
 from .jaas import jaas_error, parse_jaas
-from .key_stores import KeyStore, TlsContext, pem_text
+from .key_stores import KeyStore, StoreKind, TlsContext, pem_blocks
 from .oauth_tokens import ClientCredentialsTokens
 from .values import NON_EMPTY_TEXT, REDACTED, ValueType, one_of, parse_value
 
@@ -22,7 +22,7 @@ _HOST_NAME_CHECK = ValueType(
     one_of("https", "").parse,
     "https, or an empty value to accept certificates for other host names",
 )
-_STORE_TYPES = one_of("PEM", "PKCS12", "JKS", ignore_case=True)
+_STORE_TYPES = one_of("PEM", "PKCS12", "JKS", "JCEKS", ignore_case=True)
 
 _KAFKA_SECURITY = "org.apache.kafka.common.security"
 
@@ -33,7 +33,23 @@ LOGIN_MODULES = {
     "SCRAM-SHA-512": f"{_KAFKA_SECURITY}.scram.ScramLoginModule",
     "OAUTHBEARER": f"{_KAFKA_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
-_MECHANISMS = f"{' or '.join(LOGIN_MODULES)} (Kerberos, Java's default GSSAPI, is not supported)"
+_MECHANISMS = " or ".join(LOGIN_MODULES)
+
+_INSTEAD = (
+    f"log in with {_MECHANISMS}, or by a certificate (kafka.security.protocol=SSL with a key store)"
+)
+#: Logins that Java's client can have, and this one cannot yet, with what to use instead.
+_NOT_YET = {
+    "GSSAPI": f"Kerberos is not supported yet: {_INSTEAD}",
+    "AWS_MSK_IAM": (
+        "MSK's IAM is not supported yet: log in to MSK with SCRAM-SHA-512 (a user in AWS Secrets "
+        "Manager), or by a certificate (kafka.security.protocol=SSL with a key store)"
+    ),
+}
+_OWN_TOKENS = (
+    "tokens come from kafka.sasl.oauthbearer.token.endpoint.url, by client credentials; a Java "
+    "class that gets them another way is not supported yet"
+)
 _JAAS_FORM = '<login module> required username="…" password="…";'
 _OAUTH_JAAS_FORM = '<login module> required clientId="…" clientSecret="…" scope="…";'
 
@@ -86,6 +102,29 @@ SECURITY_SETTINGS = _OAUTH_SETTINGS | {
 }
 
 
+def unsupported_login(settings: Mapping[str, str]) -> OptionError | None:
+    """Return the error for a login that is not supported yet as a whole; None for any other.
+
+    Its other ``sasl.`` settings need no errors of their own.
+    """
+    protocol = settings.get("security.protocol", "").strip().upper()
+    if not protocol.startswith("SASL"):
+        return None
+    given = settings.get("sasl.mechanism")
+    mechanism = (given or "").strip()
+    module = settings.get("sasl.jaas.config", "")
+    if mechanism in _NOT_YET:
+        return OptionError("kafka.sasl.mechanism", mechanism, _NOT_YET[mechanism])
+    if not mechanism and (not module or "Krb5LoginModule" in module):
+        allowed = f"{_MECHANISMS}. Java's default is GSSAPI: {_NOT_YET['GSSAPI']}"
+        return OptionError("kafka.sasl.mechanism", given, allowed)
+    for name in ("sasl.client.callback.handler.class", "sasl.login.class"):
+        if name in settings:
+            what_to_do = f"a Java class cannot run in this Python source: {_INSTEAD}"
+            return OptionError(f"kafka.{name}", REDACTED, what_to_do, problem="is not supported")
+    return None
+
+
 def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
     """Translate the security settings.
 
@@ -125,6 +164,8 @@ def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sasl(settings: Mapping[str, str]) -> dict[str, Any]:
+    if (unsupported := unsupported_login(settings)) is not None:
+        raise unsupported
     # Java's default is GSSAPI, which is not supported here, so there is no default.
     mechanism = settings.get("sasl.mechanism")
     if mechanism is None or mechanism.strip() not in LOGIN_MODULES:
@@ -144,8 +185,11 @@ def _sasl(settings: Mapping[str, str]) -> dict[str, Any]:
         raise OptionError(
             f"kafka.{name}", REDACTED, f"leave it out: it has no effect with {mechanism}"
         )
-    if set(options) != {"username", "password"} or not all(options.values()):
-        raise jaas_error(f"{_JAAS_FORM} with both, non-empty, and nothing else")
+    # As in Java, a module ignores options that it does not know: serviceName, debug, …
+    if missing := [name for name in ("username", "password") if not options.get(name)]:
+        raise jaas_error(f"{_JAAS_FORM} with both, non-empty: {' and '.join(missing)} is not there")
+    if options.get("tokenauth", "").lower() == "true":
+        raise jaas_error(f"{_JAAS_FORM} of a user: delegation tokens (tokenauth) are not supported")
     user = options["username"]
     if mechanism.startswith("SCRAM"):
         # RFC 5802, section 5.1; kafka-python sends the name as it is.
@@ -162,7 +206,7 @@ def _token_provider(
     for name, known in ((_LOGIN_HANDLER, _LOGIN_HANDLERS), (_JWT_RETRIEVER, _JWT_RETRIEVERS)):
         if name in settings:
             # A shaded package name is accepted, too.
-            of_kafka = ValueType(_named_like(known), known[0])
+            of_kafka = ValueType(_named_like(known), f"{known[0]}: {_OWN_TOKENS}")
             parse_value(f"kafka.{name}", settings[name], of_kafka)
     if _TOKEN_ENDPOINT not in settings:
         raise OptionError(f"kafka.{_TOKEN_ENDPOINT}", None, _ENDPOINT.allowed)
@@ -175,17 +219,15 @@ def _token_provider(
         for name, value in options.items()
         if name.startswith(_SASL_EXTENSION)
     }
-    unknown = options.keys() - _OAUTH_CREDENTIALS.keys() - {_SASL_EXTENSION + e for e in extensions}
-    if unknown:
-        raise jaas_error(f"{_OAUTH_JAAS_FORM} and {_SASL_EXTENSION}…; nothing else")
     # As in Java, a setting takes precedence over the option of the JAAS line.
     given = {
         option: settings.get(name, options.get(option, ""))
         for option, name in _OAUTH_CREDENTIALS.items()
     }
-    if not given["clientId"] or not given["clientSecret"]:
+    if missing := [name for name in ("clientId", "clientSecret") if not given[name]]:
         raise jaas_error(
-            f"{_OAUTH_JAAS_FORM}, with a scope if the authorization server requires one"
+            f"{_OAUTH_JAAS_FORM}, with a scope if the authorization server requires one: "
+            f"{' and '.join(missing)} is not there"
         )
     return ClientCredentialsTokens(
         url, given["clientId"], given["clientSecret"], given["scope"] or None, extensions
@@ -242,16 +284,7 @@ def _keystore(settings: Mapping[str, str]) -> KeyStore | None:
                 raise OptionError(
                     f"kafka.{name}", None, f"kafka.{_KEY} and kafka.{_CHAIN} together"
                 )
-        if "ENCRYPTED" not in (key := _pem(_KEY, settings)).partition("\n")[0]:
-            # spark.redaction.regex hides options named password, secret or token; not this one.
-            raise OptionError(
-                f"kafka.{_KEY}",
-                REDACTED,
-                f"an encrypted key in PKCS #8 (BEGIN ENCRYPTED PRIVATE KEY, opened by "
-                f"kafka.{_KEY_PASSWORD}), or kafka.ssl.keystore.location: Spark shows this option "
-                "in query plans",
-            )
-        pem = key + _pem(_CHAIN, settings)
+        pem = _pem(_KEY, settings) + _pem(_CHAIN, settings)
         return KeyStore("ssl.keystore", "PEM", None, pem, key_password)
     if location is None:
         if key_password is not None:
@@ -265,23 +298,16 @@ def _keystore(settings: Mapping[str, str]) -> KeyStore | None:
     if kind == "PEM":
         return KeyStore("ssl.keystore", kind, location, password=key_password)
     password = settings.get("ssl.keystore.password")
-    if key_password is not None and key_password != password:
-        raise OptionError(
-            f"kafka.{_KEY_PASSWORD}",
-            REDACTED,
-            "the same as kafka.ssl.keystore.password, or leave it out: a PKCS12 store has one "
-            "password",
-        )
-    return KeyStore("ssl.keystore", kind, location, password=password)
+    return KeyStore("ssl.keystore", kind, location, password=password, key_password=key_password)
 
 
 def _store(
     prefix: Literal["ssl.keystore", "ssl.truststore"],
     settings: Mapping[str, str],
     inline: tuple[str, ...],
-) -> tuple[Literal["PEM", "PKCS12", "JKS"], str | None]:
+) -> tuple[StoreKind, str | None]:
     """Return a store's type and file; no file if it is given inline or not at all."""
-    kind: Literal["PEM", "PKCS12", "JKS"] = parse_value(
+    kind: StoreKind = parse_value(
         f"kafka.{prefix}.type", settings.get(f"{prefix}.type", "JKS"), _STORE_TYPES
     )
     password, location = f"{prefix}.password", f"{prefix}.location"
@@ -308,7 +334,15 @@ def _store(
 
 
 def _pem(name: str, settings: Mapping[str, str]) -> str:
+    """Return what a setting's PEM text is for, as Java does: its one key, or its certificates."""
+    what = "PRIVATE KEY" if name == _KEY else "CERTIFICATE"
     try:
-        return pem_text(settings[name])
+        blocks = pem_blocks(settings[name])
     except ValueError:
-        raise OptionError(f"kafka.{name}", REDACTED, "PEM text: -----BEGIN …-----") from None
+        blocks = []
+    wanted = [block for label, block in blocks if label.endswith(what)]
+    if not wanted or (name == _KEY and len(wanted) > 1):
+        has = f"; it has {' and '.join(label for label, _ in blocks)}" if blocks else ""
+        allowed = f"PEM text: {'one ' if name == _KEY else ''}-----BEGIN {what}-----…{has}"
+        raise OptionError(f"kafka.{name}", REDACTED, allowed)
+    return "".join(wanted)

@@ -77,6 +77,7 @@ class KafkaDeferredDataSource(DataSource):
             return
         self._parsed = _checked(self._given)
         _say_what_has_no_effect(self._parsed.without_effect)
+        _say_what_shows(self._parsed)
 
     @classmethod
     def name(cls) -> str:
@@ -172,6 +173,16 @@ def _checked(given: Mapping[str, str]) -> SourceOptions:
             of_both.add(OptionError(last.option, last.value, allowed, last.problem))
             of_both.raise_if_any()
     return parsed
+
+
+def _say_what_shows(parsed: SourceOptions) -> None:
+    tls = parsed.client_config.get("ssl_context")
+    if tls is not None and tls.keystore is not None and tls.keystore.shows_its_key:
+        log.warning(
+            "kafka.ssl.keystore.key is not encrypted, and Spark shows it in query plans and in its "
+            "event log, unless spark.redaction.regex matches it; encrypt the key and give "
+            "kafka.ssl.key.password, or name its file in kafka.ssl.keystore.location"
+        )
 
 
 def _say_what_has_no_effect(ignored: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,6 +32,7 @@ from pyspark_kafka_rebalance.fetch import connections
 from pyspark_kafka_rebalance.settings.client_settings import map_client_settings
 from pyspark_kafka_rebalance.status import command
 from pyspark_kafka_rebalance.testing import SecuredKafka
+from pyspark_kafka_rebalance.testing.java import find_java
 from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
 from pyspark_kafka_rebalance.transport.secured_clients import admin_client
 
@@ -104,7 +106,56 @@ LOGINS: dict[str, Callable[[SecuredKafka], dict[str, str]]] = {
         **kafka.trust("PKCS12"),
         **kafka.identity("PKCS12"),
     },
+    **{
+        f"mutual TLS, {kind} of keytool": lambda kafka, kind=kind: {  # type: ignore[misc]
+            **tls(kafka, "MUTUAL"),
+            **by_keytool(kafka, kind),
+        }
+        for kind in ("JKS", "JCEKS")
+    },
+    "mutual TLS, a key in the settings": lambda kafka: {
+        **tls(kafka, "MUTUAL"),
+        **in_the_settings(kafka),
+    },
+    "options of other login modules": lambda kafka: {
+        **kafka.login("SCRAM-SHA-256", "etl"),
+        "sasl.jaas.config": jaas_line("SCRAM-SHA-256", "etl", kafka.users["etl"]).replace(
+            ";", ' serviceName="kafka" debug=true;'
+        ),
+    },
 }
+
+
+def by_keytool(kafka: SecuredKafka, kind: str) -> dict[str, str]:
+    """Java's settings for the client's stores, in one of Java's own formats."""
+    stores = kafka.client_stores
+    settings = {}
+    for name, pkcs12 in (("keystore", stores.key_pkcs12), ("truststore", stores.trust_pkcs12)):
+        made = pkcs12.with_suffix(f".{kind.lower()}")
+        if not made.exists():
+            keytool = [find_java().home / "bin" / "keytool", "-importkeystore", "-noprompt"]
+            old = ["-srckeystore", pkcs12, "-srcstoretype", "PKCS12", "-srcstorepass"]
+            new = ["-destkeystore", made, "-deststoretype", kind, "-deststorepass"]
+            command = [*keytool, *old, stores.password, *new, stores.password]
+            subprocess.run(list(map(str, command)), check=True, capture_output=True)
+        settings |= {
+            f"ssl.{name}.location": str(made),
+            f"ssl.{name}.type": kind,
+            f"ssl.{name}.password": stores.password,
+        }
+    return settings
+
+
+def in_the_settings(kafka: SecuredKafka) -> dict[str, str]:
+    """The stores as PEM text, with a key that is not encrypted, as Java takes it."""
+    key, begins, chain = kafka.client_stores.key_pem.read_text().partition("-----BEGIN CERT")
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": key,
+        "ssl.keystore.certificate.chain": begins + chain,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": kafka.client_stores.trust_pem.read_text(),
+    }
 
 
 def tls(kafka: SecuredKafka, listener: str) -> dict[str, str]:

@@ -15,12 +15,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import jks
 import pytest
 from kafka import errors as kafka_errors
 from kafka.protocol.sasl import SaslAuthenticateRequest
 
 from pyspark_kafka_rebalance.errors import AuthenticationError, OptionError
 from pyspark_kafka_rebalance.settings import key_stores, oauth_tokens
+from pyspark_kafka_rebalance.settings.client_settings import map_client_settings
 from pyspark_kafka_rebalance.settings.oauth_tokens import ClientCredentialsTokens
 from pyspark_kafka_rebalance.settings.security_settings import map_security
 from pyspark_kafka_rebalance.testing.certificates import CertificateAuthority, Stores
@@ -37,6 +39,7 @@ OAUTH = {
     "sasl.jaas.config": jaas_line("OAUTHBEARER", "etl", SECRET),
     "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
 }
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 BARE_OAUTH = jaas_line("OAUTHBEARER", "x", "y").partition(" required")[0] + " required;"
 
 
@@ -136,10 +139,6 @@ def test_the_scope_and_the_extensions_of_a_jaas_line() -> None:
         ("sasl.jaas.config", {**OAUTH, "sasl.jaas.config": jaas_line("PLAIN", "u", SECRET)}),
         ("sasl.jaas.config", {**OAUTH, "sasl.jaas.config": BARE_OAUTH}),
         (
-            "sasl.jaas.config",
-            {**OAUTH, "sasl.jaas.config": OAUTH["sasl.jaas.config"].replace(";", ' x="1";')},
-        ),
-        (
             "sasl.oauthbearer.token.endpoint.url",
             {k: v for k, v in OAUTH.items() if "endpoint" not in k},
         ),
@@ -168,6 +167,111 @@ def test_the_scope_and_the_extensions_of_a_jaas_line() -> None:
 )
 def test_a_login_that_cannot_work_is_refused(culprit: str, settings: dict[str, str]) -> None:
     assert refusal(settings).option == f"kafka.{culprit}"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+@pytest.mark.parametrize(
+    "more", ['serviceName="kafka"', "debug=true", "useKeyTab=false x.y='1' a-b=c", 'user="else"']
+)
+def test_a_login_module_ignores_what_it_does_not_know(mechanism: str, more: str) -> None:
+    settings = OAUTH if mechanism == "OAUTHBEARER" else {**LOGIN, "sasl.mechanism": mechanism}
+    line = jaas_line(mechanism, "etl", SECRET)
+    plain = map_security({**settings, "sasl.jaas.config": line})
+    for text in (line.replace(";", f" {more};"), line.replace("required", f"required {more}")):
+        given = map_security({**settings, "sasl.jaas.config": text})
+        assert pickle.dumps(given) == pickle.dumps(plain)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f'{PLAIN_MODULE} required username="u" password="{SECRET}"', "semicolon at its end is m"),
+        (f'{PLAIN_MODULE} required username="u" password="{SECRET};', "a quote is not closed"),
+        (f"{PLAIN_MODULE} required username=u password={SECRET}!;", "is not quoted"),
+        (f'{PLAIN_MODULE} required username="u" password "{SECRET}";', "option 2 after the flag"),
+        (f'{PLAIN_MODULE} required username="u" password="{SECRET}"; x', "nothing after its semi"),
+        (f'{PLAIN_MODULE} required username="u" passwort="{SECRET}";', "password is not there"),
+        (f'{PLAIN_MODULE} required user="{SECRET}";', "username and password is not there"),
+        (f'{PLAIN_MODULE} required username="u" password="";', "password is not there"),
+        (f'{PLAIN_MODULE} username="u" password="{SECRET}";', "a login module and a flag"),
+        (";", "a login module and a flag"),
+    ],
+)
+def test_an_error_of_a_jaas_line_says_which_part(line: str, said: str) -> None:
+    error = refusal({**LOGIN, "sasl.jaas.config": line})
+    assert error.option == "kafka.sasl.jaas.config"
+    assert said in str(error)
+
+
+def test_a_delegation_token_is_another_login() -> None:
+    line = jaas_line("SCRAM-SHA-256", "etl", SECRET).replace(";", " tokenauth=true;")
+    error = refusal({**LOGIN, "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": line})
+    assert "delegation tokens (tokenauth) are not supported" in str(error)
+
+
+IAM = "software.amazon.msk.auth.iam.IAM"
+
+
+@pytest.mark.parametrize(
+    ("settings", "option", "said"),
+    [
+        (
+            {
+                "sasl.mechanism": "AWS_MSK_IAM",
+                "sasl.jaas.config": f"{IAM}LoginModule required;",
+                "sasl.client.callback.handler.class": f"{IAM}ClientCallbackHandler",
+            },
+            "sasl.mechanism",
+            "MSK's IAM is not supported yet: log in to MSK with SCRAM-SHA-512",
+        ),
+        (
+            {
+                "sasl.mechanism": "GSSAPI",
+                "sasl.kerberos.service.name": "kafka",
+                "sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;",
+            },
+            "sasl.mechanism",
+            "Kerberos is not supported yet: log in with PLAIN",
+        ),
+        (
+            {"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"},
+            "sasl.mechanism",
+            "Java's default is GSSAPI: Kerberos is not supported yet",
+        ),
+        ({"sasl.kerberos.service.name": "kafka"}, "sasl.mechanism", "Java's default is GSSAPI"),
+        (
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.jaas.config": BARE_OAUTH,
+                "sasl.login.callback.handler.class": f"{IAM}OAuthBearerLoginCallbackHandler",
+                "sasl.client.callback.handler.class": f"{IAM}OAuthBearerLoginCallbackHandler",
+            },
+            "sasl.client.callback.handler.class",
+            "is not supported: a Java class cannot run in this Python source: log in with",
+        ),
+        (
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.jaas.config": BARE_OAUTH,
+                "sasl.login.callback.handler.class": "x.GcpLoginCallbackHandler",
+            },
+            "sasl.login.callback.handler.class",
+            "a Java class that gets them another way is not supported yet",
+        ),
+    ],
+)
+def test_a_login_that_is_not_supported_yet_says_what_to_use(
+    settings: dict[str, str], option: str, said: str
+) -> None:
+    """One error, whatever else belongs to that login; none says to leave a part of it out."""
+    with pytest.raises(OptionError) as raised:
+        map_client_settings(
+            {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", **settings}
+        )
+    assert raised.value.problems == (raised.value,)
+    assert raised.value.option == f"kafka.{option}"
+    assert said in str(raised.value)
+    assert "leave it out" not in str(raised.value)
 
 
 # -- tokens ----------------------------------------------------------------------------------------
@@ -401,11 +505,130 @@ def test_a_private_key_is_readable_by_nobody_else_and_does_not_stay(
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
+def test_a_key_in_the_settings_need_not_be_encrypted(stores: Stores, form: str) -> None:
+    """Java takes it. PKCS #1 and SEC 1 are OpenSSL's own forms, which Java's client refuses."""
+    from cryptography.hazmat.primitives import serialization as formats
+
+    made = formats.load_pem_private_key(stores.key_pem.read_bytes(), None)
+    key = made.private_bytes(
+        formats.Encoding.PEM, getattr(formats.PrivateFormat, form), formats.NoEncryption()
+    )
+    settings = tls_settings(stores, "inline")
+    del settings["ssl.key.password"]
+    one_line = key.decode().replace("\n", " ")
+    for text in (key.decode(), one_line, one_line + settings["ssl.keystore.certificate.chain"]):
+        context = map_security({**settings, "ssl.keystore.key": text})["ssl_context"]
+        context.context()
+        assert context.keystore.shows_its_key
+    assert not map_security(tls_settings(stores, "inline"))["ssl_context"].keystore.shows_its_key
+    assert not map_security(tls_settings(stores, "PEM"))["ssl_context"].keystore.shows_its_key
+
+
+# -- JKS and JCEKS ---------------------------------------------------------------------------------
+
+
+def java_stores_of(stores: Stores, kind: str, key_password: str = SECRET) -> dict[str, str]:
+    """Settings of the same stores in Java's own format, as pyjks writes it."""
+    from cryptography.hazmat.primitives import serialization as formats
+
+    pem = stores.key_pem.read_text()
+    key = formats.load_pem_private_key(pem.encode(), None)
+    pkcs8 = key.private_bytes(
+        formats.Encoding.DER, formats.PrivateFormat.PKCS8, formats.NoEncryption()
+    )
+    chain = [ssl.PEM_cert_to_DER_cert("-----BEGIN CERT" + pem.partition("-----BEGIN CERT")[2])]
+    authority = ssl.PEM_cert_to_DER_cert(stores.trust_pem.read_text())
+    entry = jks.PrivateKeyEntry.new("client", chain, pkcs8, "pkcs8")
+    entry.encrypt(key_password)
+    settings = dict(SSL)
+    for name, entries in (
+        ("keystore", [entry]),
+        ("truststore", [jks.TrustedCertEntry.new("authority", authority)]),
+    ):
+        path = stores.key_pem.with_name(f"{name}.{kind}.{len(key_password)}")
+        path.write_bytes(jks.KeyStore.new(kind.lower(), entries).saves(SECRET))
+        settings |= {
+            f"ssl.{name}.location": str(path),
+            f"ssl.{name}.password": SECRET,
+            f"ssl.{name}.type": kind,
+        }
+    return settings
+
+
+def subjects(context: ssl.SSLContext) -> list[Any]:
+    return [c["subject"] for c in context.get_ca_certs()]
+
+
+# The file says what it is; JKS is Java's default.
+@pytest.mark.parametrize("declared", ["JKS", "", "PKCS12", "JCEKS"])
+def test_javas_own_stores(stores: Stores, declared: str) -> None:
+    settings = java_stores_of(stores, "JKS")
+    for name in ("keystore", "truststore"):
+        del settings[f"ssl.{name}.type"]
+        settings |= {f"ssl.{name}.type": declared} if declared else {}
+    config = map_security(settings)
+    travelled = pickle.loads(pickle.dumps(config["ssl_context"]))
+    assert subjects(travelled.context()) == [((("commonName", "tests"),),)]
+    assert SECRET not in repr(config)
+
+
+def test_a_key_of_jks_may_have_a_password_of_its_own(stores: Stores) -> None:
+    settings = java_stores_of(stores, "JKS", "the key's own")
+    map_security({**settings, "ssl.key.password": "the key's own"})["ssl_context"].context()
+    for password in ({}, {"ssl.key.password": "other"}):
+        error = refusal({**settings, **password})
+        assert error.option == "kafka.ssl.keystore.location"
+        assert "its private key has another one: kafka.ssl.key.password" in str(error)
+
+
+def test_a_trust_store_of_jks_needs_no_password(stores: Stores) -> None:
+    """As in Java, which then does not check that the file is whole."""
+    settings = java_stores_of(stores, "JKS")
+    trust = {n: text for n, text in settings.items() if "keystore" not in n}
+    del trust["ssl.truststore.password"]
+    assert subjects(map_security(trust)["ssl_context"].context())
+
+
+def test_jks_that_cannot_be_opened(stores: Stores) -> None:
+    settings = java_stores_of(stores, "JKS")
+    wrong = refusal({**settings, "ssl.truststore.password": "other"})
+    assert wrong.option == "kafka.ssl.truststore.location"
+    assert "opened by kafka.ssl.truststore.password" in str(wrong)
+    no_key = {**settings, "ssl.keystore.location": settings["ssl.truststore.location"]}
+    assert "no private key" in str(refusal(no_key))
+
+
+def test_a_damaged_jks_is_an_option_error(stores: Stores, tmp_path: Path) -> None:
+    settings = java_stores_of(stores, "JKS")
+    content = Path(settings["ssl.keystore.location"]).read_bytes()
+    damaged = tmp_path / "damaged.jks"
+    for length in [*range(4, 120), *range(120, len(content), 37)]:
+        damaged.write_bytes(content[:length])
+        refusal({**settings, "ssl.keystore.location": str(damaged)})
+    for at in range(4, len(content), 7):
+        damaged.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        refusal({**settings, "ssl.keystore.location": str(damaged)})
+
+
+def test_without_pyjks_the_error_says_what_to_install(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = java_stores_of(stores, "JKS")
+    monkeypatch.setitem(sys.modules, "jks", None)
+    error = refusal(settings)
+    assert error.option == "kafka.ssl.truststore.location"
+    assert "pip install pyjks" in str(error)
+
+
 def test_host_names_need_not_match() -> None:
     config = map_security({**SSL, "ssl.endpoint.identification.algorithm": ""})
     assert config["ssl_check_hostname"] is False
     assert config["ssl_context"].context().check_hostname is False
     assert config["ssl_context"].context().verify_mode is ssl.CERT_REQUIRED
+
+
+_EMPTY_CERTIFICATE = "-----BEGIN CERTIFICATE----- aGk= -----END CERTIFICATE-----"
 
 
 def bad_stores(stores: Stores) -> dict[str, tuple[str, str, dict[str, str]]]:
@@ -415,6 +638,9 @@ def bad_stores(stores: Stores) -> dict[str, tuple[str, str, dict[str, str]]]:
     trust, identity = "ssl.truststore.location", "ssl.keystore.location"
     jks = stores.key_pem.with_name("store.jks")
     jks.write_bytes(bytes.fromhex("feedfeed00000002"))
+    key = stores.key_pem.read_text().partition("-----BEGIN CERT")[0]
+    other = CertificateAuthority("others").write_stores(jks.parent / "others", "x", SECRET)
+    _, mark, other_chain = other.key_pem.read_text().partition("-----BEGIN CERT")
     return {
         "no such file": (trust, "No such file", {**pem, trust: "/no/such/file"}),
         "a folder": (identity, "directory", {**pkcs12, identity: "/"}),
@@ -428,7 +654,7 @@ def bad_stores(stores: Stores) -> dict[str, tuple[str, str, dict[str, str]]]:
             "opened by kafka.ssl.keystore.password",
             {k: v for k, v in pkcs12.items() if k != "ssl.keystore.password"},
         ),
-        "JKS": (trust, "keytool -importkeystore", {**pkcs12, trust: str(jks)}),
+        "a damaged JKS": (trust, "opened by", {**pkcs12, trust: str(jks)}),
         "PEM without its type": (
             trust,
             "type=PEM",
@@ -460,10 +686,31 @@ def bad_stores(stores: Stores) -> dict[str, tuple[str, str, dict[str, str]]]:
             "together",
             {k: v for k, v in inline.items() if "chain" not in k},
         ),
-        "a key that Spark would show": (
+        "a certificate for a key": (
             "ssl.keystore.key",
-            "BEGIN ENCRYPTED PRIVATE KEY",
-            {**inline, "ssl.keystore.key": stores.key_pem.read_text()},
+            "one -----BEGIN PRIVATE KEY-----…; it has CERTIFICATE",
+            {**inline, "ssl.keystore.key": stores.trust_pem.read_text()},
+        ),
+        "two keys": ("ssl.keystore.key", "one -----BEGIN", {**inline, "ssl.keystore.key": key * 2}),
+        "a key for a chain": (
+            "ssl.keystore.certificate.chain",
+            "-----BEGIN CERTIFICATE-----…; it has PRIVATE KEY",
+            {**inline, "ssl.keystore.certificate.chain": key},
+        ),
+        "a chain of nothing": (
+            "ssl.keystore.certificate.chain",
+            "certificates in PEM",
+            {**inline, "ssl.keystore.certificate.chain": _EMPTY_CERTIFICATE},
+        ),
+        "a chain of another key": (
+            "ssl.keystore.key",
+            "the key is not that of the first certificate",
+            {**inline, "ssl.keystore.certificate.chain": mark + other_chain},
+        ),
+        "an encrypted key without its password": (
+            "ssl.keystore.key",
+            "opened by kafka.ssl.key.password",
+            {k: v for k, v in inline.items() if "password" not in k},
         ),
         "inline beside a file": (trust, "no value together with", {**pem, **inline}),
         "inline in another type": (
@@ -479,7 +726,7 @@ def bad_stores(stores: Stores) -> dict[str, tuple[str, str, dict[str, str]]]:
         "half a certificate inline": (
             "ssl.truststore.certificates",
             "certificates in PEM",
-            {**inline, "ssl.truststore.certificates": "-----BEGIN X----- aGk= -----END X-----"},
+            {**inline, "ssl.truststore.certificates": _EMPTY_CERTIFICATE},
         ),
     }
 
