@@ -225,6 +225,8 @@ class CommittingConsumer(MemberStatus):
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """``KafkaConsumer.assign``."""
         super().assign(partitions)
+        if partitions:
+            self._membership.record.assigned_by_hand()
         ahead = self._io.subscription.ahead
         ahead.forget(ahead.buffered() - set(partitions))
 

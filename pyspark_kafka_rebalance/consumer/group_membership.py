@@ -19,7 +19,7 @@ from kafka.structs import TopicPartition
 from .commit_by_hand import Committable, EnteredCommit
 from .group_protocol import GroupProtocol
 from .member_parts import MemberParts
-from .member_record import AssignmentReceived, Lost, refuse_strangers
+from .member_record import AssignmentReceived, Lost, Member, refuse_strangers
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,11 @@ class GroupMembership:
     def member_id(self) -> str:
         """The id by which the coordinator knows this member; empty before the first join."""
         return self.record.member.member_id
+
+    @property
+    def handed_out_as(self) -> Member:
+        """``MemberRecord.handed_out_as``."""
+        return self.record.handed_out_as
 
     def is_stable(self) -> bool:
         """Whether it has joined, with nothing under way and no assignment to be applied."""

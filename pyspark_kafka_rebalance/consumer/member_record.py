@@ -8,6 +8,7 @@ Invariants:
  1. Events are taken in the order in which they happened; a loss drops an unapplied assignment.
  2. A loss invalidates every request in flight. A request begins with ``attempt()``, and ``accept``
     refuses its answer if a loss, or the member's own leaving, has overtaken it.
+ 3. ``handed_out_as`` never belongs to a later membership than the records that polls handed out.
 """
 
 from __future__ import annotations
@@ -130,6 +131,8 @@ class MemberRecord:
         self._id_survives = id_survives
         self._member = Member()
         self._events: list[AssignmentReceived | Lost] = []
+        self._former: Member | None = None  # as of a loss, until polls know of it: handed_out_as
+        self._unassigned = False  # a membership has ended, and no later assignment is applied
         self._losses = 0  # counts every end of a membership
         self._departures = 0  # counts the ends that this member wanted
         self._on_end: Callable[[], None] = lambda: None
@@ -143,6 +146,23 @@ class MemberRecord:
     def member(self) -> Member:
         """The current member."""
         return self._member
+
+    @property
+    def handed_out_as(self) -> Member:
+        """The member that owns what polls handed out: for transactions of the application.
+
+        The newest generation, as long as nothing is lost: in that one the member still owns what it
+        was assigned in an earlier one. After a loss it is the member as of the loss, which the
+        coordinator refuses: until the next assignment is applied, if the membership has ended, or
+        until a poll has reported the loss, if only some partitions are lost.
+        """
+        with self.lock:
+            return self._member if self._former is None else self._former
+
+    def assigned_by_hand(self) -> None:
+        """What is handed out from now on belongs to no membership."""
+        with self.lock:
+            self._former, self._unassigned = None, False
 
     @property
     def losses(self) -> int:
@@ -222,6 +242,8 @@ class MemberRecord:
             return member
 
     def _end(self, member: Member) -> None:
+        self._keep_former()
+        self._unassigned = True
         self._losses += 1
         self._member = member
         self._on_end()
@@ -237,6 +259,7 @@ class MemberRecord:
     def lose_partitions(self, reason: str, partitions: frozenset[TopicPartition]) -> None:
         """Record the loss of only these partitions, ahead of the assignments not applied yet."""
         with self.lock:
+            self._keep_former()
             losses = [e for e in self._events if isinstance(e, Lost)]
             waiting = [e for e in self._events if not isinstance(e, Lost)]
             self._events = [*losses, Lost(reason, partitions), *waiting]
@@ -244,7 +267,17 @@ class MemberRecord:
     def take_event(self) -> AssignmentReceived | Lost | None:
         """The next event to apply, in order."""
         with self.lock:
-            return self._events.pop(0) if self._events else None
+            event = self._events.pop(0) if self._events else None
+            if isinstance(event, AssignmentReceived):
+                self._former, self._unassigned = None, False
+            elif not self._unassigned and not self.loss_waits():
+                self._former = None
+            return event
+
+    def _keep_former(self) -> None:
+        """Remember who the member was at the first loss that polls do not know of."""
+        if self._former is None and self._member.joined:
+            self._former = self._member
 
     def any_waits(self) -> bool:
         """Whether an event is still to be applied."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
@@ -9,6 +11,9 @@ from .cluster_queries import ClusterQueries
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import GroupMembership
 from .ownership import Ownership
+
+if TYPE_CHECKING:
+    from kafka.structs import ConsumerGroupMetadata
 
 
 class MemberStatus(ClusterQueries):
@@ -63,6 +68,20 @@ class MemberStatus(ClusterQueries):
     def generation(self) -> int:
         """The generation of the assignment in force; -1 before the first."""
         return self._ownership.generation
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The membership that owns what polls returned, for ``send_offsets_to_transaction``.
+
+        Call it for each transaction, right before the offsets are sent: partitions that stay are
+        owned in the newest generation, and the coordinator refuses older ones.
+
+        After a loss it is the membership that was lost, and the coordinator refuses the
+        transaction: until the next assignment is in force, or, if the membership goes on without
+        some of its partitions, until a poll has reported them as lost. Outside a group (partitions
+        assigned by hand) the generation is -1, and the coordinator refuses nothing.
+        """
+        found: ConsumerGroupMetadata = super().group_metadata()
+        return found
 
     @property
     def is_stable(self) -> bool:

@@ -42,6 +42,7 @@ pytestmark = pytest.mark.newest_spark
 #: Python blocks that nothing here runs, by page and number, and why.
 NOT_RUN = {
     ("README.md", 1): "examples/quickstart.py, run by test_examples.py",
+    ("docs/consumer.md", 9): "followed by tests/kafka/test_application_transactions.py",
     ("docs/observability.md", 2): "the process's only meter provider, and a port: test_metrics.py",
     ("docs/security.md", 3): "tests/kafka/test_secured_brokers.py starts the same broker",
     ("docs/spark-versions.md", 1): "Connect's client needs a process: test_connect.py",

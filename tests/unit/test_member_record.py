@@ -139,3 +139,68 @@ def test_what_is_lost_is_refused_by_name_before_any_poll_has_told_of_it() -> Non
     assert record.lost_of([]) == frozenset()
     record.take_event()
     assert record.lost_of([A, B]) == frozenset()
+
+
+OWNER = Member(7, "m")
+
+
+def assigned(*, id_survives: bool = False) -> MemberRecord:
+    record = joined(id_survives=id_survives)
+    record.take_event()
+    return record
+
+
+def test_what_is_handed_out_belongs_to_the_newest_generation_of_an_unbroken_membership() -> None:
+    record = assigned()
+    assert record.accept(record.attempt(), Member(8, "m"))
+    assert record.handed_out_as == Member(8, "m"), "before its assignment has come"
+    record.become(Member(7, "m"))  # the coordinator's successor does not know of 8
+    assert record.handed_out_as == OWNER
+
+
+@pytest.mark.parametrize("id_survives", [False, True])
+@pytest.mark.parametrize("polled_in_between", [False, True])
+def test_after_a_loss_it_belongs_to_the_lost_one_until_the_next_assignment_is_applied(
+    id_survives: bool, polled_in_between: bool
+) -> None:
+    record = assigned(id_survives=id_survives)
+    record.lose("test")
+    assert record.handed_out_as == OWNER
+    if polled_in_between:
+        assert record.take_event() == Lost("test")
+        assert record.handed_out_as == OWNER
+    assert record.accept(record.attempt(), Member(9, "n"), AssignmentReceived(9, frozenset([A])))
+    assert record.handed_out_as == OWNER
+    if not polled_in_between:
+        assert record.take_event() == Lost("test")
+    record.lose("once more")
+    assert record.handed_out_as == OWNER, "what polls handed out is not the second one's"
+    assert record.take_event() == Lost("once more")
+    assert record.accept(record.attempt(), Member(10, "o"), AssignmentReceived(10, frozenset([A])))
+    assert isinstance(record.take_event(), AssignmentReceived)
+    assert record.handed_out_as == Member(10, "o")
+
+
+def test_after_leaving_it_belongs_to_who_has_left_unless_partitions_are_assigned_by_hand() -> None:
+    record = assigned()
+    record.depart()
+    assert record.handed_out_as == OWNER
+    record.assigned_by_hand()
+    assert record.handed_out_as == Member()
+
+
+def test_partitions_lost_alone_hold_it_back_until_a_poll_has_told_of_them() -> None:
+    record = assigned(id_survives=True)
+    record.lose_partitions("late", frozenset([A]))
+    assert record.accept(record.attempt(), Member(8, "m"))
+    record.lose_partitions("later", frozenset([B]))
+    assert record.handed_out_as == OWNER
+    record.take_event()
+    assert record.handed_out_as == OWNER
+    record.take_event()
+    assert record.handed_out_as == Member(8, "m")
+    record.lose("test")
+    record.lose_partitions("too late", frozenset([B]))
+    record.take_event()
+    record.take_event()
+    assert record.handed_out_as == Member(8, "m"), "the membership has ended"

@@ -21,6 +21,7 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 from kafka.util import Timer, WeakMethod
 
 from ...transport.kafka_python_version import require_names
+from ..member_record import Member
 from .assignor import OwnedPartitionsAssignor
 from .io_loop import IoLoop
 from .log_offsets import LogOffsets
@@ -57,9 +58,7 @@ class Membership(Protocol):
     """What the seam needs from the membership behind it."""
 
     @property
-    def generation(self) -> int: ...
-    @property
-    def member_id(self) -> str: ...
+    def handed_out_as(self) -> Member: ...
     @property
     def by_topic_id(self) -> bool: ...
     def start(self) -> None: ...
@@ -236,10 +235,12 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         await self._send_offset_commit_request(offsets)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
+        """The member that owns what polls handed out; after a loss one that brokers refuse."""
+        member = self.membership.handed_out_as
         return ConsumerGroupMetadata(
             group_id=self.group_id,
-            generation_id=self.membership.generation,
-            member_id=self.membership.member_id,
+            generation_id=member.generation,
+            member_id=member.member_id,
             group_instance_id=self.group_instance_id,
             state=MemberState.STABLE if self.membership.is_stable() else MemberState.REBALANCING,
         )
