@@ -190,7 +190,11 @@ class ClassicProtocol:
                 return 0
             return await self._join_and_sync()
         except kafka_errors.KafkaError as error:
-            return self._join_failed(type(error), error)
+            refused = self._record.member
+            retry_after = self._join_failed(type(error), error)
+            if self._record.failure is not None:
+                await self.leave_async(refused, "failed for good")  # so that nobody waits for it
+            return retry_after
 
     async def _join_and_sync(self) -> float:
         record, lease = self._record, self._parts.lease

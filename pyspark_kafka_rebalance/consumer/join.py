@@ -103,13 +103,19 @@ class JoinProtocol:
             self._loop.api_version(JoinGroupRequest) >= _NAMING_VERSION
         )
 
-    async def know_topics(self, topics: Collection[str]) -> None:
-        """Make sure that the metadata knows the topics: a leader assigns nothing of others."""
+    async def know_topics(self, topics: frozenset[str]) -> None:
+        """Request the metadata of topics that are not known: a leader assigns nothing of those.
+
+        A topic that does not exist is none of the group's business: the member joins without it.
+        Raises TopicAuthorizationFailedError, as the coordinator does in the consumer protocol.
+        """
         if (
             self._subscription.pattern is not None
             or 0 in self._metadata.partition_counts(topics).values()
         ):
-            await self._refresh_metadata()
+            await self._renew_metadata()
+        if forbidden := self._metadata.unauthorized_topics & topics:
+            raise kafka_errors.TopicAuthorizationFailedError(sorted(forbidden))
 
     async def join(
         self, member: Member, topics: frozenset[str], claim: frozenset[TopicPartition]
@@ -159,7 +165,7 @@ class JoinProtocol:
         topics = {topic for member in members for topic in member.metadata.topics}
         self._subscription.watch_topics(topics)
         if 0 in self._metadata.partition_counts(topics).values():
-            await self._refresh_metadata()
+            await self._renew_metadata()
         counts = self._metadata.partition_counts(topics)
         by_member = self._assignor.assign(self._metadata.cluster, members)
         log.info(
@@ -227,7 +233,7 @@ class JoinProtocol:
         topics = {topic for member in members for topic in member.metadata.topics}
         self._subscription.watch_topics(topics)
         if 0 in self._metadata.partition_counts(topics).values():
-            await self._refresh_metadata()
+            await self._renew_metadata()
         counts = self._metadata.partition_counts(topics)
         by_member = self._assignor.assign(self._metadata.cluster, members)
         decided = {
@@ -238,5 +244,5 @@ class JoinProtocol:
             self._subscription.watch_topics(self._subscription.topics)
         return Review(decided != assigned, counts if leads else None)
 
-    async def _refresh_metadata(self) -> None:
-        await self._loop.wait_for(self._metadata.refresh_now(), self._config["request_timeout_ms"])
+    async def _renew_metadata(self) -> None:
+        await self._metadata.renew(self._config["request_timeout_ms"])

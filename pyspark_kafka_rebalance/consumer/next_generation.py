@@ -189,6 +189,8 @@ class NextGenerationProtocol:
         except kafka_errors.KafkaError as error:
             if not record.overtaken(attempt):
                 self._refused(type(error), str(error))
+        if record.failure is not None and attempt.member.joined:
+            await self.leave_async(attempt.member, "failed for good")  # so that nobody waits for it
 
     async def _heartbeat(self, attempt: Attempt) -> None:
         record, parts = self._record, self._parts

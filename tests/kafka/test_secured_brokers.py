@@ -308,6 +308,28 @@ def test_a_topic_that_may_not_be_described_is_named(
 
 
 @both_protocols
+def test_a_member_with_a_topic_that_may_not_be_described_is_told_and_leaves(
+    kafka: SecuredKafka, topic_name: str, member: Any, protocol: str
+) -> None:
+    """One of several topics. The group does not wait for the end of its session."""
+    kafka.create_topic(topic_name)
+    kafka.create_topic(f"{topic_name}.secret")
+    kafka.allow("User:etl", "READ", "TOPIC", topic_name)
+    kafka.allow("User:somebody", "READ", "TOPIC", f"{topic_name}.secret")
+    settings = kafka.login("PLAIN", "etl")
+    options = {"group_protocol": protocol, "session_timeout_ms": 600_000}
+    refused, other = (member(settings, **options) for _ in range(2))
+    refused.subscribe([topic_name])
+    poll_until(refused, lambda _: len(refused.assignment()) == 1)
+    refused.subscribe([topic_name, f"{topic_name}.secret"])
+    error = failure_of(refused)
+    assert "READ on each of its topics" in error
+    assert f"{topic_name}.secret" in error
+    other.subscribe([topic_name])
+    poll_until(other, lambda _: len(other.assignment()) == 1)
+
+
+@both_protocols
 def test_a_topic_that_may_not_be_read_is_named(
     kafka: SecuredKafka, topic_name: str, group_id: str, member: Any, protocol: str
 ) -> None:

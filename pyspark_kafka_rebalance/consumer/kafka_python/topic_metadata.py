@@ -63,6 +63,11 @@ class TopicMetadata:
         """The topics in the metadata that brokers call internal."""
         return frozenset(self.cluster.internal_topics)
 
+    @property
+    def unauthorized_topics(self) -> frozenset[str]:
+        """The topics that this client may not describe, as of the last metadata."""
+        return frozenset(self.cluster.unauthorized_topics)
+
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The node id of each leader that the metadata know."""
         leader_of = self.cluster.leader_for_partition
@@ -118,6 +123,19 @@ class TopicMetadata:
         """
         self.forget_backoff()
         return self.cluster.request_update()
+
+    async def renew(self, timeout_ms: float) -> None:
+        """Wait for new metadata, on the I/O loop. Raises KafkaTimeoutError and the broker's errors.
+
+        kafka-python also raises what the metadata say of a topic (it is unknown, say), if they have
+        only that one. That is an answer, not a failure.
+        """
+        before = self.renewed_ms
+        try:
+            await self._loop.wait_for(self.refresh_now(), timeout_ms)
+        except kafka_errors.KafkaError:
+            if self.renewed_ms == before:
+                raise
 
     def forget_backoff(self) -> None:
         """Send the next metadata request without the backoff: it is not a retry."""
