@@ -78,6 +78,7 @@ class Application:
             ),
             metadata=SimpleNamespace(
                 partition_counts=lambda topics: dict.fromkeys(topics, len(PARTITIONS)),
+                unauthorized_topics=frozenset(),
                 cluster=cluster,
             ),
             subscription=self.subscription,
