@@ -25,6 +25,7 @@ from .kafka_python_version import require_names
 from .large_reads import read_in_large_pieces
 from .log_redaction import redact_log
 from .log_repeats import log_repeats_once
+from .recovery import recover_by_bootstrap
 
 require_names(
     {
@@ -77,8 +78,14 @@ def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
 
 
 def net_client(**config: Any) -> KafkaNetClient:
-    """Make a client for the argument ``kafka_client`` of kafka-python's clients."""
+    """Make a client for the argument ``kafka_client`` of kafka-python's clients.
+
+    Topics are created by metadata requests only as ``allow_auto_create_topics`` says, which
+    kafka-python does not pass on (KIP-361), and never by admin clients.
+    """
     client = KafkaNetClient(**config)
+    allowed = bool(config.get("allow_auto_create_topics", False))
+    client.cluster.config["allow_auto_create_topics"] = allowed
     prepare_connections(client._manager)
     _end_if_not_let_in(client)
     return client
@@ -109,9 +116,13 @@ def _end_if_not_let_in(client: KafkaNetClient) -> None:
 
 
 def prepare_connections(manager: KafkaConnectionManager) -> None:
-    """Have the connections that this manager opens from now on name refusals and read fast."""
+    """Have the connections that this manager opens from now on name refusals and read fast.
+
+    If none of its brokers answers any more, it asks its bootstrap servers again.
+    """
     _name_refusals(manager)
     read_in_large_pieces(manager)
+    recover_by_bootstrap(manager)
 
 
 def _name_refusals(manager: KafkaConnectionManager) -> None:

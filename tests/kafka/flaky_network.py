@@ -22,6 +22,8 @@ class FlakyNetwork:
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._forgotten: set[socket.socket] = set()
+        self._names: dict[str, int] = {}
+        self._left: set[int] = set()
         self._stop_at: tuple[frozenset[int], bool, threading.Event] | None = None
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
@@ -55,6 +57,23 @@ class FlakyNetwork:
             kinds = frozenset(request_type.API_KEY for request_type in request_types)
             self._stop_at = (kinds, answer, stopped)
         return stopped
+
+    def name(self, host: str, port: int) -> None:
+        """Have a host's name, with whatever port, lead to this port of this machine."""
+        self._names[host] = port
+
+    def leave(self, port: int, *, silently: bool = False) -> None:
+        """As if nobody listened at this port any more; breaks the connections to others, too.
+
+        Or as if the host had vanished, ``silently``: connections stay open, and nothing gets through.
+        """
+        with self._lock:
+            self._left.add(port)
+            if silently:
+                self._forgotten |= self._sockets
+                return
+            for connection in self._sockets:
+                _shut(connection)
 
     def forget(self) -> None:
         """As a host that vanishes: what is connected stays so, and nothing gets through for ever.
@@ -104,7 +123,11 @@ class FlakyNetwork:
                     return
             self._flows.wait()
             host, port = head.split()[1].decode().rsplit(":", 1)
-            with self._kept(socket.create_connection((host, int(port)))) as broker:
+            to = self._names.get(host)
+            target = (host, int(port)) if to is None else ("127.0.0.1", to)
+            if target[1] in self._left:
+                return
+            with self._kept(socket.create_connection(target)) as broker:
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                 asked: dict[bytes, int] = {}  # by correlation id
                 back = self._start(self._copy, broker, client, asked, True)

@@ -123,6 +123,7 @@ class SecondReader:
             "group_id": None,
             "enable_auto_commit": False,
             "auto_offset_reset": "none",
+            "allow_auto_create_topics": False,
             "client_id": f"{config.get('client_id', 'kafka-python')}-catch-up",
             "fetch_max_bytes": min(sizes["fetch_max_bytes"], BUFFERED_BYTES),
         }
@@ -210,7 +211,7 @@ class SecondReader:
             for broker in self._live._manager.cluster.brokers()
         ]
         given = self._live.config["bootstrap_servers"]
-        return [*known, *([given] if isinstance(given, str) else given)]
+        return [*known, *(given.split(",") if isinstance(given, str) else given)]
 
     # -- reading ----------------------------------------------------------------------------------
 

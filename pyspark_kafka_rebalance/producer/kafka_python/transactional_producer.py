@@ -48,6 +48,7 @@ from kafka.producer.transaction_manager import (
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from ...transport.kafka_python_version import require_names
+from ...transport.secured_clients import net_client
 from .record_appender import RecordAppender
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class TransactionalProducer:
         self._failure: BaseException | None = None
         self._epoch: Any = None
         self._offsets: _AddOffsets | None = None  # of the open transaction
-        self._producer = KafkaProducer(**config)
+        self._producer = KafkaProducer(**{"kafka_client": net_client, **config})
         self._manager = self._producer._transaction_manager
         self._sender = self._producer._sender
         dispatch = self._sender._dispatch_error
