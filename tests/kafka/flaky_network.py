@@ -65,7 +65,7 @@ class FlakyNetwork:
     def leave(self, port: int, *, silently: bool = False) -> None:
         """As if nobody listened at this port any more; breaks the connections to others, too.
 
-        Or as if the host had vanished, ``silently``: connections stay open, and nothing gets through.
+        Or as if the host had vanished, ``silently``: connections stay open, and are silent.
         """
         with self._lock:
             self._left.add(port)

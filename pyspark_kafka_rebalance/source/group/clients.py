@@ -50,6 +50,7 @@ def build_clients(options: SourceOptions, run: str) -> Iterator[QueryClient]:
     """
     config = {**options.client_config, **options.consumer_config}
     config["bootstrap_timeout_ms"] = first_broker_ms(options)
+    config["allow_auto_create_topics"] = False  # as Spark's source, which asks an admin client
     if options.partitions is not None:
         yield _fixed(options, options.partitions, {**config, "client_id": f"{run}-0"})
         return
