@@ -203,7 +203,10 @@ def _with_place(
 
 
 def _timestamps(batches: Iterable[pa.RecordBatch]) -> pa.Array:
-    columns = [batch.column("timestamp").cast(pa.int64()) for batch in batches]
+    # Null is a timestamp that the column cannot hold; the record is merged as one without any.
+    columns = [
+        pc.fill_null(batch.column("timestamp").cast(pa.int64()), UNKNOWN) for batch in batches
+    ]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
 

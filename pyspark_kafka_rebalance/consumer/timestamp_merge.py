@@ -4,7 +4,8 @@ The order is that of Kafka Streams' PartitionGroup and RecordQueue. The next rec
 partition whose first buffered record has the lowest timestamp; on a tie, from the lower topic and
 partition. Within a partition records keep their order, whatever their timestamps: a record with an
 earlier timestamp comes right after the one before it. A record without a timestamp is treated as if
-it had the highest that its partition has returned so far.
+it had the highest that its partition has returned so far; so is one whose timestamp microseconds in
+64 bits cannot hold: it is in another unit, or overflowed.
 
 Pure: times are given. A group consists of what ``idling.py`` decides, and of the buffers. Buffers
 may hold any form of records (records here, Arrow batches in ``arrow_merge.py``).
@@ -20,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from kafka.structs import TopicPartition
 
+from ..fetch.records import MAX_TIMESTAMP_MS
 from .idling import Idling
 
 #: The time of a partition before its first record: lower than every timestamp.
@@ -96,7 +98,7 @@ class _Queue:
 
     def next_time(self) -> int:
         timestamp: int = self.records[0].timestamp
-        return timestamp if timestamp >= 0 else self.time
+        return timestamp if 0 <= timestamp <= MAX_TIMESTAMP_MS else self.time
 
 
 class RecordGroup(Group):

@@ -2,10 +2,10 @@
  * records.py and columns.py.
  *
  * It takes only the plain case: whole record batches of format 2 in which every byte is valid. Any
- * other batch (compressed, cut off, damaged, with numbers beyond 64 bits, or of a transaction while
- * some are aborted) is not taken, and nothing of it is kept: Python decodes it, or says what is
- * wrong with it. So only one place judges, and a check that fails here needs no message. A control
- * batch has no rows.
+ * other batch (compressed, cut off, damaged, with numbers beyond 64 bits, with a wanted record whose
+ * timestamp microseconds cannot hold, or of a transaction while some are aborted) is not taken, and
+ * nothing of it is kept: Python decodes it, or says what is wrong with it. So only one place judges,
+ * and a check that fails here needs no message. A control batch has no rows.
  *
  * Bytes are read only between a pointer and an end, and a length is compared with what is left
  * before it moves the pointer. The part down to RECORD_BATCH_CORE_ONLY does not use Python; the
@@ -237,6 +237,7 @@ typedef struct {
     bool with_headers;
     Strings keys, values;
     Buffer offsets, timestamps; /* int64; microseconds since the epoch */
+    Buffer timestamp_nulls;     /* int32: the rows whose timestamp is null; only Python appends any */
     Buffer timestamp_types;     /* int32 */
     Buffer header_ends;         /* int32: how many headers there are up to each row */
     Buffer header_nulls;        /* int32: the rows without headers */
@@ -247,13 +248,13 @@ typedef struct {
     {                                                                                              \
         &(columns)->keys.ends, &(columns)->keys.data, &(columns)->keys.nulls,                      \
             &(columns)->values.ends, &(columns)->values.data, &(columns)->values.nulls,            \
-            &(columns)->offsets, &(columns)->timestamps, &(columns)->timestamp_types,              \
-            &(columns)->header_ends, &(columns)->header_nulls, &(columns)->header_keys.ends,       \
-            &(columns)->header_keys.data, &(columns)->header_keys.nulls,                           \
-            &(columns)->header_values.ends, &(columns)->header_values.data,                        \
-            &(columns)->header_values.nulls                                                        \
+            &(columns)->offsets, &(columns)->timestamps, &(columns)->timestamp_nulls,              \
+            &(columns)->timestamp_types, &(columns)->header_ends, &(columns)->header_nulls,        \
+            &(columns)->header_keys.ends, &(columns)->header_keys.data,                            \
+            &(columns)->header_keys.nulls, &(columns)->header_values.ends,                         \
+            &(columns)->header_values.data, &(columns)->header_values.nulls                        \
     }
-#define BUFFER_COUNT 17
+#define BUFFER_COUNT 18
 
 static void free_columns(Columns *columns) {
     Buffer *buffers[] = BUFFERS(columns);
@@ -398,8 +399,6 @@ typedef struct {
 static bool read_records(Columns *columns, const uint8_t *p, const uint8_t *end,
                          const Wanted *wanted) {
     if (wanted->count < 0 || wanted->count > (end - p) / SMALLEST_RECORD ||
-        wanted->base_timestamp_ms < -MAX_TIMESTAMP_MS ||
-        wanted->base_timestamp_ms > MAX_TIMESTAMP_MS ||
         !reserve_rows(columns, (size_t)wanted->count, (size_t)(end - p)))
         return false;
     for (int64_t i = 0; i < wanted->count; i++) {
@@ -420,11 +419,11 @@ static bool read_records(Columns *columns, const uint8_t *p, const uint8_t *end,
             return false;
         if (__builtin_add_overflow(wanted->base_offset, offset_delta, &offset))
             return false;
-        if (!wanted->same_timestamp &&
-            (__builtin_add_overflow(timestamp, timestamp_delta, &timestamp) ||
-             timestamp < -MAX_TIMESTAMP_MS || timestamp > MAX_TIMESTAMP_MS))
-            return false;
         bool keep = offset >= wanted->from && offset < wanted->to;
+        bool overflow = !wanted->same_timestamp &&
+                        __builtin_add_overflow(timestamp, timestamp_delta, &timestamp);
+        if (keep && (overflow || timestamp < -MAX_TIMESTAMP_MS || timestamp > MAX_TIMESTAMP_MS))
+            return false; /* Python makes it null, and says so */
         if (headers != 0 &&
             !read_headers(columns, keep && columns->with_headers, &p, record_end, headers))
             return false;
@@ -674,28 +673,37 @@ static bool push_header_objects(Columns *columns, PyObject *headers) {
 PyDoc_STRVAR(append_row_doc,
              "append_row($self, key, value, offset, timestamp_us, timestamp_type, headers, /)"
              "\n--\n\n"
-             "Append a row that was decoded in Python. Headers are None or a list of (bytes, bytes "
-             "or None).");
+             "Append a row that was decoded in Python. The timestamp may be None. Headers are None "
+             "or a list of (bytes, bytes or None).");
 
 static PyObject *columns_append_row(ColumnsObject *self, PyObject *args) {
-    PyObject *key_object, *value_object, *headers;
-    long long offset, timestamp_us;
+    PyObject *key_object, *value_object, *timestamp_object, *headers;
+    long long offset, timestamp_us = 0;
     int timestamp_type;
     const uint8_t *key, *value;
     size_t key_size, value_size;
-    if (!PyArg_ParseTuple(args, "OOLLiO:append_row", &key_object, &value_object, &offset,
-                          &timestamp_us, &timestamp_type, &headers) ||
+    if (!PyArg_ParseTuple(args, "OOLOiO:append_row", &key_object, &value_object, &offset,
+                          &timestamp_object, &timestamp_type, &headers) ||
         !bytes_or_none(key_object, &key, &key_size) ||
         !bytes_or_none(value_object, &value, &value_size) || !acquire(self))
         return NULL;
+    bool no_timestamp = timestamp_object == Py_None;
+    if (!no_timestamp) {
+        timestamp_us = PyLong_AsLongLong(timestamp_object);
+        if (PyErr_Occurred())
+            return NULL;
+    }
     Columns *columns = &self->columns;
     const Columns before = *columns;
-    if (!reserve_rows(columns, 1, key_size > value_size ? key_size : value_size))
+    if (!reserve_rows(columns, 1, key_size > value_size ? key_size : value_size) ||
+        !reserve(&columns->timestamp_nulls, sizeof(int32_t)))
         return PyErr_NoMemory();
     if (columns->with_headers && headers != Py_None && !push_header_objects(columns, headers)) {
         take_back(columns, &before);
         return NULL;
     }
+    if (no_timestamp)
+        push_int32(&columns->timestamp_nulls, (int32_t)columns->rows);
     push_row(columns, key, key_size, value, value_size, offset, timestamp_us, timestamp_type,
              headers != Py_None);
     Py_RETURN_NONE;
@@ -769,29 +777,30 @@ static PyObject *hand_over_strings(Strings *strings) {
 
 PyDoc_STRVAR(take_doc,
              "take($self, /)\n--\n\n"
-             "Hand the rows over, and be empty. A tuple of keys, values, offsets, timestamps, "
-             "timestamp types, and, with headers: their ends, validity, keys and values. A buffer "
-             "is (address, bytes, owner); strings are (rows, validity, offsets, data), a validity "
-             "is (bitmap or None, how many are null).");
+             "Hand the rows over, and be empty. A tuple of keys, values, offsets, timestamps, their "
+             "validity, timestamp types, and, with headers: their ends, validity, keys and values. "
+             "A buffer is (address, bytes, owner); strings are (rows, validity, offsets, data), a "
+             "validity is (bitmap or None, how many are null).");
 
 static PyObject *columns_take(ColumnsObject *self, PyObject *Py_UNUSED(none)) {
     if (!acquire(self))
         return NULL;
     Columns *columns = &self->columns;
-    PyObject *taken = PyTuple_New(columns->with_headers ? 9 : 5);
+    PyObject *taken = PyTuple_New(columns->with_headers ? 10 : 6);
     if (taken == NULL)
         return NULL;
-    PyObject *items[9] = {0};
+    PyObject *items[10] = {0};
     items[0] = hand_over_strings(&columns->keys);
     items[1] = hand_over_strings(&columns->values);
     items[2] = hand_over(&columns->offsets);
     items[3] = hand_over(&columns->timestamps);
-    items[4] = hand_over(&columns->timestamp_types);
+    items[4] = hand_over_validity(&columns->timestamp_nulls, columns->rows);
+    items[5] = hand_over(&columns->timestamp_types);
     if (columns->with_headers) {
-        items[5] = hand_over_ends(&columns->header_ends);
-        items[6] = hand_over_validity(&columns->header_nulls, columns->rows);
-        items[7] = hand_over_strings(&columns->header_keys);
-        items[8] = hand_over_strings(&columns->header_values);
+        items[6] = hand_over_ends(&columns->header_ends);
+        items[7] = hand_over_validity(&columns->header_nulls, columns->rows);
+        items[8] = hand_over_strings(&columns->header_keys);
+        items[9] = hand_over_strings(&columns->header_values);
     }
     bool complete = true;
     for (Py_ssize_t i = 0; i < PyTuple_Size(taken); i++) {

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from .damage import is_damage
 from .records import Headers, MalformedError, Wanted, append_records
 
 CREATE_TIME = 0
@@ -75,8 +76,16 @@ class Columns(Protocol):
         """
         ...
 
-    def append_records(self, payload: Data, first: int, limit: int, wanted: Wanted) -> None:
-        """Append the wanted records of a batch, payload[first:limit].
+    def append_records(
+        self, payload: Data, first: int, limit: int, wanted: Wanted
+    ) -> tuple[int, int] | None:
+        """Append the wanted records of a batch, payload[first:limit]: all of them, or none.
+
+        Returns
+        -------
+        (int, int) or None
+            The offset and the timestamp, in milliseconds, of the first record whose timestamp is
+            null, because microseconds in 64 bits cannot hold it.
 
         Raises
         ------
@@ -123,7 +132,7 @@ class Row(NamedTuple):
     key: bytes | None
     value: bytes | None
     offset: int
-    timestamp_us: int
+    timestamp_us: int | None
     timestamp_type: int
     headers: Headers | None
 
@@ -153,8 +162,8 @@ class PythonColumns:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.offsets: list[int] = []
-        #: Microseconds since the epoch.
-        self.timestamps: list[int] = []
+        #: Microseconds since the epoch; ``None`` for what 64 bits cannot hold.
+        self.timestamps: list[int | None] = []
         #: (rows, type)
         self.timestamp_types: list[tuple[int, int]] = []
         #: ``None`` for a record without headers; empty if headers are not asked for.
@@ -168,16 +177,30 @@ class PythonColumns:
         """See `Columns.extend`."""
         return at
 
-    def append_records(self, payload: Data, first: int, limit: int, wanted: Wanted) -> None:
+    def append_records(
+        self, payload: Data, first: int, limit: int, wanted: Wanted
+    ) -> tuple[int, int] | None:
         """See `Columns.append_records`."""
         rows = len(self)
         data = payload if isinstance(payload, bytes) else bytes(payload)
         try:
-            append_records(self, data, first, limit, wanted)
-        except IndexError:
-            raise MalformedError("a record reaches past the end of its batch") from None
+            unfit = append_records(self, data, first, limit, wanted)
+        except BaseException as error:
+            self._take_back(rows)
+            again = PythonColumns(self.include_headers)
+            if isinstance(error, IndexError) and is_damage(
+                error, lambda: append_records(again, data, first, limit, wanted)
+            ):
+                raise MalformedError("a record reaches past the end of its batch") from None
+            raise
         self._add_run(len(self) - rows, LOG_APPEND_TIME if wanted.same_timestamp else CREATE_TIME)
         self.bytes += limit - first
+        return unfit
+
+    def _take_back(self, rows: int) -> None:
+        """Drop the rows after these, of a batch that does not decode."""
+        for column in (self.keys, self.values, self.offsets, self.timestamps, self.headers):
+            del column[rows:]
 
     def append_row(self, row: Row) -> None:
         """See `Columns.append_row`."""

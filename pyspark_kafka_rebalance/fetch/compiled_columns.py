@@ -70,15 +70,18 @@ class CompiledColumns:
         """See `Columns.extend`."""
         return int(self._columns.extend(records, at, *extent))
 
-    def append_records(self, payload: Data, first: int, limit: int, wanted: Wanted) -> None:
+    def append_records(
+        self, payload: Data, first: int, limit: int, wanted: Wanted
+    ) -> tuple[int, int] | None:
         """See `Columns.append_records`."""
         if self._columns.append_records(payload, first, limit, *wanted):
-            return
+            return None
         decoded = PythonColumns(self._include_headers)
-        decoded.append_records(payload, first, limit, wanted)  # raises if anything is wrong
+        unfit = decoded.append_records(payload, first, limit, wanted)  # raises if it is damaged
         for row in decoded.rows():
             self.append_row(row)
         self.bytes += decoded.bytes
+        return unfit
 
     def append_row(self, row: Row) -> None:
         """See `Columns.append_row`."""
@@ -95,16 +98,19 @@ def record_batch_of(columns: Any, include_headers: bool) -> pa.RecordBatch:
     """Remove the rows from the compiled decoder's ``Columns`` and return them."""
     schema = record_schema(include_headers)
     rows = len(columns)
-    keys, values, offsets, timestamps, timestamp_types, *headers = columns.take()
+    keys, values, offsets, timestamps, valid_timestamps, kinds, *headers = columns.take()
+    every_row = (None, 0)
     arrays = [
         _strings(pa.binary(), *keys),
         _strings(pa.binary(), *values),
         *(
-            pa.Array.from_buffers(schema.field(name).type, rows, [None, _buffer(numbers)], 0)
-            for name, numbers in (
-                ("offset", offsets),
-                ("timestamp", timestamps),
-                ("timestampType", timestamp_types),
+            pa.Array.from_buffers(
+                schema.field(name).type, rows, [bitmap and _buffer(bitmap), _buffer(numbers)], nulls
+            )
+            for name, numbers, (bitmap, nulls) in (
+                ("offset", offsets, every_row),
+                ("timestamp", timestamps, valid_timestamps),
+                ("timestampType", kinds, every_row),
             )
         ),
     ]

@@ -10,6 +10,8 @@ import struct
 
 import pyarrow as pa
 
+from .damage import is_damage
+
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
 #: One record batch may decompress to this much, or to this multiple of its compressed size if that
@@ -54,19 +56,28 @@ def decompress(codec: int, data: bytes | memoryview) -> bytes:
     ------
     DecompressionError
         The codec is unknown, the data is damaged, or it is larger than allowed
-        (`MAX_DECOMPRESSED_BYTES`).
+        (`MAX_DECOMPRESSED_BYTES`). Any other failure, such as a codec that pyarrow was built
+        without or exhausted memory, is raised as it is.
     """
     limit = min(max(MAX_DECOMPRESSED_BYTES, MAX_DECOMPRESSED_RATIO * len(data)), _MAX_ARROW_BYTES)
     try:
-        if codec == SNAPPY:
-            return _snappy(memoryview(data), limit)
-        name = _CODECS.get(codec)
-        if name is None:
-            raise DecompressionError(f"unknown codec {codec}")
-        return _stream(name, data, limit)
-    except (pa.ArrowException, OSError, ValueError, MemoryError, struct.error, IndexError) as error:
+        return _decompressed(codec, data, limit)
+    except DecompressionError:
+        raise
+    except Exception as error:
+        if not is_damage(error, lambda: _decompressed(codec, data, limit)):
+            raise
         name = "snappy" if codec == SNAPPY else _CODECS[codec]
         raise DecompressionError(f"{name}: {error}") from error
+
+
+def _decompressed(codec: int, data: bytes | memoryview, limit: int) -> bytes:
+    if codec == SNAPPY:
+        return _snappy(memoryview(data), limit)
+    name = _CODECS.get(codec)
+    if name is None:
+        raise DecompressionError(f"unknown codec {codec}")
+    return _stream(name, data, limit)
 
 
 def _stream(name: str, data: bytes | memoryview, limit: int) -> bytes:

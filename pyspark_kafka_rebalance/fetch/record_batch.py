@@ -12,6 +12,7 @@ RecordBatch => BaseOffset int64, Length int32, PartitionLeaderEpoch int32, Magic
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,16 +25,22 @@ from .checksum import crc32c
 from .columns import Columns, Extent, Row
 from .compiled_columns import compiled, new_columns
 from .compression import NONE, DecompressionError, decompress
-from .legacy_batch import legacy_rows
+from .damage import is_damage
+from .legacy_batch import LegacyRow, legacy_rows
 from .offset_range import OffsetRange
-from .records import MAX_TIMESTAMP_MS, MalformedError, Wanted, control_type
+from .records import MalformedError, Wanted, control_type, fits_microseconds
 from .transactions import AbortedTransaction, AbortedTransactions
+
+log = logging.getLogger(__name__)
 
 _LOG_OVERHEAD = 12  # BaseOffset, Length
 _MAGIC_OFFSET = 16
 _CRC_START = _ATTRIBUTES_OFFSET = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _SMALLEST_LEGACY = 22
+
+#: Topics and partitions with a timestamp that the column cannot hold. A topic may have many.
+_warned_of: set[tuple[str, int]] = set()
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME_FLAG = 0x08
@@ -317,33 +324,48 @@ class RecordDecoder:
             return
         append_time = bool(attributes & _LOG_APPEND_TIME_FLAG)
         timestamp = header.max_timestamp if append_time else header.base_timestamp
-        if not -MAX_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS:
-            raise MalformedError(f"timestamp {timestamp} ms does not fit microseconds in 64 bits")
         payload, first, limit = _payload(records, start, end, attributes)
         wanted = Wanted(
             header.records, header.base_offset, timestamp, append_time, position, self._range.end
         )
-        self._columns.append_records(payload, first, limit, wanted)
+        if (unfit := self._columns.append_records(payload, first, limit, wanted)) is not None:
+            self._warn(*unfit)
 
     def _decode_legacy(self, records: bytes, start: int, size: int, position: int) -> None:
         view = memoryview(records)[start : start + size]
         columns = self._columns
+
+        def decoded() -> list[LegacyRow]:
+            magic = records[start + _MAGIC_OFFSET]
+            return list(legacy_rows(view, magic, self._settings.check_crcs))
+
         try:
-            rows = list(
-                legacy_rows(view, records[start + _MAGIC_OFFSET], self._settings.check_crcs)
-            )
+            rows = decoded()
         except Exception as error:
-            # kafka-python's decoder fails in as many ways as there are to damage a message.
+            if not is_damage(error, decoded):
+                raise
             raise MalformedError(f"{type(error).__name__}: {error}") from error
         for offset, timestamp, timestamp_type, key, value in rows:
             if not position <= offset < self._range.end:
                 continue
-            if not -MAX_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS:
-                raise MalformedError(
-                    f"timestamp {timestamp} ms does not fit microseconds in 64 bits"
-                )
-            columns.append_row(Row(key, value, offset, timestamp * 1000, timestamp_type, None))
+            fits = fits_microseconds(timestamp)
+            if not fits:
+                self._warn(offset, timestamp)
+            timestamp_us = timestamp * 1000 if fits else None
+            columns.append_row(Row(key, value, offset, timestamp_us, timestamp_type, None))
             columns.bytes += len(key or b"") + len(value or b"")
+
+    def _warn(self, offset: int, timestamp: int) -> None:
+        """Warn of a timestamp that is null because the column cannot hold it."""
+        partition = self._range.topic, self._range.partition
+        if partition not in _warned_of:
+            _warned_of.add(partition)
+            log.warning(
+                "%s-%d: the record at offset %d has the timestamp %d ms, which a column of "
+                "microseconds cannot hold; the column has null there. This process does not warn "
+                "of further ones in this partition",
+                *(*partition, offset, timestamp),
+            )
 
 
 class _BatchHeader(NamedTuple):

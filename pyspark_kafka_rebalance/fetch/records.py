@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from .damage import is_damage
+
 if TYPE_CHECKING:
     from .columns import PythonColumns
 
 Headers = list[tuple[str, bytes | None]]
 
-# Milliseconds that fit 64 bits as microseconds, whatever a delta of two bytes adds.
+# Milliseconds that fit 64 bits as microseconds: up to the year 294,246. A timestamp in nanoseconds
+# that was written as milliseconds does not fit. Kafka 4 refuses it by default, and older brokers
+# accept it (``message.timestamp.after.max.ms``).
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000 - 2**13
+_MAX_TIMESTAMP_US = MAX_TIMESTAMP_MS * 1000
 
 
 class Wanted(NamedTuple):
@@ -40,6 +45,11 @@ class Wanted(NamedTuple):
     end: int
 
 
+def fits_microseconds(timestamp_ms: int) -> bool:
+    """Whether a column of microseconds can hold a timestamp."""
+    return -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS
+
+
 class MalformedError(Exception):
     """Says what is wrong with a batch; becomes a CorruptRecordError that says where it is."""
 
@@ -61,15 +71,23 @@ def _varint(buffer: bytes, position: int) -> tuple[int, int]:
 def control_type(payload: bytes, position: int, limit: int) -> int:
     """Return the type of a control batch's marker: 0 abort, 1 commit. Its key: version and type."""
     try:
-        _, position = _varint(payload, position)
-        _, position = _varint(payload, position + 1)
-        _, position = _varint(payload, position)
-        size, position = _varint(payload, position)
-    except IndexError:
+        size, position = _control_key(payload, position)
+    except IndexError as error:
+        start = position
+        if not is_damage(error, lambda: _control_key(payload, start)):
+            raise
         raise MalformedError("a control record without a key") from None
     if size < 4 or position + size > limit:
         raise MalformedError(f"a control record with a key of {size} bytes")
     return int.from_bytes(payload[position + 2 : position + 4], "big", signed=True)
+
+
+def _control_key(payload: bytes, position: int) -> tuple[int, int]:
+    """Return how long the key of a control record is, and where it is."""
+    _, position = _varint(payload, position)
+    _, position = _varint(payload, position + 1)
+    _, position = _varint(payload, position)
+    return _varint(payload, position)
 
 
 def append_records(
@@ -78,7 +96,7 @@ def append_records(
     position: int,
     limit: int,
     wanted: Wanted,
-) -> None:
+) -> tuple[int, int] | None:
     """See `Columns.append_records`.
 
     This is the hot loop. Varints of one and two bytes are read in place, because nearly all lengths
@@ -94,6 +112,7 @@ def append_records(
     add_headers = columns.headers.append
     include_headers = columns.include_headers
     base_timestamp_us = base_timestamp * 1000
+    unfit: tuple[int, int] | None = None
     for _ in range(count):
         # Length
         byte = payload[position]
@@ -118,11 +137,8 @@ def append_records(
             position += 2
         else:
             delta, position = _varint(payload, position)
-            if (
-                not same_timestamp
-                and not -MAX_TIMESTAMP_MS <= base_timestamp + delta <= MAX_TIMESTAMP_MS
-            ):
-                raise MalformedError(f"timestamp {base_timestamp} + {delta} ms does not fit")
+            if not -(2**63) <= delta < 2**63:
+                raise MalformedError(f"a timestamp delta of {delta} ms")
         timestamp = base_timestamp_us if same_timestamp else base_timestamp_us + delta * 1000
         # Offset delta
         byte = payload[position]
@@ -175,11 +191,16 @@ def append_records(
             add_key(key)
             add_value(value)
             add_offset(offset)
-            add_timestamp(timestamp)
+            if -_MAX_TIMESTAMP_US <= timestamp <= _MAX_TIMESTAMP_US:
+                add_timestamp(timestamp)
+            else:
+                add_timestamp(None)
+                unfit = unfit or (offset, timestamp // 1000)
             if include_headers:
                 add_headers(headers)
     if position != limit:
         raise MalformedError(f"{limit - position} bytes after its {count} records")
+    return unfit
 
 
 def _headers(payload: bytes, position: int, record_end: int) -> tuple[Headers, int]:

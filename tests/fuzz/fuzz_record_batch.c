@@ -51,10 +51,14 @@ static void check_columns(const Columns *columns, int64_t from, int64_t to) {
     REQUIRE(columns->offsets.size == rows * sizeof(int64_t));
     REQUIRE(columns->timestamps.size == rows * sizeof(int64_t));
     REQUIRE(columns->timestamp_types.size == rows * sizeof(int32_t));
+    REQUIRE(columns->timestamp_nulls.size == 0); /* left to Python */
     for (size_t row = 0; row < rows; row++) {
-        int64_t offset;
+        int64_t offset, timestamp;
         memcpy(&offset, columns->offsets.data + row * sizeof offset, sizeof offset);
         REQUIRE(offset >= from && offset < to);
+        memcpy(&timestamp, columns->timestamps.data + row * sizeof timestamp, sizeof timestamp);
+        REQUIRE(timestamp % 1000 == 0 && timestamp / 1000 <= MAX_TIMESTAMP_MS &&
+                timestamp / 1000 >= -MAX_TIMESTAMP_MS);
     }
     size_t headers = header_count(columns);
     check_strings(&columns->header_keys, headers, true);
@@ -95,7 +99,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         Wanted wanted = {
             .count = options[3],
             .base_offset = options[0] & 8 ? INT64_MAX - options[4] : options[4],
-            .base_timestamp_ms = options[0] & 16 ? MAX_TIMESTAMP_MS : options[5],
+            .base_timestamp_ms = options[0] & 64   ? INT64_MAX
+                                 : options[0] & 16 ? MAX_TIMESTAMP_MS
+                                                   : options[5],
             .same_timestamp = options[0] & 32,
             .from = from,
             .to = to,

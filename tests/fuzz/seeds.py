@@ -38,6 +38,8 @@ def main(folder: Path) -> None:
         "compressed": _EVERYTHING + build(records, codec=4) + plain,
         "empty": _EVERYTHING + build([], base_offset=3, last_offset=9, flags=CONTROL),
         "cut": _EVERYTHING + plain + plain[:100],
+        "nanoseconds": _EVERYTHING
+        + build([Record(n, (1, 10**18, 2)[n], None, b"v") for n in range(3)]),
         "records": _RECORDS + plain[HEADER_SIZE:],
     }
     for name, seed in seeds.items():

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from group_members import PATIENCE_S, owns, poll_until
 from kafka import KafkaProducer
+from kafka.errors import UnsupportedCodecError
+from kafka.record import default_records
 from kafka.serializer import Deserializer
 from kafka.structs import TopicPartition
 
@@ -21,6 +25,7 @@ from pyspark_kafka_rebalance import (
     RecordDeserializationError,
     UnreadableRecordError,
 )
+from pyspark_kafka_rebalance.fetch import compression
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
@@ -159,11 +164,19 @@ def test_a_damaged_record_batch(kafka, topic_name, consumers, poll):
     assert polled == [(0, offset) for offset in range(20, 30)]
 
 
-def produce_one_batch(kafka: LocalKafka, topic: str, values: list[bytes]) -> None:
-    """To partition 0."""
-    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=60_000)
-    for value in values:
-        producer.send(topic, value, partition=0)
+def produce_one_batch(
+    kafka: LocalKafka,
+    topic: str,
+    values: list[bytes],
+    compression: str | None = None,
+    timestamps: Mapping[int, int] = MappingProxyType({}),
+) -> None:
+    """To partition 0; with timestamps by number."""
+    producer = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, linger_ms=60_000, compression_type=compression
+    )
+    for number, value in enumerate(values):
+        producer.send(topic, value, partition=0, timestamp_ms=timestamps.get(number))
     producer.flush()
     producer.close()
 
@@ -175,6 +188,93 @@ def damage(kafka: LocalKafka, topic: str, value: bytes) -> None:
     with segment.open("r+b") as log:
         log.seek(at)
         log.write(bytes([value[0] ^ 1]))
+
+
+NANOSECONDS = 1_700_000_000_123_456_789
+
+
+@classic_only
+def test_a_timestamp_that_arrow_cannot_hold(kafka, topic_name, consumers):
+    """In nanoseconds. It made all records of its batch unreadable for poll_arrow."""
+    kafka.create_topic(topic_name, config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    produce_one_batch(kafka, topic_name, [b"%d" % n for n in range(5)], "lz4", {2: NANOSECONDS})
+    consumer = consumers(topic_name)
+    polled: list[Any] = []
+    while len(polled) < 5:
+        for found in consumer.poll(timeout_ms=500).values():
+            polled += found
+    assert [record.timestamp == NANOSECONDS for record in polled] == [n == 2 for n in range(5)]
+    for start in (0, 3):
+        consumer.seek(TopicPartition(topic_name, 0), start)
+        rows: list[dict[str, Any]] = []
+        while len(rows) < 5 - start:
+            for batches in consumer.poll_arrow(timeout_ms=500).records.values():
+                rows += [row for batch in batches for row in batch.to_pylist()]
+        assert [row["value"] for row in rows] == [b"%d" % n for n in range(start, 5)]
+        assert [row["offset"] for row in rows if row["timestamp"] is None] == [2][start:]
+
+
+@classic_only
+@pytest.mark.parametrize("poll", [poll_objects, iterate])
+def test_a_codec_without_its_library_skips_nothing(kafka, topic_name, consumers, poll, monkeypatch):
+    """Each poll raises, names no offset to go on at, and the records come once it is there."""
+    kafka.create_topic(topic_name)
+    produce_one_batch(kafka, topic_name, [b"1"] * 50, "zstd")
+    consumer = consumers(topic_name, consumer_timeout_ms=500)
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka.codec.zstd", None)
+        raised = []
+        while len(raised) < 3:
+            try:
+                assert records(poll(consumer), 0) == []
+            except UnsupportedCodecError as error:
+                raised.append(error)
+        assert "zstd" in str(raised[-1])
+        assert not isinstance(raised[-1], UnreadableRecordError)
+        assert consumer.position(TopicPartition(topic_name, 0)) == 0
+        consumer.commit()
+    polled = polled_until(consumer, poll, lambda p: len(p) == 50)
+    assert records(polled, 0) == list(range(50))
+
+
+class OutOfTimeError(OSError):
+    """As a job queue raises in a signal handler."""
+
+
+@classic_only
+@pytest.mark.parametrize("poll", [poll_objects, iterate, poll_arrow])
+def test_a_signal_in_the_decoder_skips_nothing(kafka, topic_name, consumers, poll, monkeypatch):
+    """Whatever type of error its handler raises, and wherever in the decoder."""
+    kafka.create_topic(topic_name)
+    produce_one_batch(kafka, topic_name, [b"1"] * 50, "gzip")
+    consumer = consumers(topic_name, consumer_timeout_ms=500)
+
+    def raise_it(*_: Any) -> None:
+        raise OutOfTimeError
+
+    def interrupted(decode: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+            return decode(*args, **kwargs)
+
+        return call
+
+    before = signal.signal(signal.SIGUSR1, raise_it)
+    try:
+        with monkeypatch.context() as patch:
+            for module, name in ((default_records, "gzip_decode"), (compression, "_stream")):
+                patch.setattr(module, name, interrupted(getattr(module, name)))
+            raised = 0
+            while raised < 3:
+                try:
+                    assert records(poll(consumer), 0) == []
+                except OutOfTimeError:
+                    raised += 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert consumer.position(TopicPartition(topic_name, 0)) == 0
+    polled = polled_until(consumer, poll, lambda p: len(p) == 50)
+    assert records(polled, 0) == list(range(50))
 
 
 @classic_only

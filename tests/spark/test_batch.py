@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
 from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
+
+from .conftest import built_in_source
 
 BEGIN_MS = 1_700_000_000_000
 
@@ -198,3 +201,56 @@ def test_a_stream_with_a_batchs_options_is_told_at_its_start(stream, change, nam
     query = stream(**change)
     with pytest.raises(StreamingQueryException, match=named):
         query.run()
+
+
+NANOSECONDS = 1_700_000_000_123_456_789
+
+
+@pytest.fixture
+def with_nanoseconds(kafka, topic_name):
+    """One producer batch of five records, of which the one at offset 2 is in nanoseconds."""
+    kafka.create_topic(topic_name, config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=60_000)
+    for n in range(5):
+        at = NANOSECONDS if n == 2 else BEGIN_MS + n * 1_000
+        producer.send(topic_name, b"%d" % n, timestamp_ms=at)
+    producer.close()
+    return topic_name
+
+
+@built_in_source
+def test_a_timestamp_in_nanoseconds(kafka, spark, with_nanoseconds):
+    """Spark's own source reads around such a record and dies of it, on every run."""
+
+    def frame(source, start, end):
+        bounds = {"starting": start, "ending": end}
+        options = {
+            f"{name}Offsets": json.dumps({with_nanoseconds: {"0": at}})
+            for name, at in bounds.items()
+        }
+        reader = spark.read.format(source).options(**options)
+        reader = reader.option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+        return reader.option("subscribe", with_nanoseconds).load()
+
+    def rows(source, start, end):
+        chosen = frame(source, start, end).select("offset", "value", "timestamp", "timestampType")
+        return [tuple(row) for row in chosen.orderBy("offset").collect()]
+
+    for start, end in ((0, 2), (3, 5)):
+        assert rows("kafka_deferred", start, end) == rows("kafka", start, end)
+    with pytest.raises(Exception, match="overflow"):
+        rows("kafka", 0, 5)
+    found = rows("kafka_deferred", 0, 5)
+    assert [(row[0], row[1], row[2] is None) for row in found] == [
+        (n, b"%d" % n, n == 2) for n in range(5)
+    ]
+
+
+@pytest.mark.parametrize("idle", [{}, {"maxTaskIdleMs": "0", "maxOffsetsPerTrigger": "2"}])
+def test_a_stream_with_a_timestamp_in_nanoseconds(kafka, with_nanoseconds, stream, idle):
+    """Also in the order of timestamps, where it counts with that of the record before it."""
+    query = stream(with_nanoseconds, startingOffsets="earliest", **idle)
+    query.start(availableNow=True).awaitTermination(120)
+    rows = pa.concat_tables([query.batches[n] for n in sorted(query.batches)]).to_pylist()
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["offset"] for row in rows if row["timestamp"] is None] == [2]

@@ -11,6 +11,8 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import calc_crc32c
 
+from pyspark_kafka_rebalance.fetch.records import MAX_TIMESTAMP_MS
+
 CODECS = {0: None, 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 HEADER_SIZE = 61
 _ATTRIBUTES = 21
@@ -89,13 +91,17 @@ def rows_of_kafka_python(records: bytes) -> list[dict[str, object]]:
                 "key": record.key,
                 "value": record.value,
                 "offset": record.offset,
-                "timestamp": (-1 if record.timestamp is None else record.timestamp) * 1000,
+                "timestamp": _microseconds(-1 if record.timestamp is None else record.timestamp),
                 "timestampType": record.timestamp_type or 0,
                 "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
             }
             for record in batch
         )
     return rows
+
+
+def _microseconds(timestamp_ms: int) -> int | None:
+    return timestamp_ms * 1000 if abs(timestamp_ms) <= MAX_TIMESTAMP_MS else None
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:

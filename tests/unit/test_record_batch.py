@@ -5,6 +5,7 @@ import inspect
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from record_batches import (
 )
 
 from pyspark_kafka_rebalance.errors import CorruptRecordError
+from pyspark_kafka_rebalance.fetch import record_batch
 from pyspark_kafka_rebalance.fetch.columns import Columns, PythonColumns, record_schema
 from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns, compiled
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
@@ -38,6 +40,7 @@ from pyspark_kafka_rebalance.fetch.record_batch import (
     has_transactions,
     next_position,
 )
+from pyspark_kafka_rebalance.fetch.records import MAX_TIMESTAMP_MS
 from pyspark_kafka_rebalance.fetch.transactions import AbortedTransaction
 
 EVERYTHING = OffsetRange("orders", 3, 0, 2**63 - 1)
@@ -65,7 +68,7 @@ def batches(
     if compiled:
         in_c = outcome(CompiledColumns, records, offset_range, position, aborted, config)
         assert str(in_c[1]) == str(error)
-        assert [b.to_pydict() for b in in_c[0]] == [b.to_pydict() for b in found]
+        assert rows_of(in_c[0]) == rows_of(found)
         assert list(map(serialized, in_c[0])) == list(map(serialized, found))
         for batch in in_c[0]:
             batch.validate(full=True)
@@ -120,6 +123,12 @@ nullable_bytes = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=10)), max_size=4)
 
 
+def timestamps(first: int) -> st.SearchStrategy[int]:
+    """Mostly around the first one of a batch; some that microseconds cannot hold."""
+    near = st.integers(first - 2**20, first + 2**41)
+    return near | near | near | st.integers(0, 2**63 - 1 - 2**42)
+
+
 @st.composite
 def record_batches(draw: st.DrawFn) -> bytes:
     """Several batches, one after another, with gaps between and inside them."""
@@ -132,7 +141,7 @@ def record_batches(draw: st.DrawFn) -> bytes:
             records.append(
                 Record(
                     offset,
-                    timestamp + draw(st.integers(-(2**20), 2**41)),
+                    draw(timestamps(timestamp)),
                     draw(nullable_bytes),
                     draw(nullable_bytes),
                     draw(headers),
@@ -464,12 +473,70 @@ def test_damaged_compression_is_corrupt_at_its_batch(codec: int) -> None:
     assert caught.value.offset == 10
 
 
-def test_a_timestamp_that_microseconds_cannot_hold() -> None:
-    for timestamp in (2**63 - 1, -(2**63)):
-        with pytest.raises(CorruptRecordError, match="timestamp"):
-            decode(build([Record(0, timestamp, None, b"v")]))
-        with pytest.raises(CorruptRecordError, match="timestamp"):
-            decode(build([Record(0, 0, None, b"v"), Record(1, timestamp // 2, None, b"v")]))
+NANOSECONDS = 1_700_000_000_123_456_789
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+@pytest.mark.parametrize("timestamp", [NANOSECONDS, 2**63 - 1, -(2**63), -NANOSECONDS])
+def test_a_timestamp_that_microseconds_cannot_hold_is_null(
+    timestamp: int, codec: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It made all records of its batch unreadable, also for who wanted none but the others."""
+    record_batch._warned_of.clear()
+    log = build(
+        [Record(n, timestamp if n == 2 else n, b"k", b"v%d" % n) for n in range(5)], codec=codec
+    )
+    rows = decode(log)
+    assert [row["timestamp"] for row in rows] == [0, 1_000, None, 3_000, 4_000]
+    assert [row["value"] for row in rows] == [b"v%d" % n for n in range(5)]
+    (message,) = {record.getMessage() for record in caplog.records}
+    assert f"orders-3: the record at offset 2 has the timestamp {timestamp} ms" in message
+    caplog.clear()
+    record_batch._warned_of.clear()
+    assert decode(log, OffsetRange("orders", 3, 3, 5)) == rows[3:]
+    assert decode(log, OffsetRange("orders", 3, 0, 2)) == rows[:2]
+    assert not caplog.records, "nobody wanted that record"
+
+
+@pytest.mark.parametrize("first", [NANOSECONDS, 2**63 - 1])
+def test_a_batch_that_begins_with_such_a_timestamp(first: int) -> None:
+    """The other timestamps are relative to it; Java's consumer lets the sum overflow as well."""
+    log = build([Record(n, at, None, b"v") for n, at in enumerate([first, 5, first, 6])])
+    assert [row["timestamp"] for row in decode(log)] == [None, 5_000, None, 6_000]
+    append_time = build([Record(n, first, None, b"v") for n in range(3)], flags=LOG_APPEND_TIME)
+    assert [row["timestamp"] for row in decode(append_time + log)][:3] == [None] * 3
+
+
+def test_the_latest_timestamp_that_microseconds_hold() -> None:
+    log = build([Record(n, at, None, b"v") for n, at in enumerate([MAX_TIMESTAMP_MS, 0])])
+    over = build([Record(n, at, None, b"v") for n, at in enumerate([MAX_TIMESTAMP_MS + 1, 0], 2)])
+    expected = [MAX_TIMESTAMP_MS * 1000, 0, None, 0]
+    assert [row["timestamp"] for row in decode(log + over)] == expected
+
+
+def test_such_a_timestamp_in_a_message_of_an_older_format() -> None:
+    message = bytearray(legacy(1, 0, count=1))
+    struct.pack_into(">q", message, 18, NANOSECONDS)
+    struct.pack_into(">I", message, 12, zlib.crc32(message[16:]))
+    rows = decode(bytes(message) + legacy(1, 0, count=1, first=101))
+    assert [row["timestamp"] for row in rows] == [None, 1_000_000]
+    assert rows[0]["value"] == b"v0"
+
+
+def test_rows_before_the_damage_are_whole() -> None:
+    """The records of the damaged batch that were decoded before it are not among them."""
+    payload = simple(10, 14)[HEADER_SIZE:]
+    damaged = with_payload(payload[:-1], 4)
+    found, error = [], None
+    for form in [PythonColumns, CompiledColumns] if compiled else [PythonColumns]:
+        decoder = RecordDecoder(EVERYTHING, DecoderSettings(), form(False))
+        with pytest.raises(CorruptRecordError) as caught:
+            list(decoder.decode(simple(0, 3) + damaged, 0))
+        found.append(rows_of(decoder.finish()))
+        error = caught.value
+    assert all(offsets(rows) == [0, 1, 2] for rows in found)
+    assert error is not None
+    assert error.offset == 0
 
 
 # Formats 0 and 1

@@ -212,6 +212,7 @@ class Fetcher:
     failing: dict[int, Exception]
     fetched: dict[int, bytes]
     opened: int
+    timeless: set[int]
 
     def __init__(self, client_config: Any, **settings: Any) -> None:
         assert settings["retry_timeout_ms"] <= 5_000
@@ -229,6 +230,8 @@ class Fetcher:
             for offset in range(one.start, min(one.end, one.start + 3)):
                 at = datetime.datetime.fromtimestamp(offset, datetime.timezone.utc)
                 row = {"offset": offset, "timestamp": at, "value": b"x" * 2_000_000}
+                if offset in self.timeless:
+                    row["timestamp"] = None
                 yield one, pa.RecordBatch.from_pylist([row], record_schema(False))
 
     def close(self) -> None:
@@ -237,7 +240,7 @@ class Fetcher:
 
 @pytest.fixture
 def fetcher(monkeypatch: pytest.MonkeyPatch) -> type[Fetcher]:
-    Fetcher.failing, Fetcher.fetched, Fetcher.opened = {}, {}, 0
+    Fetcher.failing, Fetcher.fetched, Fetcher.opened, Fetcher.timeless = {}, {}, 0, set()
     monkeypatch.setattr(fetcher_module, "RangeFetcher", Fetcher)
     return Fetcher
 
@@ -251,6 +254,12 @@ def test_rows_of_short_ranges_and_the_first_part_of_a_long_one(fetcher: type[Fet
     assert rows[P] == Rows([5, 6], [5_000, 6_000], 7)
     assert rows[Q] == Rows([0, 1, 2], [0, 1_000, 2_000], 3)
     assert fetcher.opened == 0
+
+
+def test_a_timestamp_that_the_column_cannot_hold_is_none(fetcher: type[Fetcher]) -> None:
+    fetcher.timeless = {6}
+    rows = record_times().rows({P: a_range(P, 5, 8), Q: a_range(Q, 0, 1_000)})
+    assert rows[P] == Rows([5, 6, 7], [5_000, -1, 7_000], 8)
 
 
 def test_short_ranges_tell_whether_they_are_of_transactions(fetcher: type[Fetcher]) -> None:

@@ -20,9 +20,9 @@ from kafka.structs import TopicPartition
 
 from ...errors import RecordDeserializationError
 from ...fetch.compiled_columns import Memory, compiled
-from ...fetch.records import MAX_TIMESTAMP_MS, Wanted
+from ...fetch.records import Wanted
 from ...transport.kafka_python_version import require_names
-from .records import ReadableRecords
+from .records import ReadableRecords, raise_unless_the_records
 
 require_names({DefaultRecordBatch: ("_buffer", "_maybe_uncompress", "_pos")})
 
@@ -51,6 +51,7 @@ class GapRecords(ReadableRecords):
                     key = self._deserialize(key_deserializer, topic, [], raw_key)
                     value = self._deserialize(value_deserializer, topic, [], raw_value)
                 except Exception as error:
+                    raise_unless_the_records(error)
                     raise RecordDeserializationError(
                         topic, partition, offset, repr(error)
                     ) from error
@@ -78,7 +79,7 @@ class GapRecords(ReadableRecords):
         """Key, value, offset and timestamp in microseconds; None: not for the compiled decoder."""
         append_time = bool(batch.timestamp_type)
         timestamp = batch.max_timestamp if append_time else batch.first_timestamp
-        if compiled is None or not -MAX_TIMESTAMP_MS <= timestamp <= MAX_TIMESTAMP_MS:
+        if compiled is None:
             return None
         batch._maybe_uncompress()
         wanted = Wanted(
@@ -92,11 +93,11 @@ class GapRecords(ReadableRecords):
         columns = compiled.Columns(True)
         payload = batch._buffer
         if not columns.append_records(payload, batch._pos, len(payload), *wanted):
-            return None  # damaged: kafka-python says how
+            return None  # damaged: kafka-python says how. Or a timestamp is too large for it.
         rows = len(columns)
         if not rows:
             return iter(())
-        keys, values, offsets, timestamps, _, _, (_, without_headers), *_ = columns.take()
+        keys, values, offsets, timestamps, _, _, _, (_, without_headers), *_ = columns.take()
         if without_headers < rows:
             return None
         self.bytes_read += len(payload) - batch._pos

@@ -6,6 +6,10 @@ the error, and fetched again for a later poll, which raises again. The polls in 
 other partitions' records, and a deserializer that failed because something else was missing gets
 another chance.
 
+Only damage is an unreadable record, which an application may skip. Whatever else fails in decoding
+(a codec's library is missing, memory is exhausted, a signal handler raises) leaves the poll as it
+is, and the data are fetched again, too.
+
 kafka-python also ignores the leader epoch of a response without records, and sets the position
 there without one: if the log is truncated there before the next record comes, nobody would notice
 (KIP-320).
@@ -20,15 +24,19 @@ from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.protocol.consumer import IsolationLevel
+from kafka.record.memory_records import MemoryRecords
 from kafka.structs import TopicPartition
 
 from ...errors import CorruptRecordError, RecordDeserializationError, UnreadableRecordError
+from ...fetch.damage import is_damage, is_from_signal_handler
 from ...transport.kafka_python_version import require_names
 
 require_names(
     {
         Fetcher: ("PartitionRecords", "_parse_fetched_data"),
+        MemoryRecords: ("_next_slice",),
         Fetcher.PartitionRecords: (
+            "_maybe_raise_next_inline_exception",
             "_unpack_records",
             "_contains_abort_marker",
             "_consume_aborted_transactions_up_to",
@@ -37,6 +45,14 @@ require_names(
         ),
     }
 )
+
+
+#: The codecs of Kafka, by their number in a batch's attributes.
+_CODECS = range(5)
+
+#: Raised as they are, also by a deserializer: the next record would do no better. Java's consumer
+#: does not wrap what corresponds to them (Errors) either.
+_NOT_OF_A_RECORD = (ImportError, MemoryError, RecursionError)
 
 
 class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
@@ -50,13 +66,20 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     """
 
     next_fetch_offset: int
+    #: Whether a signal handler has ended the decoding.
+    _interrupted = False
 
     def take(self, n: int | None = None) -> Any:
         try:
-            return super().take(n)
+            found = super().take(n)
+            # An error behind these records waits for the next call. What a signal handler raises
+            # does not wait: these are fetched again.
+            if self._interrupted:
+                self._maybe_raise_next_inline_exception()
         except BaseException:
             self.drain()  # a failed generator would look like one at its end
             raise
+        return found
 
     def _contains_abort_marker(self, batch: Any) -> bool:
         # Compaction keeps a producer's last batch, but empty: then nothing aborted is left.
@@ -65,11 +88,13 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     def _unpack_records(
         self, tp: TopicPartition, records: Any, key_deserializer: Any, value_deserializer: Any
     ) -> Iterator[ConsumerRecord]:
-        batch = None
+        batch = encoded = None
         try:
-            while (batch := records.next_batch()) is not None:
-                if self.check_crcs and not batch.validate_crc():
-                    raise kafka_errors.CorruptRecordError("the CRC is wrong")
+            while True:
+                encoded = records._next_slice
+                if (batch := records.next_batch()) is None:
+                    break
+                self._check(batch)
                 if batch.magic != 2 or self._wanted(batch):
                     yield from self._unpack(tp, batch, key_deserializer, value_deserializer)
                 if batch.magic == 2:  # past what compaction has removed
@@ -77,8 +102,31 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             self.drain()
         except UnreadableRecordError:
             raise
-        except Exception as error:  # decoders fail in as many ways as there are to damage a batch
+        except Exception as error:
+            if not is_damage(error, lambda: self._decode(encoded)):
+                self._interrupted = is_from_signal_handler(error)
+                raised = _as_raised(error)
+                if hasattr(raised, "add_note"):  # not before Python 3.11
+                    raised.add_note(
+                        f"while {tp.topic}-{tp.partition} was decoded from offset "
+                        f"{self.next_fetch_offset} on; nothing was skipped"
+                    )
+                raise raised from raised.__cause__
             raise self._corrupt(tp, batch, error) from error
+
+    def _decode(self, encoded: Any) -> None:
+        """Decode a record batch without any further effect."""
+        batch = MemoryRecords(bytes(encoded)).next_batch()
+        self._check(batch)
+        for record in batch:
+            if self.check_crcs and not record.validate_crc():
+                raise kafka_errors.CorruptRecordError("the CRC of a message is wrong")
+
+    def _check(self, batch: Any) -> None:
+        if self.check_crcs and not batch.validate_crc():
+            raise kafka_errors.CorruptRecordError("the CRC is wrong")
+        if batch.compression_type not in _CODECS:  # to kafka-python a codec without its library
+            raise kafka_errors.CorruptRecordError(f"unknown codec {batch.compression_type}")
 
     def _wanted(self, batch: Any) -> bool:
         """Whether a batch has records for the application; keeps track of transactions."""
@@ -104,6 +152,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
                 key = self._deserialize(key_deserializer, tp.topic, headers, raw_key)
                 value = self._deserialize(value_deserializer, tp.topic, headers, raw_value)
             except Exception as error:
+                raise_unless_the_records(error)
                 raise RecordDeserializationError(
                     tp.topic, tp.partition, record.offset, repr(error)
                 ) from error
@@ -134,6 +183,22 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         if batch is not None and batch.magic == 2 and batch.last_offset >= offset:
             offset, after = batch.base_offset, batch.next_offset
         return CorruptRecordError(tp.topic, tp.partition, offset, repr(error), after)
+
+
+def raise_unless_the_records(error: Exception) -> None:
+    """Raise an error of a deserializer again if it is not that of the record alone."""
+    if isinstance(error, _NOT_OF_A_RECORD) or is_from_signal_handler(error):
+        raise error
+
+
+def _as_raised(error: Exception) -> BaseException:
+    """What was raised in decoding; kafka-python replaces some errors."""
+    replaced = error.__context__
+    if type(error) is kafka_errors.CorruptRecordError and isinstance(
+        replaced, (ValueError, IndexError)
+    ):
+        return replaced
+    return error
 
 
 def name_what_is_unreadable(consumer: KafkaConsumer) -> None:

@@ -242,4 +242,7 @@ def _columns(batches: Sequence[pa.RecordBatch]) -> tuple[list[int], list[int]]:
         return [], []
     records = pa.Table.from_batches(batches).select(["offset", "timestamp"]).combine_chunks()
     microseconds = records.column("timestamp").cast(pa.int64()).to_pylist()
-    return records.column("offset").to_pylist(), [at // 1000 for at in microseconds]
+    # Null is a timestamp that the column cannot hold; the record is planned as one without any.
+    return records.column("offset").to_pylist(), [
+        -1 if at is None else at // 1000 for at in microseconds
+    ]
