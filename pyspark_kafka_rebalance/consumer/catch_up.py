@@ -10,7 +10,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ class CatchUpOptions:
         )
 
     def set_aside(
-        self, remaining: Remaining, end: int, young_from: int | None = None
+        self, remaining: Remaining, end: int, old_at: Container[int] = ()
     ) -> Remaining | None:
         """The gaps to set aside of a partition that begins now, if there is a backlog.
 
@@ -92,9 +92,8 @@ class CatchUpOptions:
             processed records in between included: live records would wait for those as well.
         end : int
             The end of the log now; under ``read_committed`` the last stable offset.
-        young_from : int, optional
-            With ``threshold_ms``: the offset of the first record that is not older; None if there
-            is none.
+        old_at : container of int, optional
+            With ``threshold_ms``: the ones of `may_be_behind` whose next record is older.
 
         Returns
         -------
@@ -105,15 +104,23 @@ class CatchUpOptions:
             log was truncated.
         """
         first = remaining.committed()
-        if remaining.live > end or not self._is_behind(first, end, young_from):
+        if remaining.live > end or not self._is_behind(first, end, old_at):
             return None
-        live = end if self._is_behind(remaining.live, end, young_from) else remaining.live
+        live = end if self._is_behind(remaining.live, end, old_at) else remaining.live
         return Remaining(live, remaining.between(0, live))
 
-    def _is_behind(self, offset: int, end: int, young_from: int | None) -> bool:
+    @staticmethod
+    def may_be_behind(remaining: Remaining, end: int) -> list[int]:
+        """The positions that :meth:`set_aside` must know the age of; where the next record is."""
+        if remaining.live > end:
+            return []
+        positions = dict.fromkeys((remaining.committed(), remaining.live))
+        return [offset for offset in positions if offset < end]
+
+    def _is_behind(self, offset: int, end: int, old_at: Container[int]) -> bool:
         if self.threshold_ms is None:
             return end - offset > self.threshold
-        return offset < end and (young_from is None or offset < young_from)
+        return offset < end and offset in old_at
 
 
 def places(fetch_bytes: int) -> int:

@@ -18,6 +18,7 @@ from kafka.structs import TopicPartition
 
 from .group_commit import GroupCommit
 from .kafka_python.coordinator import GroupCoordinator
+from .kafka_python.next_records import next_timestamps
 from .origin import Origin
 from .record_time import RecordTime
 from .remaining import Remaining, Told
@@ -177,6 +178,18 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         """
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         return self._io.log_offsets.latest(partitions, isolation, timeout_ms)
+
+    def next_timestamps_now(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        timeout_ms: float,
+    ) -> dict[TopicPartition, int | None]:
+        """The timestamps of the next readable records; see `next_timestamps`, which asks."""
+        found: dict[TopicPartition, int | None] = self._io.loop.run(
+            next_timestamps, self, positions, ends, timeout_ms
+        )
+        return found
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The node id of each leader that the metadata knows."""

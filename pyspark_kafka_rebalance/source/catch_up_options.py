@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from ..errors import OptionError
@@ -45,21 +45,21 @@ class Threshold:
         except ValueError:
             return cls(age_ms=DURATION_MS.parse(text))
 
-    def is_exceeded(self, position: int, end: int, first_young: int | None = None) -> bool:
+    def is_exceeded(self, position: int, end: int, old_at: Container[int] = ()) -> bool:
         """Whether the partition is further behind than this.
 
         Parameters
         ----------
         position, end : int
             Its next offset, and the end of its log.
-        first_young : int or None
-            With ``age_ms``, the first offset whose record is younger; None if there is none.
+        old_at : container of int, optional
+            With ``age_ms``, positions whose next record is older.
         """
         if position >= end:
             return False
         if self.offsets is not None:
             return end - position > self.offsets
-        return first_young is None or position < first_young
+        return position in old_at
 
 
 @dataclass(frozen=True, slots=True)

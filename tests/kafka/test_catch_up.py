@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.consumer.kafka_python.second_reader import SecondReader
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
 from pyspark_kafka_rebalance.testing import LocalKafka
+from tests.compacted_log import CompactedLog
 
 
 def test_live_records_do_not_wait_for_the_backlog(kafka, topic, committed_at, consumers):
@@ -704,6 +707,119 @@ def test_by_age_only_what_is_old_is_a_backlog(kafka, topic, committed_at, consum
     old = consumers(topic, parallel_rebalance="live", catch_up_threshold_ms=30_000)
     seen = Seen(old).until_gaps(30)
     assert seen.gaps == list(range(20, 50))
+
+
+HOUR_MS = 3_600_000
+BY_AGE = {"parallel_rebalance": "live", "catch_up_threshold_ms": 300_000}
+
+
+def test_by_age_a_young_record_below_the_position_changes_nothing(
+    kafka, topic, committed_at, consumers
+):
+    """A record of now was processed, then old events came: ListOffsets finds the former."""
+    now = int(time.time() * 1000)
+    kafka.produce(topic, values(10), timestamps_ms=[now] * 10)
+    kafka.produce(topic, values(300), timestamps_ms=[now - 2 * HOUR_MS] * 300)
+    committed_at(10)
+    seen = Seen(consumers(topic, **BY_AGE)).until_gaps(300)
+    assert seen.gaps == list(range(10, 310))
+    kafka.produce(topic, values(1))
+    seen.until(lambda: seen.live == [310])
+
+
+@pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+def test_by_age_each_partition_has_its_own_next_record(kafka, topic_name, group_id, consumers):
+    """Clocks ahead, no timestamp, nanoseconds, a record deleted below the position, large ones."""
+    now = int(time.time() * 1000)
+    old, ahead = now - 2 * HOUR_MS, now + HOUR_MS // 2
+    logs = [
+        [ahead, *[old] * 40],  # a clock that is ahead, below the position
+        [old, *[ahead] * 40],
+        [now, *[1_700_000_000_123_456_789] * 40],
+        [old, *[now] * 40],
+        [now, *[old] * 40],  # the position is below where the log begins
+        [old, *[now] * 40],  # as well
+        [now, *[old] * 40],  # more than is asked for first
+    ]
+    config = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    kafka.create_topic(topic_name, partitions=len(logs), config=config)
+    for partition, stamps in enumerate(logs):
+        size = 100_000 if partition == 6 else 10
+        kafka.produce(topic_name, values(41, size), partition=partition, timestamps_ms=stamps)
+    partitions = [TopicPartition(topic_name, number) for number in range(len(logs))]
+    commit_foreign(kafka, group_id, dict.fromkeys(partitions, 1))
+    with closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)) as admin:
+        admin.delete_records(dict.fromkeys(partitions[4:6], 21))
+    member = consumers(topic_name, **BY_AGE)
+    live, gaps = Counter(), Counter()
+
+    def polled() -> bool:
+        result = member.poll_with_rebalance(timeout_ms=50)
+        live.update({p.partition: len(found) for p, found in result.records.items()})
+        gaps.update({p.partition: len(found) for p, found in result.catch_up.items()})
+        return live.total() + gaps.total() == 5 * 40 + 2 * 20
+
+    wait_until(polled, "all records")
+    assert dict(gaps) == {0: 40, 2: 40, 4: 20, 6: 40}
+    assert dict(live) == {1: 40, 3: 40, 5: 20}
+
+
+@pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+def test_by_age_aborted_records_and_markers_are_no_records(kafka, topic_name, group_id, consumers):
+    """A young marker or aborted record at the position hides no old backlog, and the reverse."""
+    now = int(time.time() * 1000)
+    old = now - 2 * HOUR_MS
+    kafka.create_topic(topic_name, partitions=3)
+    partitions = [TopicPartition(topic_name, number) for number in range(3)]
+    producer = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=f"{topic_name}-producer"
+    )
+    producer.init_transactions()
+
+    def write(stamps: list[int], partition: TopicPartition, commit: bool) -> None:
+        """So many records, and a marker of now."""
+        producer.begin_transaction()
+        for at in stamps:
+            producer.send(partition.topic, b"v", partition=partition.partition, timestamp_ms=at)
+        (producer.commit_transaction if commit else producer.abort_transaction)()
+
+    write([old] * 3, partitions[0], commit=True)  # the position is at the marker of these
+    write([old] * 40, partitions[0], commit=True)
+    write([now] * 3, partitions[1], commit=False)
+    write([old] * 40, partitions[1], commit=True)
+    write([old] * 3, partitions[2], commit=False)
+    write([now] * 40, partitions[2], commit=True)
+    producer.close()
+    commit_foreign(kafka, group_id, dict(zip(partitions, (3, 0, 0), strict=True)))
+    member = consumers(topic_name, **BY_AGE, isolation_level="read_committed")
+    live, gaps = Counter(), Counter()
+
+    def polled() -> bool:
+        result = member.poll_with_rebalance(timeout_ms=50)
+        live.update({p.partition: len(found) for p, found in result.records.items()})
+        gaps.update({p.partition: len(found) for p, found in result.catch_up.items()})
+        return live.total() + gaps.total() == 3 * 40
+
+    wait_until(polled, "all records")
+    assert dict(gaps) == {0: 40, 1: 40}
+    assert dict(live) == {2: 40}
+
+
+@pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+def test_by_age_after_compaction_the_next_record_lies_further_on(
+    kafka, topic_name, group_id, consumers
+):
+    """The record at the position was old and is gone; the next one that is left is young."""
+    log = CompactedLog(kafka, topic_name)
+    now = int(time.time() * 1000)
+    log.write(1, 2, 3, timestamps_ms=[now - 2 * HOUR_MS - n * 200 for n in range(3)])
+    log.write(*range(1, 21), timestamps_ms=[now - n for n in range(20)])
+    log.write(99)
+    wait_until(lambda: log.offsets()[0] == 3, "the cleaner removes the first three")
+    commit_foreign(kafka, group_id, {log.partition: 1})
+    seen = Seen(consumers(topic_name, **BY_AGE))
+    seen.until(lambda: len(seen.live) + len(seen.gaps) == 21)
+    assert seen.live == list(range(3, 24))
 
 
 def test_bad_options_are_refused_before_any_network():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from functools import partial
 from itertools import cycle
@@ -308,6 +309,26 @@ def test_the_age_of_the_next_record_may_be_the_threshold(kafka, topic_name, a_ba
     query.options["catchUpThreshold"] = "0ms"
     query.run()
     assert len(delivered.caught_up) == 10
+
+
+@many_batches
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_young_record_below_the_position_does_not_hide_an_old_backlog(
+    kafka, topic_name, stream, assigned
+):
+    """Records of now were processed; then old events came, into one of two partitions."""
+    kafka.create_topic(topic_name, partitions=2)
+    produce(kafka, topic_name, 20)
+    by_name = {"subscribe": "", "assign": json.dumps({topic_name: [0, 1]})} if assigned else {}
+    query = stream(parallelRebalance="live", catchUpThreshold="5m", **by_name)
+    delivered = Delivered(query)
+    query.run()
+    two_hours_ago = int(time.time() * 1000) - 7_200_000
+    kafka.produce(topic_name, [b"v"] * 300, partition=0, timestamps_ms=[two_hours_ago] * 300)
+    kafka.produce(topic_name, [b"v"] * 30, partition=1)
+    query.run()
+    assert delivered.caught_up == {(0, offset) for offset in range(10, 310)}
+    assert delivered.times == everything(ends_of(kafka, topic_name))
 
 
 @pytest.mark.newest_spark

@@ -36,6 +36,7 @@ class Group:
         self.ends: dict[TopicPartition, int] = dict.fromkeys(PARTITIONS, 1_000)
         self.high_watermarks: dict[TopicPartition, int] = {}  # under read_committed
         self.silent: set[TopicPartition] = set()  # their leaders do not tell where they begin
+        self.timestamps: dict[tuple[TopicPartition, int], int | None] = {}  # of the next records
         self.topics = {"t"}
         self.hidden: set[str] = set()
         self.topic_ids: dict[str, UUID] = {}
@@ -303,6 +304,20 @@ class FakeMember:
         return {
             p: OffsetAndTimestamp(at, at, 0) if at < self.group.ends[p] else None
             for p, at in times.items()
+        }
+
+    def next_timestamps_now(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        timeout_ms: float,
+    ) -> dict[TopicPartition, int | None]:
+        """As in `offsets_for_times`, except for the records of ``timestamps``."""
+        assert all(at < ends[p] for p, at in positions.items())
+        return {
+            p: self.group.timestamps.get((p, at), at)
+            for p, at in positions.items()
+            if p not in self.group.silent
         }
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from random import Random
 
 import pytest
@@ -62,22 +62,21 @@ def test_the_threshold_is_of_offsets_or_of_time(text: str, threshold: Threshold)
 
 
 @pytest.mark.parametrize(
-    ("threshold", "position", "first_young", "exceeded"),
+    ("threshold", "position", "old_at", "exceeded"),
     [
-        (Threshold(offsets=10), 90, None, False),
-        (Threshold(offsets=10), 89, None, True),
-        (Threshold(offsets=0), 100, None, False),
-        (Threshold(offsets=0), 120, None, False),
-        (Threshold(age_ms=5), 90, 90, False),
-        (Threshold(age_ms=5), 89, 90, True),
-        (Threshold(age_ms=5), 89, None, True),
-        (Threshold(age_ms=5), 100, None, False),
+        (Threshold(offsets=10), 90, (), False),
+        (Threshold(offsets=10), 89, (), True),
+        (Threshold(offsets=0), 100, (), False),
+        (Threshold(offsets=0), 120, (), False),
+        (Threshold(age_ms=5), 90, {89}, False),
+        (Threshold(age_ms=5), 89, {89}, True),
+        (Threshold(age_ms=5), 100, {100}, False),
     ],
 )
 def test_what_is_further_behind_exceeds_the_threshold(
-    threshold: Threshold, position: int, first_young: int | None, exceeded: bool
+    threshold: Threshold, position: int, old_at: Container[int], exceeded: bool
 ) -> None:
-    assert threshold.is_exceeded(position, 100, first_young) == exceeded
+    assert threshold.is_exceeded(position, 100, old_at) == exceeded
 
 
 # -- a batch's share ------------------------------------------------------------------------------

@@ -2432,6 +2432,64 @@ def test_the_age_of_the_next_record_says_whether_a_partition_is_behind(
     assert query.membership.plannable() == {P: live}
 
 
+def by_age(make: Callable[..., Query], monkeypatch: pytest.MonkeyPatch) -> Query:
+    """A query for which what is older than half a second is a backlog; it is 1970, 00:00:01."""
+    monkeypatch.setattr("time.time", lambda: 1.0)
+    query = make(parallelRebalance="live", catchUpThreshold="500ms")
+    query.start()
+    return query
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "live"), [(10, 1_000), (-1, 1_000), (900, 700), (5_000, 700), (None, 700)]
+)
+def test_records_below_the_position_say_nothing_of_the_age_of_the_next(
+    make: Callable[..., Query],
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    timestamp: int | None,
+    live: int,
+) -> None:
+    """ListOffsets finds a young record below it. Without a timestamp it is old."""
+    group.committed[P] = 700
+    group.timestamps[P, 700] = timestamp
+    query = by_age(make, monkeypatch)
+    group.members[0].assign(P)
+    query.rounds()
+    assert query.membership.plannable() == {P: live}
+
+
+def test_of_a_partition_with_gaps_the_age_counts_where_the_last_owner_went_on(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for partition, timestamp in ((P, 10), (Q, 900)):
+        left = Remaining(800, (Gap(100, 200),))
+        group.committed[partition] = left.committed()
+        group.metadata[partition] = left.encode(bound_to=str(partition))
+        group.timestamps[partition, 800] = timestamp
+    query = by_age(make, monkeypatch)
+    group.members[0].assign(P, Q)
+    query.rounds()
+    assert query.membership.plannable() == {P: 1_000, Q: 800}
+    found = query.membership.catch_up.plan(UNLIMITED, None, DataLoss(True), group.ends)
+    assert found == {P: (a_range(P, 100, 200), a_range(P, 800, 1_000)), Q: (a_range(Q, 100, 200),)}
+
+
+def test_a_partition_whose_next_record_nobody_tells_waits_for_it(
+    make: Callable[..., Query], group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.committed |= {P: 700, Q: 700}
+    group.timestamps |= {(P, 700): 10, (Q, 700): 10}
+    group.silent.add(P)
+    query = by_age(make, monkeypatch)
+    group.members[0].assign(P, Q)
+    query.rounds()
+    assert query.membership.plannable() == {Q: 1_000}
+    group.silent.clear()
+    query.rounds()
+    assert query.membership.plannable() == {P: 1_000, Q: 1_000}
+
+
 def test_a_gap_is_read_up_to_where_a_transaction_is_open(
     make: Callable[..., Query], group: Group
 ) -> None:

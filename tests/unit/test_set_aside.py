@@ -78,13 +78,21 @@ def test_what_was_read_live_is_read_on_live_beside_a_gap_that_is_left() -> None:
 
 def test_by_age_it_is_the_next_record_that_counts() -> None:
     by_age = CatchUpOptions(in_order=False, threshold_ms=5_000)
-    assert by_age.set_aside(Remaining(70), 71, young_from=70) is None
-    assert by_age.set_aside(Remaining(70), 71, young_from=71) == Remaining(71, (Gap(70, 71),))
-    assert by_age.set_aside(Remaining(70), 71, young_from=None) == Remaining(71, (Gap(70, 71),))
-    assert by_age.set_aside(Remaining(71), 71, young_from=None) is None, "there is none"
+    assert by_age.set_aside(Remaining(70), 71, old_at={71}) is None
+    assert by_age.set_aside(Remaining(70), 71, old_at={70}) == Remaining(71, (Gap(70, 71),))
+    assert by_age.set_aside(Remaining(71), 71, old_at={71}) is None, "there is none"
     left = Remaining(90, (Gap(5, 9),))
-    assert by_age.set_aside(left, 99, young_from=90) == left
-    assert by_age.set_aside(left, 99, young_from=91) == Remaining(99, (Gap(5, 9), Gap(90, 99)))
+    assert by_age.set_aside(left, 99, old_at={5}) == left
+    assert by_age.set_aside(left, 99, old_at={5, 90}) == Remaining(99, (Gap(5, 9), Gap(90, 99)))
+    assert by_age.set_aside(left, 99, old_at={90}) is None, "its first record is young"
+
+
+def test_by_age_two_positions_may_count() -> None:
+    ask = CatchUpOptions(in_order=False, threshold_ms=5_000).may_be_behind
+    assert ask(Remaining(90, (Gap(5, 9),)), 99) == [5, 90]
+    assert ask(Remaining(90), 99) == [90]
+    assert ask(Remaining(90, (Gap(5, 9),)), 90) == [5], "there is no record at the end"
+    assert ask(Remaining(90, (Gap(5, 9),)), 80) == [], "the log was truncated"
 
 
 @given(

@@ -16,6 +16,7 @@ from kafka.util import Timer
 from ..catch_up import CatchUpOptions
 from ..gap_hand_outs import GapHandOuts
 from ..remaining import Remaining
+from .next_records import next_timestamps
 from .questions import epoch_ends, told_places
 from .starts import Backlog
 
@@ -56,6 +57,7 @@ class LogBacklogs:
         gaps: GapHandOuts,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        self._consumer = consumer
         self._fetcher = consumer._fetcher
         self._manager = consumer._manager
         self._io = io
@@ -71,11 +73,8 @@ class LogBacklogs:
             return {}
         try:
             ends = await self._ask(dict.fromkeys(committed, OffsetSpec.LATEST))
-            young = {}
-            if self._options.threshold_ms is not None:
-                since = self._now_ms() - self._options.threshold_ms
-                young = await self._ask(dict.fromkeys(ends, max(0, since)))
             left = await self._left(committed)
+            old = await self._old(left, {p: end.offset for p, end in ends.items() if end})
         except kafka_errors.KafkaError as error:
             log.warning(
                 "group %s: nothing is set aside to catch up, because the end offsets are unknown: "
@@ -86,14 +85,9 @@ class LogBacklogs:
             return {}
         found = {}
         for partition, end in ends.items():
-            if end is None or (self._options.threshold_ms is not None and partition not in young):
+            if end is None or partition not in old:
                 continue
-            if partition not in left:
-                continue
-            first_young = young.get(partition)
-            aside = self._options.set_aside(
-                left[partition], end.offset, None if first_young is None else first_young.offset
-            )
+            aside = self._options.set_aside(left[partition], end.offset, old[partition])
             if aside is not None:
                 found[partition] = Backlog(aside, end.leader_epoch)
         return found
@@ -130,6 +124,35 @@ class LogBacklogs:
             else:
                 del left[partition]
         return left
+
+    async def _old(
+        self, left: Mapping[TopicPartition, Remaining], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, set[int]]:
+        """Where the next record is older than the threshold, if that is an age.
+
+        Partitions without an answer about that are left out.
+        """
+        old: dict[TopicPartition, set[int]] = {p: set() for p in left if p in ends}
+        if self._options.threshold_ms is None:
+            return old
+        since = self._now_ms() - self._options.threshold_ms
+        wanted = {p: self._options.may_be_behind(left[p], ends[p]) for p in old}
+        timer = Timer(_ASK_MS)
+        while positions := {p: offsets.pop(0) for p, offsets in wanted.items() if offsets}:
+            told = await next_timestamps(self._consumer, positions, ends, timer.timeout_ms)
+            for partition, offset in positions.items():
+                if partition not in told:
+                    log.warning(
+                        "group %s: %s-%d begins at the group's offset, because its next record "
+                        "could not be read within %d ms",
+                        *(self._io.group_id, *partition, _ASK_MS),
+                    )
+                    del old[partition], wanted[partition]
+                elif (timestamp := told[partition]) is None:
+                    pass  # there is nothing to wait for
+                elif timestamp < since:
+                    old[partition].add(offset)
+        return old
 
     async def _ask(
         self, wanted: Mapping[TopicPartition, int]

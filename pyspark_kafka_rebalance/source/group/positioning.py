@@ -69,8 +69,7 @@ class Positioning:
             has gone back since this query last saw it, only that offset is used: another query has
             found the log shorter, and what this query knows is about the old log.
         """
-        heard = self._marks.acknowledged(partition)
-        if committed is not None and heard is not None and committed < heard:
+        if committed is not None and self._has_gone_back(partition, committed):
             self._forget_marks(partition)
         unread = not self._batches.have(partition)
         start = self._marks.start_at(partition, committed, otherwise, unread)
@@ -115,7 +114,7 @@ class Positioning:
         if comes_back and released is not None and released.end is not None:
             at_once = self._partitions.all()[partition].generation <= released.generation + 1
             comes_back = at_once or not is_behind(released.end)
-        if offset is not None and heard is not None and offset < heard:
+        if offset is not None and self._has_gone_back(partition, offset):
             self._forget_marks(partition)
         unread, unproven = self._owed_beside(partition, committed)
         live = end if not comes_back and is_behind(unread.live) else unread.live
@@ -133,6 +132,19 @@ class Positioning:
             self._by_checkpoint[partition] = live
         self._commits.compare([partition])
         return live
+
+    def live_positions(self, partition: TopicPartition, committed: Remaining | None) -> set[int]:
+        """The positions that :meth:`start_live` compares with the log's end."""
+        released = self._handed_over.get(partition)
+        ends = {released.end} if released is not None and released.end is not None else set()
+        if committed is not None and self._has_gone_back(partition, committed.committed()):
+            return {committed.live, *ends}
+        return {self._owed_beside(partition, committed)[0].live, *ends}
+
+    def _has_gone_back(self, partition: TopicPartition, committed: int) -> bool:
+        """Whether the group's offset is lower than when this query last saw it."""
+        heard = self._marks.acknowledged(partition)
+        return heard is not None and committed < heard
 
     def _owed_beside(
         self, partition: TopicPartition, committed: Remaining | None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafka import errors as kafka_errors
@@ -35,10 +35,11 @@ log = logging.getLogger(__name__)
 
 
 class _Log(NamedTuple):
-    """A log's end, and the offset of its first record that is young enough, if any."""
+    """A log's end; and with a threshold by age positions, and those whose next record is old."""
 
     end: int
-    first_young: int | None
+    asked: Container[int] = ()
+    old_at: Container[int] = ()
 
 
 class StartLookup:
@@ -121,7 +122,9 @@ class StartLookup:
                 )
                 otherwise = self._configured(cluster, unknown)
                 known = [p for p in partitions if p not in unknown]
-                logs = None if self._options.catch_up is None else self._logs_of(cluster, known)
+                logs = (
+                    None if self._options.catch_up is None else self._logs_of(cluster, known, owed)
+                )
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
@@ -140,9 +143,9 @@ class StartLookup:
                         state.assignment.positioning.start_at(
                             partition, committed.get(partition), -1
                         )
-                    elif partition in logs:
-                        self._start_live(state, partition, owed.get(partition), logs[partition])
-                    else:
+                    elif partition not in logs or not self._start_live(
+                        state, partition, owed.get(partition), logs[partition]
+                    ):
                         continue  # it has no leader, so it could not be read now anyway
                     self._begin_commits(state, partition, commits.get(partition), new_here)
                     state.starts.started(partition, member.assigned_topic_id(partition))
@@ -170,13 +173,20 @@ class StartLookup:
         partition: TopicPartition,
         owed: Remaining | None,
         found: _Log,
-    ) -> None:
-        """Start the partition live, with its backlog set aside if that is too large."""
+    ) -> bool:
+        """Start the partition live, with its backlog set aside if that is too large.
+
+        Returns False if the ages that were asked for are not those that count now.
+        """
         assert self._options.catch_up is not None
         threshold = self._options.catch_up.threshold
+        if threshold.age_ms is not None:
+            positions = state.assignment.positioning.live_positions(partition, owed)
+            if not all(at in found.asked for at in positions if at < found.end):
+                return False
 
         def is_behind(position: int) -> bool:
-            return threshold.is_exceeded(position, found.end, found.first_young)
+            return threshold.is_exceeded(position, found.end, found.old_at)
 
         live = state.assignment.positioning.start_live(partition, owed, found.end, is_behind)
         if gaps := state.assignment.gaps.unread(partition):
@@ -185,23 +195,36 @@ class StartLookup:
                 *(self._options.group_id, *partition, live),
                 *(sum(gap.end - gap.start for gap in gaps), gaps[0].start),
             )
+        return True
 
     def _logs_of(
-        self, cluster: ClusterQueries, partitions: Collection[TopicPartition]
+        self,
+        cluster: ClusterQueries,
+        partitions: Collection[TopicPartition],
+        owed: Mapping[TopicPartition, Remaining],
     ) -> dict[TopicPartition, _Log]:
-        """Where these logs end, and where their young records begin; only those that answer."""
+        """Where these logs end, and where their next records are old; only those that answer."""
         assert self._options.catch_up is not None
         led = cluster.partitions_with_leader(partitions)
         ends = cluster.end_offsets_now(led, LOOKUP_TIMEOUT_MS) if led else {}
         age_ms = self._options.catch_up.threshold.age_ms
         if age_ms is None or not ends:
-            return {p: _Log(end, None) for p, end in ends.items()}
-        since = max(0, int(time.time() * 1000) - age_ms)
-        young = cluster.offsets_for_times(dict.fromkeys(ends, since), LOOKUP_TIMEOUT_MS)
-        return {
-            p: _Log(end, None if (at := young.get(p)) is None else at.offset)
-            for p, end in ends.items()
-        }
+            return {p: _Log(end) for p, end in ends.items()}
+        since = int(time.time() * 1000) - age_ms
+        with self._state as state:
+            positions = {
+                p: state.assignment.positioning.live_positions(p, owed.get(p)) for p in ends
+            }
+        old: dict[TopicPartition, set[int]] = {p: set() for p in ends}
+        wanted = {p: [at for at in positions[p] if at < ends[p]] for p in ends}
+        while asked := {p: offsets.pop() for p, offsets in wanted.items() if offsets}:
+            told = cluster.next_timestamps_now(asked, ends, LOOKUP_TIMEOUT_MS)
+            for p, at in asked.items():
+                if p not in told:
+                    del old[p], wanted[p]
+                elif (timestamp := told[p]) is not None and timestamp < since:
+                    old[p].add(at)
+        return {p: _Log(ends[p], positions[p], old_at) for p, old_at in old.items()}
 
     def _set_back(
         self, member: QueryMember, owed: Mapping[TopicPartition, Remaining]
