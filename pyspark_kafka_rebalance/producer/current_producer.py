@@ -17,6 +17,11 @@ from .kafka_python.transactional_producer import TransactionalProducer
 
 log = logging.getLogger(__name__)
 
+_A_NEW_EPOCH = (
+    "a request of the last transaction got no answer and may still arrive; the next transaction "
+    "gets a new producer epoch"
+)
+
 
 class CurrentProducer:
     """The current producer of one member; used by one thread at a time, except ``end_by``.
@@ -44,12 +49,18 @@ class CurrentProducer:
     def ready(self) -> TransactionalProducer:
         """Return a producer to begin a transaction with; makes one if there is none that works.
 
+        The producer of the last transaction will not do if one of its requests got no answer: it
+        was sent again, and its first copy, delayed, would be valid in the next transaction. A new
+        producer has a new epoch.
+
         Raises
         ------
         KafkaError
             It could not be connected. IllegalStateError after ``end_by``, which allows no new one.
         """
-        if self.now is not None and self.now.broken:
+        if self.now is not None and (self.now.broken or self.now.unanswered):
+            if not self.now.broken:
+                log.info("producer group %s: %s", self._group_id, _A_NEW_EPOCH)
             self._drop()
         if self.now is None:
             self._refuse_at_the_end()

@@ -449,7 +449,9 @@ class Transactions:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
         self.aborts.aborted(reason)  # first: a look without the lock finds it doomed or aborted
         producer = self._current.now
-        if producer is None or not producer.abort(_ABORT_S):
+        # A successor aborts it as well, and what was not answered is refused from then on, even if
+        # it arrives before the next transaction.
+        if producer is None or producer.unanswered or not producer.abort(_ABORT_S):
             self._current.replace()
         with self.membership.changed:
             self.membership.ownership.aborted()

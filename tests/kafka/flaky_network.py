@@ -6,8 +6,43 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from pyspark_kafka_rebalance.testing.ports import ReservedPort
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """A request on its way: the client has lost the connection, the broker has not got it yet."""
+
+    kinds: frozenset[int]
+    #: It is sent, and its connection is gone for the client.
+    is_sent: threading.Event = field(default_factory=threading.Event)
+    _may_arrive: threading.Event = field(default_factory=threading.Event)
+    _is_answered: threading.Event = field(default_factory=threading.Event)
+
+    def arrive(self) -> None:
+        """Let it through to the broker, and wait for its answer, which nobody receives."""
+        self._may_arrive.set()
+        assert self._is_answered.wait(30), "the broker gives no answer"
+
+    def travel(self, client: socket.socket, broker: socket.socket, request: bytes) -> None:
+        _shut(client)
+        self.is_sent.set()
+        self._may_arrive.wait()
+        broker.sendall(request)
+
+    def wait(self) -> None:
+        """Until the broker has answered."""
+        self._is_answered.wait()
+
+    def answered(self) -> None:
+        self._is_answered.set()
+
+    def give_up(self) -> None:
+        """At the end of the test: wait for nothing any more."""
+        self._may_arrive.set()
+        self._is_answered.set()
 
 
 class FlakyNetwork:
@@ -25,6 +60,8 @@ class FlakyNetwork:
         self._names: dict[str, int] = {}
         self._left: set[int] = set()
         self._stop_at: tuple[frozenset[int], bool, threading.Event] | None = None
+        self._delay: Delayed | None = None
+        self._delayed: list[Delayed] = []
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self.mend()
@@ -75,6 +112,14 @@ class FlakyNetwork:
             for connection in self._sockets:
                 _shut(connection)
 
+    def delay(self, *request_types: type) -> Delayed:
+        """Delay the next request of some kinds beyond the end of its connection."""
+        delayed = Delayed(frozenset(request_type.API_KEY for request_type in request_types))
+        with self._lock:
+            self._delay = delayed
+            self._delayed.append(delayed)
+        return delayed
+
     def forget(self) -> None:
         """As a host that vanishes: what is connected stays so, and nothing gets through for ever.
 
@@ -98,6 +143,8 @@ class FlakyNetwork:
         if self._listener is not None:
             self.cut()
         self._flows.set()
+        for delayed in self._delayed:
+            delayed.give_up()
         for thread in self._threads:
             thread.join()
         self._port.release()
@@ -130,8 +177,9 @@ class FlakyNetwork:
             with self._kept(socket.create_connection(target)) as broker:
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                 asked: dict[bytes, int] = {}  # by correlation id
-                back = self._start(self._copy, broker, client, asked, True)
-                self._copy(client, broker, asked, False)
+                delayed: dict[bytes, Delayed] = {}
+                back = self._start(self._copy, broker, client, asked, delayed, True)
+                self._copy(client, broker, asked, delayed, False)
                 back.join()
 
     @contextlib.contextmanager
@@ -149,23 +197,44 @@ class FlakyNetwork:
                     self._sockets.discard(connection)
 
     def _copy(
-        self, source: socket.socket, target: socket.socket, asked: dict[bytes, int], back: bool
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        asked: dict[bytes, int],
+        delayed: dict[bytes, Delayed],
+        back: bool,
     ) -> None:
         """Pass requests, or what comes ``back``, on; the frames of Kafka's protocol, one by one."""
         with contextlib.suppress(OSError), source.makefile("rb") as frames:
             while size := frames.read(4):
                 frame = frames.read(int.from_bytes(size, "big"))
+                correlation_id = frame[:4] if back else frame[4:8]
                 if back:
-                    api_key = asked.pop(frame[:4])
+                    api_key = asked.pop(correlation_id)
                 else:
-                    api_key = asked[frame[4:8]] = int.from_bytes(frame[:2], "big")
+                    api_key = asked[correlation_id] = int.from_bytes(frame[:2], "big")
+                    if (late := self._delay_if_awaited(api_key)) is not None:
+                        delayed[correlation_id] = late
+                        late.travel(source, target, size + frame)
+                        late.wait()
+                        return
                 self._stop_if_awaited(api_key, back)
                 self._flows.wait()
-                if source not in self._forgotten:
+                if correlation_id in delayed:
+                    delayed[correlation_id].answered()
+                elif source not in self._forgotten and not delayed:
                     target.sendall(size + frame)
         if source not in self._forgotten:
             _shut(source)
             _shut(target)
+
+    def _delay_if_awaited(self, api_key: int) -> Delayed | None:
+        with self._lock:
+            delay = self._delay
+            if delay is None or api_key not in delay.kinds:
+                return None
+            self._delay = None
+            return delay
 
     def _stop_if_awaited(self, api_key: int, answer: bool) -> None:
         with self._lock:

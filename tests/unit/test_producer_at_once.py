@@ -23,6 +23,7 @@ class Producer:
     """What a record meets on its way is up to the test."""
 
     broken = False
+    unanswered = False
 
     def __init__(self) -> None:
         self.meets: Callable[[], None] = lambda: None

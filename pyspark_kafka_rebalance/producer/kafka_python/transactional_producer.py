@@ -22,6 +22,11 @@ What this module does differently from kafka-python 3.0.12:
 - Nothing is sent while a request about the transaction is under way. So the two requests that a
   group adds to a commit would hold up its last records. Here AddOffsetsToTxn is sent at the
   beginning of the transaction, and TxnOffsetCommit when the last records are on their way.
+- A request that got no answer is sent again in kafka-python, under the same epoch. If its first
+  copy arrives in a later transaction, an EndTxn ends that one, and records of an aborted
+  transaction become part of it. Here ``unanswered`` says that there may be such a copy. Whoever
+  begins the next transaction does it with a new producer, that is, with a new epoch, which the
+  broker tells from the old one.
 
 Protocol: AddPartitionsToTxn v0-3, AddOffsetsToTxn v0-3, TxnOffsetCommit v3, EndTxn v0-3.
 """
@@ -37,6 +42,13 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import (
@@ -57,7 +69,7 @@ require_names(
     {
         KafkaProducer: ("_wait_on_metadata",),
         Sender: ("_dispatch_error", "wakeup"),
-        KafkaNetClient: ("await_ready",),
+        KafkaNetClient: ("await_ready", "send"),
         TransactionManager: (
             "_enqueue_request",
             "_lookup_coordinator",
@@ -95,6 +107,15 @@ _SLICE_S = 0.1
 _ADD_OFFSETS_PRIORITY = 2.4
 _COMMIT_OFFSETS_PRIORITY = 2.6
 
+#: What changes a transaction. All of it has the producer's epoch.
+_OF_A_TRANSACTION = (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
+
 #: Returns the member's current group metadata; None if it is lost and must not commit anything.
 Membership = Callable[[], ConsumerGroupMetadata | None]
 
@@ -116,7 +137,15 @@ class TransactionalProducer:
         kafka-python's producer configuration, ``transactional_id`` included.
     membership : callable
         As ``Membership``; called on kafka-python's thread as well.
+
+    Attributes
+    ----------
+    unanswered : bool
+        Whether a request of a transaction got no answer. A copy of it may still arrive, so this
+        producer must begin no transaction any more.
     """
+
+    unanswered = False
 
     def __init__(self, config: Mapping[str, Any], membership: Membership) -> None:
         self._membership = membership
@@ -146,6 +175,7 @@ class TransactionalProducer:
                 return False
 
         client.await_ready = await_ready_for_a_while
+        self._note_missing_answers(client)
         self._end_waits_for_metadata()
         self._let_records_go_first()
         if "retry_backoff_ms" not in config:
@@ -180,7 +210,7 @@ class TransactionalProducer:
         return self._producer._metadata.partitions_for_topic(topic) is not None
 
     def begin(self, group_id: str) -> None:
-        """Begin a transaction that will commit offsets of this group."""
+        """Begin a transaction that will commit offsets of this group; not if ``unanswered``."""
         self._failure = None
         self._producer.begin_transaction()
         manager = self._manager
@@ -292,6 +322,22 @@ class TransactionalProducer:
         # closed anything. Here a commit delivers what is to be delivered.
         self._producer.flush = lambda timeout=None: None
         self._producer.close(timeout=timeout_s)
+
+    def _note_missing_answers(self, client: KafkaNetClient) -> None:
+        send = client.send
+
+        def missing(error: BaseException) -> None:
+            # Without a connection nothing was sent.
+            if not isinstance(error, kafka_errors.NodeNotReadyError):
+                self.unanswered = True
+
+        def send_and_note(node_id: Any, request: Any, **kwargs: Any) -> Any:
+            future = send(node_id, request, **kwargs)
+            if isinstance(request, _OF_A_TRANSACTION):
+                future.add_errback(missing)
+            return future
+
+        client.send = send_and_note
 
     def _retry_soon(self) -> None:
         """Before a request is sent again, sleep here, for a short time, not in kafka-python."""
