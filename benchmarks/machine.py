@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pyspark_kafka_rebalance.testing.kafka_jars import KAFKA_VERSION
+from pyspark_kafka_rebalance.testing.kafka_versions import KAFKA_VERSION
 
 _PACKAGES = (
     "pyspark",

@@ -15,7 +15,7 @@ from .broker import DEFAULT_JAVA_OPTIONS
 from .class_archive import class_archive, is_decided, options_to_make, options_with_archive
 from .cluster import KafkaCluster
 from .java import find_java
-from .kafka_jars import KAFKA_VERSION
+from .kafka_versions import KAFKA_VERSION
 
 if TYPE_CHECKING:
     from .local_kafka import LocalKafka

@@ -11,7 +11,7 @@ Environment:
     that Spark calls ``spark.jars.ivySettings``). ``https_proxy`` and ``http_proxy`` are honoured.
 
 ``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars; with ``--peer``,
-also those of Spark's built-in Kafka source.
+also those of Spark's built-in Kafka source; with ``--version 3.9.1``, also those of another version.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from urllib.parse import urlsplit
 
 from .errors import LocalKafkaError
 from .java import find_java
+from .kafka_versions import KAFKA_VERSION, KafkaVersion
 
 log = logging.getLogger(__name__)
-
-KAFKA_VERSION = "4.3.0"
 
 
 class Coordinate(NamedTuple):
@@ -51,8 +50,6 @@ class Coordinate(NamedTuple):
         """The name of its jar."""
         return f"{self.name}-{self.revision}.jar"
 
-
-_BROKER = Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION)
 
 #: Kafka comes without a backend for its logger and would log nothing.
 _LOGGER = Coordinate("org.slf4j", "slf4j-simple", "1.7.36")
@@ -83,15 +80,21 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "pyspark-kafka-rebalance"
 
 
-def broker_jars() -> Path:
+def broker_jars(version: str = KAFKA_VERSION) -> Path:
     """Return the folder with the jars of a Kafka broker; fetches them the first time.
 
     Raises
     ------
     LocalKafkaError
-        There is no Java or no pyspark, or Maven Central cannot be reached.
+        There is no Java or no pyspark, or Maven Central cannot be reached or has no such version.
+    ValueError
+        As for ``KafkaVersion``.
     """
-    return _with_dependencies(f"kafka-{KAFKA_VERSION}", [_BROKER, _LOGGER])
+    kafka = KafkaVersion(version)
+    coordinates = [Coordinate("org.apache.kafka", f"kafka_{kafka.scala}", version), _LOGGER]
+    if kafka.zookeeper is not None:  # the newest of what several want is taken
+        coordinates.append(Coordinate("org.apache.zookeeper", "zookeeper", kafka.zookeeper))
+    return _with_dependencies(f"kafka-{version}", coordinates)
 
 
 def connect_jars() -> Path:
@@ -219,14 +222,22 @@ def _main() -> int:
     parser.add_argument(
         "--peer", action="store_true", help="also those of Spark's built-in Kafka source"
     )
+    parser.add_argument(
+        "--version",
+        action="append",
+        default=[],
+        metavar="X.Y.Z",
+        help="also those of another version of Kafka; may be repeated",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     try:
-        print(f"Kafka {KAFKA_VERSION}: {broker_jars()}")
+        for version in (KAFKA_VERSION, *arguments.version):
+            print(f"Kafka {version}: {broker_jars(version)}")
         if arguments.peer:
             for jar in single_jars(SPARK_KAFKA_SOURCE):
                 print(f"peer: {jar}")
-    except LocalKafkaError as error:
+    except (LocalKafkaError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

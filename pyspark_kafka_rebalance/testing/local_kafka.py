@@ -1,4 +1,4 @@
-"""LocalKafka: one or three real brokers (KRaft) on this machine.
+"""LocalKafka: one or three real brokers, of any version, on this machine.
 
 ``python -m pyspark_kafka_rebalance.testing.local_kafka`` runs one until Ctrl-C.
 """
@@ -23,10 +23,12 @@ from .broker_archive import sharing_options
 from .cluster import KafkaCluster, setting
 from .errors import LocalKafkaError
 from .java import find_java
-from .kafka_jars import KAFKA_TOOLS, KAFKA_VERSION, broker_jars, single_jars
+from .kafka_jars import KAFKA_TOOLS, broker_jars, single_jars
+from .kafka_versions import KAFKA_VERSION, KafkaVersion
 from .metadata import ask_broker
 from .ports import ReservedPort
 from .storage import format_storage, random_id
+from .zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,7 +50,10 @@ class LocalKafka(KafkaCluster):
     Parameters
     ----------
     brokers : {1, 3}
-        Each is a controller as well. Their ids are 1, 2 and 3.
+        Their ids are 1, 2 and 3. From Kafka 3.3 on, each is a controller as well.
+    version : str
+        The version of Apache Kafka, from 1.0.0 on. It is fetched the first time, which takes about
+        a minute. Brokers before 3.3 come with a ZooKeeper.
     broker_config : mapping of str to object, optional
         Settings of ``server.properties`` that replace the ones chosen here or are added to them,
         for example ``{"message.max.bytes": 10_000_000}``. Broker n is in the rack ``rack-n``.
@@ -60,11 +65,11 @@ class LocalKafka(KafkaCluster):
         Port of the first broker; the others take the next two. Default: any free ports.
     features : mapping of str to int, optional
         Feature levels other than the release's: ``{"group.version": 0}`` is a cluster without
-        the consumer group protocol.
+        the consumer group protocol. Not before Kafka 3.3.
     java_options : sequence of str
         For the brokers' JVM. The first start with a Java makes an archive of Kafka's classes, and
         brokers start in half the time from then on, unless there is an option such as
-        ``-Xshare:off``.
+        ``-Xshare:off``, or another ``version``.
     keep_data : bool
         Stop the brokers cleanly and leave :attr:`folder` where it is.
     folder : path, optional
@@ -84,6 +89,7 @@ class LocalKafka(KafkaCluster):
         self,
         brokers: int = 1,
         *,
+        version: str = KAFKA_VERSION,
         broker_config: Mapping[str, object] | None = None,
         listeners: Mapping[str, str] | None = None,
         port: int | None = None,
@@ -95,6 +101,9 @@ class LocalKafka(KafkaCluster):
     ) -> None:
         if brokers not in (1, 3):
             raise ValueError(f"brokers={brokers}; allowed: 1 or 3, so that a majority may remain")
+        self._version = KafkaVersion(version)
+        if features and self._version.needs_zookeeper:
+            raise ValueError(f"features={features}; Kafka {version} has none to choose from")
         # Brokers come back sooner here than the 30 s to which the clients' backoff would grow.
         super().__init__("", reconnect_backoff_max_ms=200)
         self._count = brokers
@@ -109,7 +118,13 @@ class LocalKafka(KafkaCluster):
         self._timeout_s = timeout_s
         self._resources = ExitStack()
         self._brokers: dict[int, Broker] = {}
+        self._zookeeper: ZooKeeper | None = None
         self._folder: Path | None = None
+
+    @property
+    def version(self) -> str:
+        """The version of Apache Kafka."""
+        return self._version.number
 
     @property
     def folder(self) -> Path:
@@ -152,7 +167,7 @@ class LocalKafka(KafkaCluster):
         """
         if self._brokers:
             raise LocalKafkaError("LocalKafka is started already")
-        jars = broker_jars()
+        jars = broker_jars(self._version.number)
         started = time.monotonic()
         try:
             self._lay_out(jars)
@@ -161,7 +176,8 @@ class LocalKafka(KafkaCluster):
             self.close()
             raise
         took = time.monotonic() - started
-        log.info("Kafka %s is up at %s (%.1f s)", KAFKA_VERSION, self.bootstrap_servers, took)
+        number, servers = self._version.number, self.bootstrap_servers
+        log.info("Kafka %s is up at %s (%.1f s)", number, servers, took)
         return self
 
     def stop(self, broker_id: int | None = None, timeout_s: float = _STOP_S) -> None:
@@ -225,7 +241,7 @@ class LocalKafka(KafkaCluster):
         return self.start()
 
     def _lay_out(self, jars: Path) -> None:
-        """Choose ports and format the storage."""
+        """Choose ports and format the storage; start what the brokers need."""
         if self._wanted_folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="local-kafka-"))
         else:
@@ -240,10 +256,18 @@ class LocalKafka(KafkaCluster):
             name: [self._reserve_port() for _ in range(self._count)] for name in self._listeners
         }
         cluster_id = random_id()
-        java_options = [*self._java_options, *sharing_options(self._java_options, jars, LocalKafka)]
+        java_options = [*self._java_options]
+        if self._version.number == KAFKA_VERSION:  # others are not started often
+            java_options += sharing_options(self._java_options, jars, LocalKafka)
+        remove_when_orphaned = None if self._keep_data else self._folder
+        if self._version.needs_zookeeper:
+            place, port = self._folder / "zookeeper", self._reserve_port()
+            self._zookeeper = ZooKeeper(place, port, jars, remove_when_orphaned)
+            self._resources.callback(self._zookeeper.kill)
+            self._zookeeper.start(self._timeout_s)
         for broker_id, (port, _) in enumerate(ports, start=1):
             folder = self._folder / f"broker-{broker_id}"
-            settings = _settings(broker_id, ports, folder / "data")
+            settings = _settings(broker_id, ports, folder / "data", self._zookeeper)
             settings["broker.rack"] = f"rack-{broker_id}"
             for name, protocol in self._listeners.items():
                 at = f",{name}://127.0.0.1:{self._listener_ports[name][broker_id - 1]}"
@@ -251,7 +275,8 @@ class LocalKafka(KafkaCluster):
                 settings["advertised.listeners"] += at
                 settings["listener.security.protocol.map"] += f",{name}:{protocol}"
             settings |= {name: setting(value) for name, value in self._broker_config.items()}
-            format_storage(jars, folder / "data", cluster_id, broker_id, self._features)
+            if self._zookeeper is None:
+                format_storage(jars, folder / "data", cluster_id, broker_id, self._features)
             self._brokers[broker_id] = Broker(
                 broker_id,
                 port,
@@ -259,7 +284,7 @@ class LocalKafka(KafkaCluster):
                 settings,
                 jars,
                 java_options,
-                remove_when_orphaned=None if self._keep_data else self._folder,
+                remove_when_orphaned,
             )
 
     def _reserve_port(self, wanted: int | None = None) -> int:
@@ -278,6 +303,8 @@ class LocalKafka(KafkaCluster):
 
     def _start(self, chosen: Iterable[Broker]) -> None:
         for broker in chosen:
+            if self._zookeeper is not None:
+                self._zookeeper.forget(broker.broker_id, self._timeout_s)
             broker.start()
         # kafka-python's never looks again for a broker that was down at its last metadata request.
         self._admin_is_stale = True
@@ -331,18 +358,18 @@ class LocalKafka(KafkaCluster):
                 time.sleep(_LOOK_EVERY_S)
 
 
-def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> dict[str, str]:
-    """Return one broker's server.properties, with shorter times than in production."""
-    port, controller_port = ports[broker_id - 1]
+def _settings(
+    broker_id: int, ports: Sequence[tuple[int, int]], data: Path, zookeeper: ZooKeeper | None
+) -> dict[str, str]:
+    """Return one broker's server.properties, with shorter times than in production.
+
+    A broker ignores the settings that its version does not have.
+    """
+    port, _ = ports[broker_id - 1]
     count = len(ports)
-    voters = ",".join(f"{n}@127.0.0.1:{control}" for n, (_, control) in enumerate(ports, start=1))
     in_sync = 1 if count == 1 else count - 1  # one broker may be down
     settings: dict[str, object] = {
-        "process.roles": "broker,controller",
-        "node.id": broker_id,
-        "controller.quorum.voters": voters,
-        "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "inter.broker.listener.name": "PLAINTEXT",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -370,7 +397,27 @@ def _settings(broker_id: int, ports: Sequence[tuple[int, int]], data: Path) -> d
         "log.cleaner.backoff.ms": 500,  # how soon a topic is compacted; default 15 s
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,  # for a small heap; default 128 MiB
     }
+    if zookeeper is None:
+        settings |= _of_the_quorum(broker_id, ports, str(settings["listeners"]))
+    else:
+        settings["broker.id"] = broker_id
+        settings["zookeeper.connect"] = f"127.0.0.1:{zookeeper.port}"
+        settings["zookeeper.session.timeout.ms"] = 6_000  # how soon a killed broker is noticed
     return {name: setting(value) for name, value in settings.items()}
+
+
+def _of_the_quorum(
+    broker_id: int, ports: Sequence[tuple[int, int]], listeners: str
+) -> dict[str, object]:
+    """Return what makes a broker a controller as well (KRaft)."""
+    voters = ",".join(f"{n}@127.0.0.1:{control}" for n, (_, control) in enumerate(ports, start=1))
+    return {
+        "process.roles": "broker,controller",
+        "node.id": broker_id,
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{ports[broker_id - 1][1]}",
+    }
 
 
 def _topic(text: str) -> tuple[str, int]:
@@ -398,7 +445,7 @@ def _how_to_use(kafka: LocalKafka, topics: Sequence[tuple[str, int]]) -> str:
   {run} {package}.ConsoleProducer {where} --topic {name}
   {run} {package}.consumer.ConsoleConsumer {where} --topic {name} --from-beginning
   {run} {package}.consumer.group.ConsumerGroupCommand {where} --describe --all-groups"""
-    return f"""Kafka {KAFKA_VERSION} at {servers}; topics: {made or "none yet (--topic orders:12)"}
+    return f"""Kafka {kafka.version} at {servers}; topics: {made or "none yet (--topic orders:12)"}
 data and logs: {kafka.folder}
 Spark:      .option("kafka.bootstrap.servers", "{servers}")
 consumers:  bootstrap_servers="{servers}"
@@ -414,6 +461,9 @@ def _main() -> int:
         "how to use it on standard error.",
     )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
+    parser.add_argument(
+        "--version", default=KAFKA_VERSION, metavar="X.Y.Z", help="of Apache Kafka: 3.9.1"
+    )
     parser.add_argument(
         "--port",
         type=int,
@@ -434,7 +484,9 @@ def _main() -> int:
     logging.getLogger("kafka").setLevel(logging.ERROR)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with LocalKafka(given.brokers, port=given.port, keep_data=given.keep_data) as kafka:
+        with LocalKafka(
+            given.brokers, version=given.version, port=given.port, keep_data=given.keep_data
+        ) as kafka:
             for name, partitions in given.topic:
                 kafka.create_topic(name, partitions=partitions)
             print(_how_to_use(kafka, given.topic), file=sys.stderr)

@@ -1,7 +1,7 @@
 """Ask one particular broker what it knows of the cluster.
 
 kafka-python's clients ask any broker; here the answer of each one matters.
-Protocol: Metadata v9, the first flexible version, which every broker since 2.4 has.
+Protocol: Metadata v4, which every broker since 0.11 has; Kafka 4 has none below (KIP-896).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-_VERSION = 9
+_VERSION = 4
 
 
 def ask_broker(port: int, topics: Collection[str], timeout_s: float = 5.0) -> Any:
