@@ -163,6 +163,7 @@ class Lane:
                     for topic, found in by_topic.items()
                 ],
                 require_stable=stable,
+                min_version=7 if stable else 0,  # which would leave out require_stable
                 max_version=7,  # from v8 on the request is for several groups
             ),
             self._io.coordinator(),

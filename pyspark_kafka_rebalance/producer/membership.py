@@ -125,7 +125,8 @@ class ProducerMembership:
     def start(self) -> None:
         """Create the topic if there is none, and join; raises as :func:`ensure_topic`."""
         options = self._options
-        ensure_topic(options.client, options.topic, options.source_partition_count)
+        count = options.source_partition_count
+        ensure_topic(options.client, options.group_id, options.topic, count)
         self._member = ProducerMember(options)
         try:
             self._take_overs = TakeOvers(options, self._member, self._waiting, self._found)
@@ -151,7 +152,8 @@ class ProducerMembership:
 
     def grow(self, source_partition_count: int) -> None:
         """Note how many partitions the source has now; raises as :func:`ensure_topic`."""
-        ensure_topic(self._options.client, self._options.topic, source_partition_count)
+        options = self._options
+        ensure_topic(options.client, options.group_id, options.topic, source_partition_count)
         with self.changed:
             self.ownership.source_partition_count = source_partition_count
             self._unknown_since = None

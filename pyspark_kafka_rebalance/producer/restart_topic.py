@@ -15,8 +15,10 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from ..consumer.kafka_python.questions import offered_versions
 from ..errors import AuthorizationError, OptionError
 from ..transport.secured_clients import admin_client
+from .required_brokers import require_fencing
 from .restart_points import MAX_BYTES, OVERHEAD_BYTES
 
 log = logging.getLogger(__name__)
@@ -36,8 +38,10 @@ _PATIENCE_S = 30.0
 _ASK_AGAIN_S = 0.05
 
 
-def ensure_topic(client_config: dict[str, Any], topic: str, partitions: int) -> None:
+def ensure_topic(client_config: dict[str, Any], group_id: str, topic: str, partitions: int) -> None:
     """Create the topic, or check it and grow it to this many partitions.
+
+    Asks for nothing if the brokers are too old for a producer group.
 
     Retriable errors, such as a broker that is gone or no longer leads, are retried for half a
     minute.
@@ -48,6 +52,8 @@ def ensure_topic(client_config: dict[str, Any], topic: str, partitions: int) -> 
         The topic has another cleanup policy, or more partitions; says how to fix it.
     AuthorizationError
         A permission is missing.
+    UnsupportedBrokerError
+        As ``require_fencing``.
     kafka.errors.KafkaError
         The brokers refused a request.
     """
@@ -55,6 +61,7 @@ def ensure_topic(client_config: dict[str, Any], topic: str, partitions: int) -> 
     while True:
         admin = admin_client(client_config)
         try:
+            require_fencing(group_id, offered_versions(admin))
             return _ensure(admin, topic, partitions)
         except kafka_errors.TopicAuthorizationFailedError as error:
             raise AuthorizationError(

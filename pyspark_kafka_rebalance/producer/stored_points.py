@@ -3,6 +3,8 @@
 They are set in a transaction like a member's: the records, and an offset of the group that only a
 group without members accepts. So the brokers themselves refuse it while the group is active, and a
 member that joins meanwhile waits for the transaction to end before it reads (``take_overs.py``).
+Brokers before Kafka 3.3 accept such an offset from no group, or from any. There the group is
+described once the offset is accepted: whoever joins after that waits.
 
 A former member may have left a transaction open. If the group has already accepted its offsets, it
 could still be committed, and its records would become visible behind the new restart points. So it
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -21,6 +23,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from ..consumer.group_description import GroupDescription, describe_group
+from ..consumer.kafka_python.questions import inferred_version
 from ..errors import KafkaRebalanceError, OptionError
 from ..transport.secured_clients import admin_client, net_client
 from .kafka_python.other_transactions import OtherTransactions
@@ -40,9 +43,17 @@ _ABORT_S = 10.0
 _COORDINATOR_S = 20.0
 _ASK_AGAIN_S = 0.2
 
-#: A name that no member can have, so that a group with members does not know it. Without a member
-#: id, the group would accept the offset.
+#: A name that no member can have, so that a group with members does not know it. A group without
+#: members accepts its offsets, from this version of Kafka on.
 _NOBODY = "/offsets-tool"
+_ACCEPTS_OF_NOBODY = (3, 3)
+
+#: Without a member id, any group accepts the offset, also one with members.
+_ANYBODY = ""
+
+
+class _UnknownMemberError(Exception):
+    """The group does not know ``_NOBODY``."""
 
 
 class GroupIsActiveError(KafkaRebalanceError):
@@ -153,7 +164,18 @@ class StoredPoints:
         UnknownGroupError
             As ``read``.
         """
+        before = self._before_writing(points)
         values = {p: None if point is None else encoded(point) for p, point in points.items()}
+        try:
+            self._commit(values, before, _NOBODY, lambda: None)
+        except _UnknownMemberError as error:
+            if self._broker_version() >= _ACCEPTS_OF_NOBODY:
+                raise self._active("they joined just now") from error
+            self._commit(values, before, _ANYBODY, self._refuse_if_active)
+        return {p: before[p] for p in points}
+
+    def _before_writing(self, points: Collection[int]) -> dict[int, StoredPoint | None]:
+        """End former members' transactions; return what is stored, as ``_before`` does."""
         others = OtherTransactions(self._client_config)
         try:
             # List before describing the group: if it then has no members, all are former ones'.
@@ -163,6 +185,20 @@ class StoredPoints:
                 self._abort(others, transactional_id, points)
         finally:
             others.close()
+        return before
+
+    def _commit(
+        self,
+        values: Mapping[int, bytes | None],
+        before: Mapping[int, StoredPoint | None],
+        member_id: str,
+        before_end: Callable[[], None],
+    ) -> None:
+        """Write them in a transaction in the name of this member.
+
+        ``before_end`` is called once the group has accepted the offset. It may raise
+        GroupIsActiveError. A member that joins from then on waits for the transaction.
+        """
         transactional_id = transactional_id_of(self._group_id, _NOBODY)
         producer = TransactionalProducer(
             {
@@ -171,25 +207,27 @@ class StoredPoints:
                 "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
                 "max_request_size": MAX_BYTES + OVERHEAD_BYTES,
             },
-            lambda: ConsumerGroupMetadata(self._group_id, -1, _NOBODY, None),
+            lambda: ConsumerGroupMetadata(self._group_id, -1, member_id, None),
         )
+        offsets = {
+            # Where a member begins to look: at the record of the previous restart point.
+            TopicPartition(self.topic, p): OffsetAndMetadata(
+                0 if (point := before[p]) is None else point.offset, transactional_id, -1
+            )
+            for p in values
+        }
         try:
             producer.init()
             producer.begin(self._group_id)
             for p, value in values.items():
                 producer.send(self.topic, value, key_of(self._group_id, p), None, p)
-            offsets = {
-                # Where a member begins to look: at the record of the previous restart point.
-                TopicPartition(self.topic, p): OffsetAndMetadata(
-                    0 if (point := before[p]) is None else point.offset, transactional_id, -1
-                )
-                for p in values
-            }
-            producer.commit(offsets)
+            producer.commit(offsets, before_end)
         except NotCommittedError as error:
             producer.abort(_ABORT_S)
+            if isinstance(error.__cause__, GroupIsActiveError):
+                raise error.__cause__ from None
             if kafka_errors.UnknownMemberIdError.__name__ in str(error):
-                raise self._active("they joined just now") from error
+                raise _UnknownMemberError from error
             raise KafkaRebalanceError(f"nothing was changed: {error}") from error
         except InDoubtError as error:
             raise KafkaRebalanceError(
@@ -197,7 +235,17 @@ class StoredPoints:
             ) from error
         finally:
             producer.close(_ABORT_S)
-        return {p: before[p] for p in points}
+
+    def _refuse_if_active(self) -> None:
+        if members := self.describe().members:
+            raise self._active(f"{len(members)} of them joined just now")
+
+    def _broker_version(self) -> tuple[int, ...]:
+        admin = admin_client(self._client_config)
+        try:
+            return inferred_version(admin)
+        finally:
+            admin.close()
 
     def _before(self, points: Collection[int]) -> dict[int, StoredPoint | None]:
         """Return the present points; raise for unknown source partitions or an active group."""
@@ -208,9 +256,8 @@ class StoredPoints:
                 ", ".join(map(str, strangers)),
                 f"0 to {max(before)}, the partitions of topic {self.topic!r}",
             )
-        group = self.describe()
-        if group.members:
-            raise self._active(f"{len(group.members)} of them")
+        if members := self.describe().members:
+            raise self._active(f"{len(members)} of them")
         return before
 
     def _abort(

@@ -11,7 +11,7 @@ Environment:
     that Spark calls ``spark.jars.ivySettings``). ``https_proxy`` and ``http_proxy`` are honoured.
 
 ``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars; with ``--peer``,
-also those of Spark's built-in Kafka source; with ``--version 3.9.1``, also those of another version.
+also those of Spark's built-in Kafka source; with ``--version 3.9.1``, those of that one, too.
 """
 
 from __future__ import annotations

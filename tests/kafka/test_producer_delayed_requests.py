@@ -1,4 +1,4 @@
-"""ProducerGroup: a request that is sent again, and whose first copy arrives in the next transaction.
+"""ProducerGroup: a request is sent again, and its first copy arrives in the next transaction.
 
 Under transactions of the first kind (EndTxn v3, all that kafka-python speaks) the epoch stays from
 one transaction to the next, so a broker cannot tell the copies apart.

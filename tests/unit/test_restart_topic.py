@@ -42,7 +42,8 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> list[Any
         return made[-1]
 
     monkeypatch.setattr(restart_topic, "admin_client", make)
-    restart_topic.ensure_topic({}, "t", 3)
+    monkeypatch.setattr(restart_topic, "offered_versions", lambda admin: {28: (0, 3), 9: (0, 7)})
+    restart_topic.ensure_topic({}, "g", "t", 3)
     return made
 
 

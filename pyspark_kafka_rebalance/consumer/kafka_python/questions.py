@@ -30,7 +30,12 @@ _ASK_AGAIN_S = 0.01
 
 _EpochOfPartition = OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition
 
-require_names({KafkaAdminClient: ("_find_coordinator_ids",)})
+require_names(
+    {
+        KafkaAdminClient: ("_find_coordinator_ids",),
+        KafkaConnectionManager: ("broker_version",),  # of broker_version_data
+    }
+)
 
 
 async def first_answer(
@@ -95,6 +100,24 @@ def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
     features = {f.name: f.max_version_level for f in response.finalized_features or ()}
     keys = {api.api_key for api in response.api_keys}
     return ConsumerGroupHeartbeatRequest.API_KEY in keys and features.get("group.version", 0) >= 1
+
+
+def offered_versions(admin: KafkaAdminClient) -> dict[int, tuple[int, int]]:
+    """The versions that the broker of the first connection offers, by API key; asks no broker.
+
+    kafka-python's ``api_versions`` fails if the broker has a request that kafka-python lacks.
+    """
+    return dict(admin._manager.broker_version_data.api_versions)
+
+
+def inferred_version(admin: KafkaAdminClient) -> tuple[int, ...]:
+    """The release of the broker of the first connection, as kafka-python infers it; asks no broker.
+
+    It follows from the versions that the broker offers. Of a release that kafka-python does not
+    know it is the last that it knows.
+    """
+    version: tuple[int, ...] = admin._manager.broker_version
+    return version
 
 
 def describe_consumer_group(admin: KafkaAdminClient, group_id: str) -> Any:

@@ -42,13 +42,6 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
-from kafka.protocol.producer import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    ProduceRequest,
-    TxnOffsetCommitRequest,
-)
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import (
@@ -57,10 +50,18 @@ from kafka.producer.transaction_manager import (
     TxnOffsetCommitHandler,
     TxnRequestHandler,
 )
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from ...transport.kafka_python_version import require_names
 from ...transport.secured_clients import net_client
+from ..required_brokers import TXN_OFFSET_COMMIT_WITH_MEMBER
 from .record_appender import RecordAppender
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ require_names(
         TxnOffsetCommitHandler: ("_build_request", "handle_response", "reenqueue"),
         AddOffsetsToTxnHandler: ("handle_response",),
         TxnRequestHandler: ("is_retry", "set_retry"),
+        TxnOffsetCommitRequest: ("_min_version",),
         RecordAccumulator: ("flush_in_progress", "has_undrained"),
     }
 )
@@ -260,8 +262,15 @@ class TransactionalProducer:
         """Whether this producer must be replaced."""
         return bool(self._manager.has_fatal_error() or self._producer._closed)
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        before_end: Callable[[], None] = lambda: None,
+    ) -> None:
         """Commit the transaction, including these offsets of its group.
+
+        ``before_end`` is called when the group has accepted them and all records are delivered; if
+        it raises, nothing is committed.
 
         Waits until the transaction's timeout, after which the broker has aborted it. A record that
         failed, or a refusal by the group, ends the wait early. From EndTxn on the broker decides.
@@ -286,6 +295,7 @@ class TransactionalProducer:
             failure = self.failure()
             if failure is not None:
                 raise failure
+            before_end()
             # Nothing is in flight any more, so no answer can change the state before EndTxn.
             result = manager.begin_commit()
         except Exception as error:
@@ -458,6 +468,12 @@ class _CommitOffsets(TxnOffsetCommitHandler):  # type: ignore[misc]
     ) -> None:
         super().__init__(manager, member, manager._pending_txn_offset_commits, first.result)
         self._membership = membership
+
+    def _build_request(self) -> Any:
+        """As kafka-python's, but nothing that leaves out the member: it would be accepted."""
+        request = super()._build_request()
+        request._min_version = TXN_OFFSET_COMMIT_WITH_MEMBER
+        return request
 
     def handle_response(self, response: Any) -> None:
         """Handle it as kafka-python does, but send it again if the generation is outdated."""

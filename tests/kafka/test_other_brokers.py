@@ -1,0 +1,127 @@
+"""Brokers of other versions of Apache Kafka. Each is started once, for all that is tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pytest
+from group_members import wait_until
+from kafka import KafkaAdminClient
+from producer_groups import owns, poll_until, read_committed
+
+from pyspark_kafka_rebalance import ProducerGroup, UnsupportedBrokerError
+from pyspark_kafka_rebalance.producer import offsets_tool
+from pyspark_kafka_rebalance.producer.stored_points import GroupIsActiveError, StoredPoints
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+
+def brokers_of(version: str) -> Iterator[LocalKafka]:
+    with LocalKafka(version=version) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def unfenced() -> Iterator[LocalKafka]:
+    """Before 2.5, so it fences no members; before 2.4, so it has no defaults for new topics."""
+    yield from brokers_of("2.3.1")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "3.2.3",
+        *(pytest.param(v, marks=pytest.mark.long) for v in ("2.5.1", "2.8.2", "3.6.2")),
+    ],
+)
+def fenced(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """Brokers that a producer group works with. Before 3.3 an empty group knows no member."""
+    yield from brokers_of(request.param)
+
+
+def member(kafka: LocalKafka, group_id: str) -> ProducerGroup:
+    return ProducerGroup(
+        group_id, 2, bootstrap_servers=kafka.bootstrap_servers, session_timeout_ms=25_000
+    )
+
+
+def test_a_producer_group_is_refused_where_nothing_fences_its_members(
+    unfenced: LocalKafka, group_id: str
+) -> None:
+    """Of 10,270 rows 25 came twice."""
+    with (
+        member(unfenced, group_id) as group,
+        pytest.raises(UnsupportedBrokerError, match=r"2\.5 or later.*TxnOffsetCommit v3 \(v2 the"),
+    ):
+        group.subscribe()
+    admin = KafkaAdminClient(bootstrap_servers=unfenced.bootstrap_servers)
+    try:
+        assert group.restart_topic not in admin.list_topics(), "it is refused before that"
+    finally:
+        admin.close()
+
+
+def test_a_producer_group(fenced: LocalKafka, topic_name: str, group_id: str) -> None:
+    fenced.create_topic(topic_name, 2)
+    for n in range(2):
+        with member(fenced, group_id) as group:
+            assert group.subscribe() == {0: str(n) if n else None, 1: None}
+            group.send(topic_name, b"%d" % n, partition=0, source_partition=0)
+            group.commit_transaction({0: str(n + 1)})
+    assert read_committed(fenced, topic_name) == [b"0", b"1"]
+
+
+def test_restart_points_are_set_and_reset(
+    fenced: LocalKafka, topic_name: str, group_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty group was said to have members. An active one still is."""
+
+    def run(*command: str) -> int:
+        where = ("--bootstrap-servers", fenced.bootstrap_servers, "--group", group_id)
+        return offsets_tool.main(["offsets", *command, *where])
+
+    fenced.create_topic(topic_name, 1)
+    with member(fenced, group_id) as group:
+        group.subscribe()
+        group.send(topic_name, b"x", source_partition=0)
+        group.commit_transaction({0: "a"})
+        assert run("set", "0=b") == offsets_tool.ACTIVE
+    assert run("set", "0=b", "1=c") == offsets_tool.DONE
+    with member(fenced, group_id) as group:
+        assert group.subscribe() == {0: "b", 1: "c"}
+    assert run("reset", "--all") == offsets_tool.DONE
+    with member(fenced, group_id) as group:
+        assert group.subscribe() == {0: None, 1: None}
+
+
+def test_a_member_that_joins_while_restart_points_are_set(
+    fenced: LocalKafka, topic_name: str, group_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Kafka 3.3 the group itself would accept the tool's offsets beside it."""
+    fenced.create_topic(topic_name, 1)
+    with member(fenced, group_id) as group:
+        group.subscribe()
+        group.commit_transaction({0: "a"})
+    refuse, joining = StoredPoints._refuse_if_active, member(fenced, group_id)
+
+    def joined_just_before(self: StoredPoints) -> None:
+        joining.subscribe(timeout_ms=0)
+        wait_until(lambda: bool(self.describe().members), "the newcomer")
+        refuse(self)
+
+    def nobody(self: StoredPoints, points: Collection[int]) -> Any:
+        before = look(self, points)
+        if fenced.version >= "3.3":  # the group itself refuses the offset
+            joining.subscribe(timeout_ms=0)
+            wait_until(lambda: bool(self.describe().members), "the newcomer")
+        return before
+
+    look = StoredPoints._before
+    monkeypatch.setattr(StoredPoints, "_before", nobody)
+    monkeypatch.setattr(StoredPoints, "_refuse_if_active", joined_just_before)
+    tool = StoredPoints({"bootstrap_servers": fenced.bootstrap_servers}, group_id)
+    with joining:
+        with pytest.raises(GroupIsActiveError, match="just now"):
+            tool.write({0: "b"})
+        poll_until(owns(joining, 0, 1), joining)
+        assert joining.restart_points == {0: "a", 1: None}
