@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from flaky_network import FlakyNetwork
 from group_members import wait_until
 from kafka import KafkaAdminClient
-from producer_groups import owns, poll_until, read_committed
+from kafka.protocol.producer import EndTxnRequest
+from producer_groups import PATIENCE_S, Zombie, owns, poll_until, read_committed
 
-from pyspark_kafka_rebalance import ProducerGroup, UnsupportedBrokerError
+from pyspark_kafka_rebalance import (
+    ProducerGroup,
+    TransactionAbortedError,
+    UnsupportedBrokerError,
+)
 from pyspark_kafka_rebalance.producer import offsets_tool
 from pyspark_kafka_rebalance.producer.stored_points import GroupIsActiveError, StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -125,3 +132,31 @@ def test_a_member_that_joins_while_restart_points_are_set(
             tool.write({0: "b"})
         poll_until(owns(joining, 0, 1), joining)
         assert joining.restart_points == {0: "a", 1: None}
+
+
+def test_a_former_member_s_transaction_ends_before_restart_points_are_set(
+    fenced: LocalKafka, topic_name: str, group_id: str, network: FlakyNetwork
+) -> None:
+    """The group has accepted its offsets, so it could still be committed behind the new points."""
+    fenced.create_topic(topic_name, 1)
+    former = member(fenced, group_id)
+    zombie = Zombie(former)
+    former._options.producer["proxy_url"] = network.url
+    tool = StoredPoints({"bootstrap_servers": fenced.bootstrap_servers}, group_id)
+    with former:
+        former.subscribe()
+        former.commit_transaction({0: "a"})
+        former.send(topic_name, b"never", source_partition=0)
+        stopped = network.stop_at(EndTxnRequest)
+        with ThreadPoolExecutor() as threads:
+            outcome = threads.submit(former.commit_transaction, {0: "b"})
+            assert stopped.wait(PATIENCE_S)
+            zombie.believe()
+            zombie.leave_for_good()
+            wait_until(lambda: not tool.describe().members, "the member to leave")
+            assert tool.write({0: "c"}).keys() == {0}
+            network.mend()
+            assert isinstance(outcome.exception(PATIENCE_S), TransactionAbortedError)
+    points = {p: None if found is None else found.value for p, found in tool.read().items()}
+    assert points == {0: "c", 1: None}
+    assert read_committed(fenced, topic_name) == []

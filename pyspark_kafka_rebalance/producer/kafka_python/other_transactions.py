@@ -12,10 +12,12 @@ from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
+from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.metadata import CoordinatorType
 from kafka.protocol.producer import InitProducerIdRequest
 from kafka.structs import TopicPartition
 
+from ...consumer.kafka_python.questions import offered_versions
 from ...transport.kafka_python_version import require_names
 from ...transport.secured_clients import admin_client
 
@@ -42,6 +44,10 @@ class OtherTransactions:
     def __init__(self, client_config: Mapping[str, Any]) -> None:
         self._client_config = dict(client_config)
         self._admin: KafkaAdminClient | None = None
+
+    def can_list(self) -> bool:
+        """Whether the brokers list transactions: from Kafka 3.0 on."""
+        return ListTransactionsRequest.API_KEY in offered_versions(self._client())
 
     def touched_by(self, transactional_id: str) -> frozenset[TopicPartition]:
         """The partitions in a producer's open transaction; empty if none is open, or none is known.
