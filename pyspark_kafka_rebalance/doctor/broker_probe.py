@@ -11,13 +11,18 @@ from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
+from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from ..consumer.group_description import describe_group
+from ..consumer.kafka_python.questions import known_brokers
 from ..errors import AuthenticationError
 from ..transport.secured_clients import admin_client
 from .facts import BrokerFacts, GroupFacts, TopicFacts
 
 _CONSUMER_GROUP_HEARTBEAT = 68
+
+#: kafka-python takes any later release for this one.
+_NEWEST_KNOWN = max(BROKER_API_VERSIONS)
 
 _CONNECT_S = 5.0
 _COORDINATOR_S = 10.0
@@ -41,24 +46,32 @@ class BrokerProbe:
     def brokers(self) -> BrokerFacts:
         """List the brokers, and connect to each."""
         try:
-            brokers = self._admin.describe_cluster()["brokers"]
-            addresses = {(b["host"], b["port"]): b["broker_id"] for b in brokers}
+            addresses = {(b.host, b.port): b.node_id for b in known_brokers(self._admin)}
             with ThreadPoolExecutor(max_workers=16) as threads:
                 met = dict(zip(addresses, threads.map(_connect, addresses), strict=True))
             reached = [address for address, failure in met.items() if not failure]
             offered = (
                 self._admin.get_broker_version_data(addresses[reached[0]]) if reached else None
             )
+            has_protocol = offered is not None and _CONSUMER_GROUP_HEARTBEAT in offered.api_versions
+            is_on = has_protocol and self._level("group.version") > 0
         except kafka_errors.KafkaError as error:
             return BrokerFacts(self._servers, error=_said(error))
+        version = tuple(offered.broker_version) if offered else ()
         return BrokerFacts(
             self._servers,
-            version=tuple(offered.broker_version) if offered else (),
-            has_consumer_protocol=offered is not None
-            and _CONSUMER_GROUP_HEARTBEAT in offered.api_versions,
+            version=version,
+            may_be_newer=version == _NEWEST_KNOWN,
+            has_consumer_protocol=has_protocol,
+            consumer_protocol_is_on=is_on,
             reachable=tuple(map(_named, reached)),
             unreachable={_named(address): why for address, why in met.items() if why},
         )
+
+    def _level(self, feature: str) -> int:
+        """The level at which the cluster has this feature; 0 if it is off."""
+        found = self._admin.describe_features().get(feature, {}).get("finalized", (0, 0))
+        return int(found[1])
 
     def topic(self, name: str) -> TopicFacts:
         """Ask for a topic; this does not create it."""

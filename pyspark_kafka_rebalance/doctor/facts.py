@@ -79,8 +79,12 @@ class BrokerFacts:
         Why none answered; empty if one did.
     version : tuple of int
         Kafka's release, as inferred from a broker's API versions; empty if unknown.
+    may_be_newer : bool
+        Whether it is the last release that can be inferred.
     has_consumer_protocol : bool
-        Whether the broker offers KIP-848's group protocol.
+        Whether the broker's release has KIP-848's group protocol.
+    consumer_protocol_is_on : bool
+        Whether the cluster has it switched on (the feature ``group.version``).
     reachable : tuple of str
         The advertised addresses that accepted a connection.
     unreachable : Mapping[str, str]
@@ -90,7 +94,9 @@ class BrokerFacts:
     servers: str
     error: str = ""
     version: tuple[int, ...] = ()
+    may_be_newer: bool = False
     has_consumer_protocol: bool = False
+    consumer_protocol_is_on: bool = False
     reachable: tuple[str, ...] = ()
     unreachable: Mapping[str, str] = field(default_factory=dict)
 

@@ -212,6 +212,12 @@ def judge_settings(
         )
 
 
+_SWITCH_ON = (
+    "classic works; for group.protocol=consumer: kafka-features.sh --bootstrap-server … upgrade "
+    "--feature group.version=1"
+)
+
+
 def judge_brokers(facts: BrokerFacts) -> Iterator[Finding]:
     """Whether the brokers answer, each at its advertised address."""
     if facts.error:
@@ -224,9 +230,12 @@ def judge_brokers(facts: BrokerFacts) -> Iterator[Finding]:
     count = len(facts.unreachable) + len(facts.reachable)
     found = f"{facts.servers} answers for {count} broker{'' if count == 1 else 's'}"
     if facts.version:
+        newer = " or newer" if facts.may_be_newer else ""
         protocol = "" if facts.has_consumer_protocol else " without KIP-848's group protocol"
-        found = f"{found}, Kafka {_dotted(facts.version)}{protocol}"
+        found = f"{found}, Kafka {_dotted(facts.version)}{newer}{protocol}"
     yield ok("brokers", found)
+    if facts.has_consumer_protocol and not facts.consumer_protocol_is_on:
+        yield hint("group protocol", "KIP-848's is switched off: group.version is 0", _SWITCH_ON)
     if facts.unreachable:
         gone = ", ".join(f"{address} ({why})" for address, why in sorted(facts.unreachable.items()))
         advice = "advertised.listeners must name addresses that driver and executors reach"

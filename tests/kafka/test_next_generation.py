@@ -36,6 +36,8 @@ from pyspark_kafka_rebalance import (
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, describe_group
 from pyspark_kafka_rebalance.consumer.member_record import AssignmentReceived
 from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
+from pyspark_kafka_rebalance.doctor.broker_probe import BrokerProbe, connected
+from pyspark_kafka_rebalance.doctor.judgement import judge_brokers
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 pytestmark = pytest.mark.each_protocol
@@ -409,7 +411,8 @@ def test_auto_takes_the_consumer_protocol_where_it_is(kafka, topic_name, consume
 def test_without_the_protocol_auto_is_classic_and_consumer_an_error() -> None:
     with LocalKafka(features={"group.version": 0}) as old:
         old.create_topic("orders")
-        settings = {"bootstrap_servers": old.bootstrap_servers, "group_id": "g"}
+        servers = {"bootstrap_servers": old.bootstrap_servers}
+        settings = {**servers, "group_id": "g"}
         with pytest.raises(UnsupportedBrokerError, match="group_protocol='classic'"):
             DeferredRevokeConsumer("orders", group_protocol="consumer", **settings)
         member = DeferredRevokeConsumer("orders", group_protocol="auto", **settings)
@@ -417,6 +420,10 @@ def test_without_the_protocol_auto_is_classic_and_consumer_an_error() -> None:
             poll_until(owns(member, 1), member)
         finally:
             member.close()
+        with connected(old.bootstrap_servers, servers) as doctor:
+            assert isinstance(doctor, BrokerProbe)
+            _, off, _ = judge_brokers(doctor.brokers())
+        assert off.found == "KIP-848's is switched off: group.version is 0"
 
 
 def test_a_whole_name_pattern_of_the_source_is_readable_for_the_broker(

@@ -18,6 +18,9 @@ from pyspark_kafka_rebalance import (
     TransactionAbortedError,
     UnsupportedBrokerError,
 )
+from pyspark_kafka_rebalance.doctor.broker_probe import BrokerProbe, connected
+from pyspark_kafka_rebalance.doctor.findings import Level
+from pyspark_kafka_rebalance.doctor.judgement import judge_brokers
 from pyspark_kafka_rebalance.producer import offsets_tool
 from pyspark_kafka_rebalance.producer.stored_points import GroupIsActiveError, StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -50,6 +53,27 @@ def member(kafka: LocalKafka, group_id: str) -> ProducerGroup:
     return ProducerGroup(
         group_id, 2, bootstrap_servers=kafka.bootstrap_servers, session_timeout_ms=25_000
     )
+
+
+def assert_the_doctor_knows(kafka: LocalKafka) -> None:
+    servers = kafka.bootstrap_servers
+    with connected(servers, {"bootstrap_servers": servers}) as probe:
+        assert isinstance(probe, BrokerProbe)
+        facts = probe.brokers()
+    release = f"Kafka {kafka.version.rpartition('.')[0]} without KIP-848's group protocol"
+    assert [(finding.level, finding.found) for finding in judge_brokers(facts)] == [
+        (Level.OK, f"{servers} answers for 1 broker, {release}"),
+        (Level.OK, f"{servers}: reached from this host"),
+    ]
+
+
+def test_the_doctor_on_the_oldest(unfenced: LocalKafka) -> None:
+    assert_the_doctor_knows(unfenced)
+
+
+def test_the_doctor(fenced: LocalKafka) -> None:
+    """It died with a KeyError of kafka-python's on Kafka 2.8 to 3.6."""
+    assert_the_doctor_knows(fenced)
 
 
 def test_a_producer_group_is_refused_where_nothing_fences_its_members(

@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -220,9 +221,24 @@ def test_settings_worth_having() -> None:
 def test_brokers() -> None:
     [refused] = judge_brokers(BrokerFacts("b:9092", error="KafkaTimeoutError: no"))
     assert (refused.level, refused.found) == (Level.FAIL, "b:9092: KafkaTimeoutError: no")
-    one, there = judge_brokers(BrokerFacts("b:9092", "", (4, 3), True, ("b:9092",)))
-    assert (one.found, there.level) == ("b:9092 answers for 1 broker, Kafka 4.3", Level.OK)
-    facts = BrokerFacts("b:9092", "", (3, 6), False, ("b:9092",), {"c:9092": "timed out"})
+    facts = BrokerFacts(
+        "b:9092",
+        version=(4, 2),
+        has_consumer_protocol=True,
+        consumer_protocol_is_on=True,
+        reachable=("b:9092",),
+    )
+    one, there = judge_brokers(facts)
+    assert (one.found, there.level) == ("b:9092 answers for 1 broker, Kafka 4.2", Level.OK)
+    newest, off, _ = judge_brokers(
+        replace(facts, version=(4, 3), may_be_newer=True, consumer_protocol_is_on=False)
+    )
+    assert newest.found == "b:9092 answers for 1 broker, Kafka 4.3 or newer"
+    assert (off.level, "group.version is 0" in off.found) == (Level.HINT, True)
+    assert "--feature group.version=1" in off.advice
+    facts = BrokerFacts(
+        "b:9092", version=(3, 6), reachable=("b:9092",), unreachable={"c:9092": "timed out"}
+    )
     old, listeners = judge_brokers(facts)
     assert old.found == "b:9092 answers for 2 brokers, Kafka 3.6 without KIP-848's group protocol"
     assert listeners.level is Level.FAIL
@@ -254,14 +270,8 @@ def test_topics_and_groups(finding: Any, level: Level) -> None:
 class FakeAdmin:
     """Answers as an administration client does; the first groups are asked for too early."""
 
-    def __init__(self, brokers: list[dict[str, Any]] | None = None) -> None:
-        self.brokers = brokers
+    def __init__(self) -> None:
         self.asked = 0
-
-    def describe_cluster(self) -> Any:
-        if self.brokers is None:
-            raise KafkaTimeoutError("no broker")
-        return {"brokers": self.brokers}
 
     def describe_groups(self, group_ids: list[str]) -> Any:
         self.asked += 1
@@ -273,9 +283,17 @@ class FakeAdmin:
 
 def test_a_listener_that_nobody_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_probe, "_connect", lambda address: "refused")
-    admin = FakeAdmin([{"broker_id": 1, "host": "kafka", "port": 9092}])
-    facts = BrokerProbe("127.0.0.1:9092", admin).brokers()
+    kafka = SimpleNamespace(node_id=1, host="kafka", port=9092)
+    monkeypatch.setattr(broker_probe, "known_brokers", lambda admin: [kafka])
+    facts = BrokerProbe("127.0.0.1:9092", FakeAdmin()).brokers()
     assert facts == BrokerFacts("127.0.0.1:9092", unreachable={"kafka:9092": "refused"})
+
+
+def test_no_broker_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silence(admin: Any) -> Any:
+        raise KafkaTimeoutError("no broker")
+
+    monkeypatch.setattr(broker_probe, "known_brokers", silence)
     assert "no broker" in BrokerProbe("127.0.0.1:9092", FakeAdmin()).brokers().error
 
 

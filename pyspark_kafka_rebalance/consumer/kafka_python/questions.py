@@ -11,7 +11,7 @@ from kafka import __version__ as kafka_version
 from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 from kafka.util import Timer
 
@@ -100,6 +100,20 @@ def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
     features = {f.name: f.max_version_level for f in response.finalized_features or ()}
     keys = {api.api_key for api in response.api_keys}
     return ConsumerGroupHeartbeatRequest.API_KEY in keys and features.get("group.version", 0) >= 1
+
+
+def known_brokers(admin: KafkaAdminClient) -> list[Any]:
+    """The brokers of the cluster, each with ``node_id``, ``host`` and ``port``.
+
+    kafka-python's ``describe_cluster`` fails on the answer of Kafka 2.8 to 3.6. Raises KafkaError.
+    """
+    manager = admin._manager
+    request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+
+    async def ask() -> Any:
+        return await manager.send(request)
+
+    return list(manager.run(ask).brokers)
 
 
 def offered_versions(admin: KafkaAdminClient) -> dict[int, tuple[int, int]]:
