@@ -20,6 +20,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from ..errors import AuthenticationError, KafkaRebalanceError
+from .admin_answers import AdminClient
 from .bootstrap import Bootstrap
 from .kafka_python_version import require_names
 from .large_reads import read_in_large_pieces
@@ -72,7 +73,7 @@ def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
     # By itself kafka-python looks for a first broker for half a minute, whatever the timeout is.
     default_ms = KafkaAdminClient.DEFAULT_CONFIG["request_timeout_ms"]
     wait_ms = client_config.get("request_timeout_ms", default_ms)
-    return KafkaAdminClient(
+    return AdminClient(
         **{"bootstrap_timeout_ms": wait_ms, **client_config}, kafka_client=net_client
     )
 
