@@ -18,6 +18,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ..errors import names_of
 from .changed_gaps import ChangedGaps
 from .commit_by_hand import CommitByHand, Committable, EnteredCommit, final_error
+from .kept_metadata import KeptMetadata
 from .lane import Lane
 from .member_record import Member, not_owned
 from .observer import Observed
@@ -94,6 +95,7 @@ class CommitLoop:
         self.catches_up: Callable[[], bool] = lambda: False
         self._rests = False
         self._metadata_bytes = DEFAULT_METADATA_BYTES
+        self._kept = KeptMetadata(lane)
         self._changed = ChangedGaps()
         self._alarm = io.loop.alarm()
 
@@ -296,6 +298,7 @@ class CommitLoop:
         assert by_hand is None or isinstance(by_hand, EnteredCommit)
         unanswered: Exception | None = None
         too_large: list[TopicPartition] = []
+        described: dict[TopicPartition, OffsetAndMetadata] = {}
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
@@ -310,6 +313,7 @@ class CommitLoop:
             ):  # the application did not ask for our metadata: send again without
                 bare = {p: offsets[p] for p in too_large}
                 errors, too_large = {**errors, **await self._lane.commit(member, bare)}, []
+                described |= bare
         except kafka_errors.KafkaError as failure:
             errors = dict.fromkeys(offsets, type(failure))
             unanswered = failure
@@ -359,14 +363,17 @@ class CommitLoop:
                     named = names_of(p for p in offsets if errors[p] is error)
                     self._on_verdict(verdict, error, str(unanswered or named))
         if by_hand is None:
-            return all(verdicts.get(p) in _FINAL for p in offsets)
-        if accepted and ours:
-            by_hand.on_accepted(by_hand)
-        if failure_by_hand is not None:
-            by_hand.future.failure(failure_by_hand)
-        elif not by_hand.offsets:
-            by_hand.future.success(None)
-        return failure_by_hand is not None or not by_hand.offsets
+            final = all(verdicts.get(p) in _FINAL for p in offsets)
+        else:
+            if accepted and ours:
+                by_hand.on_accepted(by_hand)
+            if failure_by_hand is not None:
+                by_hand.future.failure(failure_by_hand)
+            elif not by_hand.offsets:
+                by_hand.future.success(None)
+            final = failure_by_hand is not None or not by_hand.offsets
+        await self._kept.check({p: described[p] for p in accepted})
+        return final
 
     def _too_large(
         self,

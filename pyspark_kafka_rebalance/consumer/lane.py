@@ -71,6 +71,11 @@ class Lane:
         self._commit_version = commit_version
         self.topic_id_of: Callable[[TopicPartition], UUID | None] = lambda _: None
 
+    @property
+    def group_id(self) -> str:
+        """The group."""
+        return self._group_id
+
     async def heartbeat(self, member: Member) -> type[Exception]:
         """Send one heartbeat; return the broker's error class, ``NoError`` included."""
         response = await self._loop.send(
@@ -145,7 +150,11 @@ class Lane:
         return {p: answered.get(p, kafka_errors.NetworkExceptionError) for p in offsets}
 
     async def committed(
-        self, partitions: Collection[TopicPartition], *, stable: bool
+        self,
+        partitions: Collection[TopicPartition],
+        *,
+        stable: bool,
+        timeout_ms: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | type[Exception]]:
         """Fetch the group's committed offsets, once; an error class where the broker reports one.
 
@@ -167,7 +176,7 @@ class Lane:
                 max_version=7,  # from v8 on the request is for several groups
             ),
             self._io.coordinator(),
-            self._timeout_ms,
+            timeout_ms or self._timeout_ms,
         )
         whole = error_of(getattr(response, "error_code", 0) or 0)
         if whole is not kafka_errors.NoError:

@@ -21,6 +21,7 @@ from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, PollResult, UnreadableRecordError
+from pyspark_kafka_rebalance.consumer.lane import Lane
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 Reader = tuple[DeferredRevokeConsumer, TopicPartition]
@@ -536,3 +537,51 @@ def test_where_a_partition_comes_back_it_may_be_committed_again(reader):
     member.commit_processed({partition: 10})
     assert member.drain(10_000)
     assert member.committed(partition) == 10
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    return [text for text in found if "does not keep the metadata" in text]
+
+
+def test_a_server_that_drops_what_is_beyond_the_offset_is_noticed_once(
+    topic_name, kafka, consumers, caplog, monkeypatch
+):
+    """Some proxies and other servers accept a commit's metadata, and keep none."""
+    commit = Lane.commit
+
+    async def dropping(self: Lane, member: Any, offsets: dict[Any, Any]) -> Any:
+        bare = {p: entry._replace(metadata="") for p, entry in offsets.items()}
+        return await commit(self, member, bare)
+
+    monkeypatch.setattr(Lane, "commit", dropping)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"%d" % n for n in range(10)])
+    member = consumers(topic_name)
+    assert read_to_end(member, 9) == list(range(10))
+    partition = TopicPartition(topic_name, 0)
+    for n in (3, 5, 7):
+        member.processed(partition, n)
+        assert member.drain(10_000)
+    member.close()
+    heir = consumers(topic_name)
+    assert read_to_end(heir, 9) == list(range(10)), "as the log says"
+    heir.processed(partition, 3)
+    assert heir.drain(10_000)
+    (warned,) = warnings_of(caplog)
+    assert warned.startswith(f"group {member.config['group_id']}: ")
+    assert f"with offset 0 of {topic_name}-0, 0 kept" in warned
+
+
+def test_of_a_server_that_keeps_metadata_there_is_nothing_to_say(killed, caplog, monkeypatch):
+    asked: list[Any] = []
+    committed = Lane.committed
+
+    async def noted(self: Lane, partitions: Any, **options: Any) -> Any:
+        asked.append(partitions)
+        return await committed(self, partitions, **options)
+
+    monkeypatch.setattr(Lane, "committed", noted)
+    partition = killed(1, 2, 3, 7)
+    assert asked == [[partition]], "it costs one request"
+    assert warnings_of(caplog) == []
