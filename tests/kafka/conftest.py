@@ -12,6 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 # An assertion in there says what it found, as in a test.
@@ -89,7 +90,10 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
     made: list[QueryMembership] = []
 
     def make(
-        restored: Mapping[TopicPartition, int] | None = None, **options: str
+        restored: Mapping[TopicPartition, int] | None = None,
+        run: str = group_id,
+        identity: QueryIdentity | None = None,
+        **options: str,
     ) -> QueryMembership:
         settings = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
@@ -98,7 +102,8 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
             "includeRebalanceEvents": "false",
             **{name.replace("__", "."): value for name, value in options.items()},
         }
-        query = QueryMembership(SourceOptions.parse(settings, default_readers=2), group_id)
+        parsed = SourceOptions.parse(settings, default_readers=2)
+        query = QueryMembership(parsed, run, identity)
         made.append(query)
         query.start()
         if restored is not None:

@@ -14,6 +14,7 @@ from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, MembershipError
@@ -106,6 +107,37 @@ def test_the_group_does_not_forget_partitions_that_are_quiet(
     polls_until(client, lambda: kafka.committed(group_id) == {before: 7, own: 9})
     client.commit_processed({own: 12})
     polls_until(client, lambda: kafka.committed(group_id) == {before: 7, own: 12})
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_what_an_earlier_run_had_read_beyond_is_committed_anew_with_its_offset(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    client_of: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    in_order: bool,
+) -> None:
+    """The commit after a quiet hour said that nothing beyond the offset was read."""
+    kafka.create_topic(topic_name)
+    partition = TopicPartition(topic_name, 0)
+    left = Remaining(500, (Gap(70, 120),))
+    before = client_of(partition)
+    before.commit_remaining({partition: left})
+    assert before.drain(60_000)
+    before.close(timeout_ms=2_000)
+    client = client_of(partition)
+    told = client.group_commits([partition], 60_000, in_order)[partition].remaining
+    assert told == (Remaining(70) if in_order else left)
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.delete_groups([group_id])  # to see the commit
+    admin.close()
+    for hour in range(2):
+        client._commit_anew_at = 0.0
+        polls_until(client, lambda: kafka.committed(group_id) == {partition: 70})
+        assert client.drain(60_000)
+        found = client.group_commits([partition], 60_000)[partition].remaining
+        assert found == left, f"after {hour + 1} hours"
 
 
 def test_a_group_with_members_takes_no_commits(

@@ -9,6 +9,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.group_commit import GroupCommit
 from pyspark_kafka_rebalance.consumer.remaining import Remaining
 from pyspark_kafka_rebalance.errors import PartitionsLostError
 from pyspark_kafka_rebalance.source.group.assign_client import AssignClient
@@ -32,7 +33,7 @@ def commit_each(owner, asked, tp):
         owner.commit_remaining({tp: left})
         owner.commit_remaining({tp: left})
         wait_until(lambda left=left: owner.acknowledged_remaining(tp) == left, "it is committed")
-        assert asked.committed_remaining([tp], LATER_MS) == {tp: left}
+        assert asked.group_commits([tp], LATER_MS) == {tp: GroupCommit(left)}
         assert asked.committed_offsets([tp], LATER_MS) == {tp: left.committed()}
 
 

@@ -7,6 +7,7 @@ whole rounds of the pump (never for a time), and looks at what was released and 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -1338,6 +1339,59 @@ def test_a_replay_of_sparks_own_source_is_not_read_again_where_the_group_is_set_
     query.rounds(3)
     assert group.committed == {P: 100}
     assert query.membership.plannable() == {P: 150}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"startingOffsets": "earliest"}, "startingOffsets"),
+        ({"startingOffsets": "latest"}, "startingOffsets"),
+        ({"startingOffsets": '{"t":{"0":5,"1":100}}'}, "startingOffsets"),
+        ({"startingTimestamp": "5", "startingOffsets": "earliest"}, "startingTimestamp"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "startingOffsetsByTimestamp"),
+    ],
+)
+def test_who_names_a_start_without_a_checkpoint_is_told_that_the_groups_offset_counts(
+    make: Callable[..., Query],
+    group: Group,
+    options: dict[str, str],
+    named: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A deleted checkpoint no longer meant reading again, without a line in the log."""
+    group.committed = {P: 150, Q: 100}
+    query = make(**options)
+    query.membership.restore({})
+    query.start()
+    group.members[0].assign(P, Q, R)
+    query.rounds(3)
+    assert query.membership.plannable().items() >= {P: 150, Q: 100}.items()
+    told = [r for r in caplog.records if "the query has no checkpoint" in r.getMessage()]
+    assert [r.levelname for r in told] == ["WARNING"]
+    text = told[0].getMessage()
+    assert f"count instead of {named}: t-0 at 150" in text
+    assert ("t-1 at 100" in text) == ("{" not in next(iter(options.values()))), "named as it is"
+    assert text.endswith(
+        "kafka-consumer-groups.sh --bootstrap-server 127.0.0.1:1 --group g --delete-offsets "
+        "--topic t"
+    )
+
+
+@pytest.mark.parametrize("why", ["the group", "a checkpoint", "an empty group", "others"])
+def test_where_a_named_start_is_not_expected_to_count_nothing_is_told(
+    make: Callable[..., Query], group: Group, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.committed = {} if why == "an empty group" else {P: 150}
+    query = make(startingOffsets="group" if why == "the group" else "earliest")
+    query.membership.restore({Q: 7} if why == "a checkpoint" else {})
+    query.membership.joining.found_others = why == "others"
+    with caplog.at_level(logging.INFO):
+        query.start()
+        group.members[0].assign(P)
+        query.rounds(3)
+    assert query.membership.plannable() == {P: group.committed.get(P, 0)}
+    told = [r for r in caplog.records if "the query has no checkpoint" in r.getMessage()]
+    assert [r.levelname for r in told] == (["INFO"] if why == "others" else [])
 
 
 def test_a_checkpoint_does_not_ask_for_a_record_at_the_starting_timestamp(

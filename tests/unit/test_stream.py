@@ -40,6 +40,7 @@ from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json, par
 from pyspark_kafka_rebalance.source.offsets import RebalanceEvent, StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
+from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
 from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
 from pyspark_kafka_rebalance.source.stop_request import answer_of, ask_to_stop
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
@@ -329,7 +330,7 @@ def memberships(monkeypatch: pytest.MonkeyPatch) -> list[FakeMembership]:
     """Every membership that was made."""
     made: list[FakeMembership] = []
 
-    def make(options: SourceOptions, client_id: str) -> FakeMembership:
+    def make(options: SourceOptions, client_id: str, identity: QueryIdentity) -> FakeMembership:
         made.append(FakeMembership(options, client_id))
         return made[-1]
 

@@ -1,0 +1,163 @@
+"""A checkpoint is older than what its query has committed: restored, copied, or both.
+
+tests/spark/test_restored_checkpoint.py has whole queries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from group_members import wait_until
+from kafka import KafkaAdminClient
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.group import rival_runs
+from pyspark_kafka_rebalance.source.group.membership import QueryMembership
+from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+Queries = Callable[..., QueryMembership]
+
+
+def identity(query: str = "90a1c3e5f7b2d4e6", batch: int = 1) -> QueryIdentity:
+    found = QueryIdentity()
+    found.restore(StreamOffset(query=query, batch=batch))
+    return found
+
+
+def read(query: QueryMembership, partition: TopicPartition, start: int, end: int) -> None:
+    """Plan a batch, which Spark commits."""
+    handed_out = query.hand_out({partition: OffsetRange(*partition, start, end)})
+    assert handed_out is not None
+    assert handed_out[0], "nothing was handed out"
+    offset = {"end": [partition, end]}
+    query.proofs.planned(offset)
+    query.proofs.committed(offset)
+
+
+@pytest.fixture
+def both(kafka: LocalKafka, topic_name: str) -> list[TopicPartition]:
+    kafka.create_topic(topic_name, partitions=2)
+    kafka.produce(topic_name, [b"x"] * 200)
+    return [TopicPartition(topic_name, n) for n in range(2)]
+
+
+@pytest.fixture
+def original(query_of: Queries, protocol: str, topic_name: str) -> QueryMembership:
+    return query_of(run="o-0riginal", identity=identity(), **options(topic_name, protocol))
+
+
+def options(topic: str, protocol: str) -> dict[str, str]:
+    return {"subscribe": topic, "readers": "1", "kafka__group__protocol": protocol}
+
+
+def has_read(
+    kafka: LocalKafka, group_id: str, query: QueryMembership, both: list[TopicPartition]
+) -> None:
+    wait_until(lambda: query.plannable().keys() == set(both), "the original has both")
+    for partition in both:
+        read(query, partition, 0, 70)
+    wait_until(lambda: kafka.committed(group_id) == dict.fromkeys(both, 70), "it has committed")
+
+
+def test_a_copy_of_a_live_querys_checkpoint_is_another_query(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the original has delivered is not read again, and the group is not set back."""
+    has_read(kafka, group_id, original, both)
+    copied = identity()
+    copy = query_of(dict.fromkeys(both, 40), "c-0copy", copied, **options(topic_name, protocol))
+    with caplog.at_level(logging.INFO):
+        wait_until(lambda: "other runs of this query are alive" in caplog.text, "it waits")
+    assert copy.plannable() == {}
+    monkeypatch.setattr(rival_runs, "_MARGIN_S", -1_000.0)  # its session is over
+    wait_until(lambda: bool(copy.plannable()), "the copy has one")
+    assert set(copy.plannable().values()) == {70}
+    assert copied.id != identity().id
+    assert f"query {identity().id} also runs elsewhere (0riginal)" in caplog.text
+    assert kafka.committed(group_id) == dict.fromkeys(both, 70)
+    # Each reads on, under its own id.
+    [taken] = copy.plannable()
+    [kept] = set(both) - {taken}
+    read(copy, taken, 70, 90)
+    read(original, kept, 70, 80)
+    wait_until(lambda: kafka.committed(group_id) == {taken: 90, kept: 80}, "both are committed")
+
+
+def test_a_query_that_is_only_about_to_end_is_no_other(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The checkpoint was restored while the planner before had not left its group."""
+    has_read(kafka, group_id, original, both)
+    restored = identity()
+    query = query_of(
+        dict.fromkeys(both, 40), "r-0restored", restored, **options(topic_name, protocol)
+    )
+    with caplog.at_level(logging.INFO):
+        wait_until(lambda: "other runs of this query are alive" in caplog.text, "it waits")
+    original.stop()
+    wait_until(lambda: query.plannable() == dict.fromkeys(both, 40), "it follows its checkpoint")
+    assert restored.id == identity().id
+    assert kafka.committed(group_id) == dict.fromkeys(both, 40)
+    assert f"{topic_name}-0 from 40 on, committed: 70" in caplog.text
+
+
+def test_a_checkpoint_that_does_not_know_a_partition_yet(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+) -> None:
+    """The backup is of the query's first moments: it begins where it had begun."""
+    has_read(kafka, group_id, original, both)
+    original.stop()
+    query = query_of({both[0]: 40}, "r-0restored", identity(), **options(topic_name, protocol))
+    wait_until(lambda: query.plannable() == {both[0]: 40, both[1]: 0}, "it has both")
+
+
+def test_the_groups_offsets_were_deleted_and_then_the_checkpoint_went_back(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+) -> None:
+    """What only the checkpoint knew counts as the query's own, also below that."""
+    has_read(kafka, group_id, original, both)
+    original.stop()
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    admin.delete_groups([group_id])
+    admin.close()
+    again = query_of(
+        dict.fromkeys(both, 70), "r-1again", identity(), **options(topic_name, protocol)
+    )
+    wait_until(lambda: kafka.committed(group_id) == dict.fromkeys(both, 70), "it is back")
+    again.stop()
+    query = query_of(
+        dict.fromkeys(both, 40), "r-2back", identity(), **options(topic_name, protocol)
+    )
+    wait_until(lambda: query.plannable() == dict.fromkeys(both, 40), "it follows its checkpoint")
