@@ -1,8 +1,9 @@
-"""How long a query takes from its start to its first row, and a small AvailableNow run to its end.
+"""How long a query takes from its start to its first row, and a small run with an end to its end.
 
 Runs in one warm Spark session, alternating with Spark's built-in source and a Python source that
 generates its rows: for a group without members, and for a group whose member owns a share and keeps
-it. Prints a table and a line of JSON; the first two runs of each form are not measured.
+it. Scheduled runs that find nothing new continue from a checkpoint. Prints a table and a line of
+JSON; the first two runs of each form are not measured.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ EMPTY, SHARED = "without members", "shared"
 #: The cost of any Python source: Spark's planner process and its imports.
 PYTHON = "a Python source"
 FIRST_ROW, AVAILABLE_NOW = "start to first row", "AvailableNow"
+#: Runs under a checkpoint that has all there is.
+NOTHING_NEW: dict[str, dict[str, Any]] = {
+    "AvailableNow, nothing new": {"availableNow": True},
+    "Once, nothing new": {"once": True},
+}
 _TOPIC = "start"
 _PATIENCE_S = 120.0
 _WARM_UP = 2
@@ -144,7 +150,14 @@ class Queries:
         self._work = work
         self._protocol = protocol
 
-    def start(self, form: str, group_id: str, keep: Callable[[int], None], **trigger: Any) -> Any:
+    def start(
+        self,
+        form: str,
+        group_id: str,
+        keep: Callable[[int], None],
+        checkpoint: str | None = None,
+        **trigger: Any,
+    ) -> Any:
         options = {
             "kafka.bootstrap.servers": self._kafka.bootstrap_servers,
             "subscribe": _TOPIC,
@@ -159,7 +172,8 @@ class Queries:
             keep(batch.count())
 
         writer = frame.writeStream.foreachBatch(count).trigger(**trigger)
-        return writer.option("checkpointLocation", str(self._work / uuid.uuid4().hex)).start()
+        folder = self._work / (checkpoint or uuid.uuid4().hex)
+        return writer.option("checkpointLocation", str(folder)).start()
 
     @contextmanager
     def member(self, group_id: str) -> Iterator[None]:
@@ -209,6 +223,25 @@ class Queries:
         assert query.awaitTermination(_PATIENCE_S), f"{form} goes on"
         return time.monotonic() - began_at, sum(counts)
 
+    def nothing_new(self, form: str, what: str) -> float:
+        """The seconds that a run takes which finds nothing, after one that has read all."""
+        checkpoint = f"all-read-{form.partition(' ')[0]}"
+        rows: list[int] = []
+        if not (self._work / checkpoint).exists():
+            self.run(form, checkpoint, rows.append, availableNow=True)
+            assert sum(rows), f"{form} has read nothing"
+            rows.clear()
+        began_at = time.monotonic()
+        self.run(form, checkpoint, rows.append, **NOTHING_NEW[what])
+        took_s = time.monotonic() - began_at
+        assert not sum(rows), f"{form} has read {rows} rows"
+        return took_s
+
+    def run(self, form: str, checkpoint: str, keep: Callable[[int], None], **trigger: Any) -> None:
+        """Run to the end, in a group of the checkpoint's name."""
+        query = self.start(form, checkpoint, keep, checkpoint, **trigger)
+        assert query.awaitTermination(_PATIENCE_S), f"{form} goes on"
+
 
 def measure(queries: Queries, rows: int, runs: int) -> dict[tuple[str, str, str], list[float]]:
     """Seconds by measurement, group and form; the first two runs of each are not counted."""
@@ -223,6 +256,9 @@ def measure(queries: Queries, rows: int, runs: int) -> dict[tuple[str, str, str]
                 else:
                     took_s = one(queries, what, form, group_id, rows)
                 seconds[what, group, form].append(took_s)
+        for what in NOTHING_NEW:
+            for form in (BUILT_IN, PYTHON, OURS):
+                seconds[what, EMPTY, form].append(queries.nothing_new(form, what))
     return {of: measured[_WARM_UP:] for of, measured in seconds.items()}
 
 

@@ -8,14 +8,16 @@ sides is mapped; the rest is refused, with what to use instead. No error message
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from ..errors import OptionError
 from .jaas import jaas_error, parse_jaas
 from .key_stores import KeyStore, StoreKind, TlsContext, pem_blocks
-from .oauth_tokens import ClientCredentialsTokens
 from .values import NON_EMPTY_TEXT, REDACTED, ValueType, one_of, parse_value
+
+if TYPE_CHECKING:
+    from .oauth_tokens import ClientCredentialsTokens
 
 _PROTOCOLS = one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", ignore_case=True)
 _HOST_NAME_CHECK = ValueType(
@@ -229,6 +231,8 @@ def _token_provider(
             f"{_OAUTH_JAAS_FORM}, with a scope if the authorization server requires one: "
             f"{' and '.join(missing)} is not there"
         )
+    from .oauth_tokens import ClientCredentialsTokens  # late: it needs kafka-python
+
     return ClientCredentialsTokens(
         url, given["clientId"], given["clientSecret"], given["scope"] or None, extensions
     )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-from kafka.structs import TopicPartition
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import OptionError
 from ..settings.values import parse_value
 from .partition_json import parse_numbers
 from .starting_offsets import LATEST_OFFSET, TIMESTAMP_MS, AtTimestamp, timestamps
+
+if TYPE_CHECKING:
+    from kafka.structs import TopicPartition
 
 #: The log's end, an offset (exclusive), or the first record at a time: the log's end, if none is
 #: that late.

@@ -12,9 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
-
-from kafka.structs import TopicPartition
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import OptionError, names_of
 from ..settings.client_settings import ClientSettings, map_client_settings
@@ -38,6 +36,9 @@ from .event_time_options import EVENT_TIME_OPTIONS, EventTimeOptions
 from .option_names import KAFKA, without_effect
 from .partition_json import is_topic_name, parse_partitions
 from .starting_offsets import Start, StartingOffsets
+
+if TYPE_CHECKING:
+    from kafka.structs import TopicPartition
 
 _READERS = integer(1, 1_000)
 
@@ -428,7 +429,9 @@ _NO_SETTINGS = ClientSettings(
 
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 
-_Subscription = tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]
+_Subscription: TypeAlias = (
+    "tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]"
+)
 
 _NOWHERE: _Subscription = (None, None, None)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
-
-from kafka.structs import TopicPartition
+from typing import TYPE_CHECKING, Any
 
 from ..settings.values import INT_MAX, LONG_MAX
+
+if TYPE_CHECKING:
+    from kafka.structs import TopicPartition
 
 _LONGEST_NUMBER = 20  # characters; a long has at most 19 digits, and a sign
 _TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")
@@ -44,6 +45,8 @@ def parse_numbers(
     ValueError
         Says what is wrong.
     """
+    from kafka.structs import TopicPartition  # late: few queries name partitions
+
     numbers = {}
     for topic, partitions in _topics(text):
         if not isinstance(partitions, dict) or not partitions:
@@ -68,6 +71,8 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
     ValueError
         Says what is wrong.
     """
+    from kafka.structs import TopicPartition
+
     partitions = set()
     for topic, listed in _topics(text):
         if not is_topic_name(topic):

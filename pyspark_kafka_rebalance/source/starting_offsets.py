@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
-
-from kafka.structs import TopicPartition
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..errors import KafkaRebalanceError, OptionError
 from ..settings.values import LONG_MAX, integer, one_of, parse_value
 from .partition_json import parse_numbers
+
+if TYPE_CHECKING:
+    from kafka.structs import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
-
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslBytesRequest,
-    SaslBytesResponse,
-)
 
 #: The text in place of a secret; Spark's own wording.
 REDACTED = "*********(redacted)"
@@ -25,19 +19,13 @@ _SECRET_ARGUMENTS = frozenset(
     {"sasl_plain_password", "ssl_password", "sasl_oauth_token_provider", "ssl_context"}
 )
 
-_SASL_MESSAGES = (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslBytesRequest,
-    SaslBytesResponse,
-)
-
 #: A filter sees only what is logged to its own logger: these are the loggers that log secrets.
 _LOGGERS = ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser")
 
 
 def redact_log() -> None:
     """Keep secrets out of the log of this process from now on; idempotent."""
+    _sasl_messages()  # not by the first line that is logged, whose thread may hold locks
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_redact)
 
@@ -53,8 +41,21 @@ def _redact(record: logging.LogRecord) -> bool:
     return True
 
 
+@cache
+def _sasl_messages() -> tuple[type, ...]:
+    """Imported late: option parsing needs this module for a constant, and not kafka-python."""
+    from kafka.protocol import sasl
+
+    return (
+        sasl.SaslAuthenticateRequest,
+        sasl.SaslAuthenticateResponse,
+        sasl.SaslBytesRequest,
+        sasl.SaslBytesResponse,
+    )
+
+
 def _redacted(argument: Any) -> Any:
-    if isinstance(argument, _SASL_MESSAGES):
+    if isinstance(argument, _sasl_messages()):
         return f"{type(argument).__name__}({REDACTED})"
     if isinstance(argument, (bytes, bytearray, memoryview)):
         return f"<{len(argument)} bytes>"

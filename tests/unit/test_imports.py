@@ -60,7 +60,7 @@ def test_the_top_level_imports_nothing_heavy() -> None:
     )
 
 
-def test_a_query_is_made_without_arrow_and_without_what_only_the_planner_needs() -> None:
+def test_a_query_is_made_without_kafka_python_arrow_and_what_only_the_planner_needs() -> None:
     """Spark starts a process for the schema alone, and one for the plan: a second of each start."""
     run(
         """
@@ -72,8 +72,23 @@ def test_a_query_is_made_without_arrow_and_without_what_only_the_planner_needs()
         reader = pickle.loads(pickle.dumps(source)).streamReader(source.schema())
         assert pickle.loads(pickle.dumps(reader))
         package = "pyspark_kafka_rebalance"
-        unneeded = {"pyarrow", f"{package}.source.stream", f"{package}.consumer.deferred"}
+        unneeded = {"kafka", "pyarrow", f"{package}.source.stream", f"{package}.consumer.deferred"}
         assert not unneeded & sys.modules.keys(), unneeded & sys.modules.keys()
+        """
+    )
+
+
+@pytest.mark.parametrize("call", ["enable", "disable"])
+def test_loading_the_planner_leaves_garbage_collection_as_it_was(call: str) -> None:
+    run(
+        f"""
+        import gc
+        from pyspark_kafka_rebalance import DefaultSource
+        options = {{"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "subscribe": "t"}}
+        source = DefaultSource(options)
+        gc.{call}()
+        assert source.streamReader(None).initialOffset()
+        assert gc.isenabled() == ({call!r} == "enable")
         """
     )
 
