@@ -41,8 +41,8 @@ class AsyncMember:
         """Partitions that were lost during the last poll."""
         return self._thread.opened().get_lost_partitions()
 
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions assigned now, those to be revoked included."""
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions assigned now, those to be revoked included; a snapshot."""
         return self._thread.opened().assignment()
 
     def acknowledged(self, partition: TopicPartition) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from uuid import UUID
 
 from kafka import KafkaConsumer
@@ -16,6 +17,7 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 
+from .checked_arguments import checked_offsets, checked_partition, checked_partitions
 from .group_commit import GroupCommit
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.next_records import next_timestamps
@@ -76,7 +78,8 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
 
         Raises KafkaTimeoutError, or the broker's error.
         """
-        committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
+        asked = checked_partitions("committed_offsets", partitions)
+        committed = self._io.fetch_committed_offsets(asked, timeout_ms)
         return {partition: found.offset for partition, found in committed.items()}
 
     def committed_remaining(
@@ -108,19 +111,34 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
                 )
         return found
 
+    def committed(
+        self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
+    ) -> Any:
+        """``KafkaConsumer.committed``: the group's next offset, or None; asks the broker."""
+        return super().committed(checked_partition("committed", partition), metadata, timeout_ms)
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Any]:
+        """``KafkaConsumer.offsets_for_times``; leaves the given timestamps as they are."""
+        asked = checked_offsets("offsets_for_times", timestamps, "timestamp")
+        return dict(super().offsets_for_times(asked, timeout_ms))
+
     def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
         """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
         with _leader_gone():
-            return dict(super().beginning_offsets(partitions, timeout_ms))
+            asked = checked_partitions("beginning_offsets", partitions)
+            return dict(super().beginning_offsets(asked, timeout_ms))
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
         """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
         with _leader_gone():
-            return dict(super().end_offsets(partitions, timeout_ms))
+            asked = checked_partitions("end_offsets", partitions)
+            return dict(super().end_offsets(asked, timeout_ms))
 
     def beginning_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float

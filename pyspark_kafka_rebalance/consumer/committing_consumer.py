@@ -7,7 +7,7 @@ polls handed out is in ``hand_outs.py``. After a seek, lower offsets may be comm
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,10 +17,18 @@ from kafka.structs import TopicPartition
 
 from ..errors import OptionError, PartitionsLostError
 from .catching_up import CatchingUp
+from .checked_arguments import (
+    checked_commit,
+    checked_offset,
+    checked_offsets,
+    checked_partition,
+    checked_partitions,
+)
 from .hand_outs import HandOuts
 from .member_status import MemberStatus
 from .remaining import Remaining
 from .sought import LOG_END
+from .taken import returns_what_it_takes
 
 if TYPE_CHECKING:
     from kafka.consumer.fetcher import ConsumerRecord
@@ -52,7 +60,7 @@ class CommittingConsumer(MemberStatus):
             ``commit``), or its log was truncated since and the offset is that of a record that is
             gone. Nothing of this call is committed.
         """
-        self._hand_outs.commit_processed(offsets)
+        self._hand_outs.commit_processed(checked_offsets("commit_processed", offsets))
 
     def processed(self, partition: TopicPartition, *offsets: int) -> None:
         """The records of a partition at these offsets are processed, in any order.
@@ -77,7 +85,10 @@ class CommittingConsumer(MemberStatus):
             No poll has handed out one of them. As with the other error, nothing of this call
             counts.
         """
-        self._hand_outs.processed(partition, offsets)
+        partition = checked_partition("processed", partition)
+        self._hand_outs.processed(
+            partition, [checked_offset("processed", partition, offset) for offset in offsets]
+        )
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
         """As ``commit_processed``, but says all that is left to process of each partition.
@@ -91,6 +102,7 @@ class CommittingConsumer(MemberStatus):
         PartitionsLostError
             As ``commit_processed``.
         """
+        checked_partitions("commit_remaining", remaining)
         self._hand_outs.commit_remaining(remaining)
 
     def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
@@ -129,10 +141,12 @@ class CommittingConsumer(MemberStatus):
         KafkaError
             The broker refuses the commit.
         """
-        if not self._io.subscription.subscribed:
-            super().commit(self._consumed() if offsets is None else offsets, timeout_ms)
-            return
         everything = offsets is None
+        if not everything:
+            offsets = checked_commit("commit", offsets)
+        if not self._io.subscription.subscribed:
+            super().commit(self._consumed() if everything else offsets, timeout_ms)
+            return
         offsets = self._positions() if everything else offsets
         by_hand = self._hand_outs.by_hand.enter(offsets, retried=True, everything=everything)
         if timeout_ms is None:
@@ -150,10 +164,12 @@ class CommittingConsumer(MemberStatus):
         only reaches the future and the callback. The records then stay ``unprocessed``, so that
         their revoke can be delayed until another commit.
         """
-        if not self._io.subscription.subscribed:
-            offsets = self._consumed() if offsets is None else offsets
-            return super().commit_async(offsets, callback)
         everything = offsets is None
+        if not everything:
+            offsets = checked_commit("commit_async", offsets)
+        if not self._io.subscription.subscribed:
+            offsets = self._consumed() if everything else offsets
+            return super().commit_async(offsets, callback)
         if everything:
             offsets = self._positions()
         try:
@@ -172,6 +188,8 @@ class CommittingConsumer(MemberStatus):
         self, partition: TopicPartition, offset: int
     ) -> tuple[TopicPartition] | tuple[()]:
         """Seek; returns what was sought: nothing if the gaps' reader only skips the unreadable."""
+        partition = checked_partition("seek", partition)
+        offset = checked_offset("seek", partition, offset)
         if self._catching_up is not None and self._catching_up.skip(partition, offset):
             return ()  # polls go on where they are
         super().seek(partition, offset)
@@ -194,6 +212,7 @@ class CommittingConsumer(MemberStatus):
 
     def seek_to_beginning_or_skip(self, *partitions: TopicPartition) -> Collection[TopicPartition]:
         """Seek; returns what was sought, not where the gaps' reader skips what the log lacks."""
+        partitions = tuple(checked_partitions("seek_to_beginning", partitions))
         asked = partitions or self._io.subscription.owned()
         if self._catching_up is not None:
             skipped = self._catching_up.skip_to_beginning(asked)
@@ -207,6 +226,7 @@ class CommittingConsumer(MemberStatus):
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_end``."""
+        partitions = tuple(checked_partitions("seek_to_end", partitions))
         super().seek_to_end(*partitions)
         sought = partitions or self._io.subscription.owned()
         self._io.subscription.ahead.forget(sought)
@@ -214,19 +234,22 @@ class CommittingConsumer(MemberStatus):
 
     def pause(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.pause``; a merge by timestamps goes on without them."""
-        super().pause(*partitions)
+        super().pause(*self._assigned_ones("pause", partitions))
         self._io.subscription.ahead.dirty = True
 
     def resume(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.resume``."""
-        super().resume(*partitions)
+        super().resume(*self._assigned_ones("resume", partitions))
         self._io.subscription.ahead.dirty = True
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """``KafkaConsumer.assign``."""
+        partitions = checked_partitions("assign", partitions)
         super().assign(partitions)
         if partitions:
             self._membership.record.assigned_by_hand()
+        with self._hand_outs.lock:
+            self._io.subscription.taken.forget(self._io.subscription.taken.positions.keys())
         ahead = self._io.subscription.ahead
         ahead.forget(ahead.buffered() - set(partitions))
 
@@ -237,7 +260,8 @@ class CommittingConsumer(MemberStatus):
         records, it asks no broker, counts offsets, and raises IllegalStateError if the partition is
         not assigned.
         """
-        if partition not in self.assignment():
+        partition = checked_partition("catch_up_lag", partition)
+        if partition not in self.assigned:
             raise IllegalStateError(f"{partition} is not assigned")
         return self._hand_outs.gaps.lag(partition)
 
@@ -246,10 +270,12 @@ class CommittingConsumer(MemberStatus):
 
         With "live" it is always the live one.
         """
+        partition = checked_partition("position", partition)
         position: int | None = super().position(partition, timeout_ms)
-        mark = self._io.subscription.ahead.marks.get(partition)
-        if mark is not None and position is not None:
-            position = min(position, mark.offset)
+        if position is not None:
+            position = self._io.subscription.position(partition)
+        with self._hand_outs.lock:
+            self._hand_outs.carry_out()
         if self._catching_up is not None and self._catching_up.in_order:
             below = self._hand_outs.gaps.next_offset(partition)
             return position if below is None else below
@@ -261,7 +287,7 @@ class CommittingConsumer(MemberStatus):
         For the one case in which a committed position must move back: the records are gone. What
         was handed out is forgotten; seek to where polls are to go on.
         """
-        self._hand_outs.forget_commits(partitions)
+        self._hand_outs.forget_commits(checked_partitions("forget_commits", partitions))
 
     def take_unknown(self) -> frozenset[TopicPartition]:
         """Partitions that the broker lacks, whose commit was given up since the last call."""
@@ -285,6 +311,7 @@ class CommittingConsumer(MemberStatus):
             time.sleep(0.002)
         return True
 
+    @returns_what_it_takes
     def __next__(self) -> ConsumerRecord:
         """The next record of the library's iterator, which may drop records that a poll brought."""
         catching_up = self._catching_up
@@ -303,10 +330,20 @@ class CommittingConsumer(MemberStatus):
             if self._hand_outs.hand_out({partition: [record]}):
                 return record
 
+    def _assigned_ones(
+        self, call: str, partitions: Iterable[TopicPartition]
+    ) -> list[TopicPartition]:
+        """The partitions, all of which are assigned; else kafka-python fails halfway."""
+        asked, owned = checked_partitions(call, partitions), self._io.subscription.owned()
+        for partition in asked:
+            if partition not in owned:
+                raise IllegalStateError(f"{call}: {partition} is not assigned")
+        return asked
+
     def _positions(self) -> dict[TopicPartition, Any]:
         """What a commit by hand without offsets commits; without completed revokes."""
         consumed = self._consumed()
-        return {p: consumed[p] for p in self.assignment() & consumed.keys()}
+        return {p: consumed[p] for p in self.assigned & consumed.keys()}
 
     def _consumed(self) -> dict[TopicPartition, Any]:
         return self._io.subscription.consumed()

@@ -56,9 +56,9 @@ class Completion:
         """A poll returned the records at these offsets, ascending, all of one leader epoch."""
         found = self.begun(partition)
         if partition in self.sought:
-            del self.sought[partition]
             if offsets:
                 found.seek(offsets[0])
+            del self.sought[partition]
         found.hand_out(offsets, leader_epoch)
 
     def of(self, partition: TopicPartition) -> PartitionCompletion | None:

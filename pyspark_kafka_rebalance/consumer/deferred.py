@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.consumer import IsolationLevel
@@ -29,12 +30,20 @@ from ..errors import OptionError
 from ..transport.secured_clients import net_client
 from .catch_up import CatchUpOptions
 from .catching_up import CatchingUp
+from .checked_arguments import checked_partitions
 from .committing_consumer import CommittingConsumer
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets
 from .hand_outs import HandOuts
 from .kafka_python.coordinator import replace_coordinator
-from .kafka_python.polling import is_closed, resume_what_was_begun, watch_fetches
+from .kafka_python.polling import (
+    end_iteration,
+    is_closed,
+    iterate_with,
+    resume_what_was_begun,
+    tell_before_taking,
+    watch_fetches,
+)
 from .kafka_python.records import ReadableRecords, name_what_is_unreadable
 from .observer import Observed
 from .ownership import Ownership
@@ -43,6 +52,7 @@ from .polls import Polls
 from .protocol_choice import chosen_protocol, membership_in
 from .rebalance_listener import ListenerCalls
 from .rebalancing import Rebalancing
+from .taken import returns_what_it_takes
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -151,7 +161,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
             io,
             self.config,
             revoking=lambda: self._ownership.gated,
-            committable=self.assignment,
+            committable=lambda: self.assigned,
         )
         io.membership = self._membership
         if topics:
@@ -160,7 +170,9 @@ class DeferredRevokeConsumer(CommittingConsumer):
             io.metadata.forget_backoff()
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
-        self._hand_outs = HandOuts(io, self._membership, self._ownership)
+        self._hand_outs = HandOuts(
+            io, self._membership, self._ownership, partial(end_iteration, self)
+        )
         self._observed = self._membership.commits.observed = Observed()
         if catch_up is not None:
             self._catching_up = CatchingUp(
@@ -194,6 +206,8 @@ class DeferredRevokeConsumer(CommittingConsumer):
         )
         watch_fetches(self, self._answered)
         resume_what_was_begun(self)
+        tell_before_taking(self, io.subscription.taking)
+        iterate_with(self, self._iterated, io.subscription.taking)
         name_what_is_unreadable(self)
 
     if TYPE_CHECKING:  # KafkaConsumer has these, but type checkers do not know it, or not exactly
@@ -211,6 +225,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
 
     # -- KIP-983 ----------------------------------------------------------------------------------
 
+    @returns_what_it_takes
     def poll(
         self,
         timeout_ms: float = 0,
@@ -232,6 +247,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self._io.subscription.end_reading_ahead()
         return self._polls.poll_records(ReadableRecords, timeout_ms, max_records, update_offsets)
 
+    @returns_what_it_takes
     def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
@@ -239,6 +255,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self._io.subscription.end_reading_ahead()
         return self._polls.poll(ReadableRecords, timeout_ms, max_records)
 
+    @returns_what_it_takes
     def poll_arrow(
         self,
         timeout_ms: float = 0,
@@ -276,6 +293,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self._io.subscription.end_reading_ahead()
         return self._polls.poll(form, timeout_ms, max_records)
 
+    @returns_what_it_takes
     def poll_membership(self) -> PollResult:
         """A poll without records: takes part in the rebalance, never waits and never fetches.
 
@@ -299,10 +317,10 @@ class DeferredRevokeConsumer(CommittingConsumer):
         bool
             False if one of them is no longer owned (lost); the others are delayed all the same.
         """
-        asked = frozenset(partitions)
+        asked = frozenset(checked_partitions("delay_revoke", partitions))
         with self._hand_outs.lock:
             self._ownership.delay(asked)
-        return asked <= self.assignment() and not self._membership.record.lost_of(asked)
+        return asked <= self.assigned and not self._membership.record.lost_of(asked)
 
     def leave_until_polled(self, reason: str) -> None:
         """Leave the group at once, and join again with the next poll, which reports the loss.
@@ -331,7 +349,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         deadline = time.monotonic() + timeout_ms / 1000
         if self._grouped():
             try:
-                self._listener.revoked(self.assignment())  # it may commit
+                self._listener.revoked(self.assigned)  # it may commit
                 self._listener.raise_failure()
             except Exception:
                 log.exception("group %s: the rebalance listener failed", self._group_id)
@@ -376,6 +394,11 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self._polls.forget_all()
         ahead = self._io.subscription.ahead
         ahead.forget(ahead.buffered())
+
+    def _iterated(self, timeout_ms: float) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """The records that the library's iterator returns one by one."""
+        self._io.subscription.end_reading_ahead()
+        return self._polls.poll_records(ReadableRecords, timeout_ms, None, False)
 
     def _arrow_form(self, include_headers: bool) -> Callable[..., Any]:
         for option in ("key_deserializer", "value_deserializer"):

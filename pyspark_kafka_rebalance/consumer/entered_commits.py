@@ -47,6 +47,7 @@ class EnteredCommits:
             by_hand.future.success(None)
             return by_hand
         with self._all.lock:
+            self._all.carry_out()
             self._all.refuse_overdue(by_hand.offsets)
             if self._all.gaps.known:
                 self._all.gaps.claim(by_hand, everything)
@@ -90,6 +91,7 @@ class EnteredCommits:
         """On the I/O loop: the broker has accepted the commit, or some of its partitions."""
         processed = by_hand.processed()
         with self._all.lock:
+            self._all.carry_out()
             claimed = by_hand.claimed()
             below = {p: offset for p, offset in processed.items() if p not in claimed}
             for p, offset in below.items():  # the group stands there, whoever committed it

@@ -14,7 +14,8 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -95,6 +96,7 @@ class GapHandOuts:
     def lag(self, partition: TopicPartition) -> int:
         """How many offsets of the partition's gaps are not handed out."""
         with self._all.lock:
+            self._all.carry_out()
             return sum(gap.end - gap.start for gap in self._completion.unread(partition))
 
     @property
@@ -190,7 +192,7 @@ class GapHandOuts:
     ) -> dict[TopicPartition, list[Any]]:
         """The reader of the gaps brought these records, and has passed these offsets.
 
-        Returns the ones that are handed out (invariant 1).
+        Returns the ones that are handed out once the poll has returned (invariant 1).
         """
         owed = {}
         with self._all.lock:
@@ -199,18 +201,29 @@ class GapHandOuts:
                 unread = self._completion.unread(partition)
                 if found is None or not unread:
                     continue
-                end = min(end, unread[-1].end)
-                before = self._completion.position(partition)
                 unreadable = self._unreadable.get(partition)
                 if unreadable is not None and end > unreadable.start:  # it could be read now
                     del self._unreadable[partition]
-                if kept := within(records.get(partition, []), unread):
+                kept = within(records.get(partition, []), unread)
+                if kept:
                     owed[partition] = kept
-                    for offsets, epoch in offsets_of(kept):
-                        found.catch_up(offsets, offsets[-1] + 1, epoch)
-                found.catch_up((), end)
-                self._tell_if_moved(partition, before)
+                brought = list(offsets_of(kept)) if kept else []
+                note = partial(self._returned, partition, brought, min(end, unread[-1].end))
+                self._all.note(partition, note)
         return owed
+
+    def _returned(
+        self, partition: TopicPartition, brought: list[tuple[Sequence[int], int]], end: int
+    ) -> None:
+        """The poll has returned these records, and all others below this end do not exist."""
+        found = self._completion.catching_up(partition)
+        if found is None:
+            return
+        before = self._completion.position(partition)
+        for offsets, epoch in brought:
+            found.catch_up(offsets, offsets[-1] + 1, epoch)
+        found.catch_up((), end)
+        self._tell_if_moved(partition, before)
 
     def _tell_if_moved(self, partition: TopicPartition, before: int | None) -> None:
         """Commit progress over offsets that do not exist: nobody will report these as processed."""
@@ -259,6 +272,7 @@ class GapHandOuts:
         """Whether a seek to this offset only gives up what the gaps' reader could not read."""
         unreadable = self._unreadable.get(partition)
         with self._all.lock:
+            self._all.carry_out()
             unread = self._completion.unread(partition)
             if unreadable is None or not unread:
                 return False

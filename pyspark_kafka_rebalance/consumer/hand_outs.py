@@ -28,6 +28,7 @@ from .origin import with_origin
 from .ownership import Ownership
 from .remaining import Remaining, is_ours
 from .seeks import Seeks
+from .taken import Taken
 from .told_remaining import ToldRemaining
 from .truncations import Truncations
 
@@ -37,6 +38,17 @@ if TYPE_CHECKING:
 
 class HandOuts:
     """The records that polls returned, until they are processed or their partition is gone.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    membership : GroupMembership
+        Commits what is processed.
+    ownership : Ownership
+        What may be committed.
+    end_iteration : callable
+        Forgets what the library's iterator holds.
 
     Attributes
     ----------
@@ -56,9 +68,14 @@ class HandOuts:
     """
 
     def __init__(
-        self, io: GroupCoordinator, membership: GroupMembership, ownership: Ownership
+        self,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        ownership: Ownership,
+        end_iteration: Callable[[], None],
     ) -> None:
         self.lock = threading.Lock()
+        self._end_iteration = end_iteration
         self._group_id = io.group_id
         self._subscription = io.subscription
         self._metadata = io.metadata
@@ -82,6 +99,7 @@ class HandOuts:
         Raises PartitionsLostError, and then nothing of the call counts.
         """
         with self.lock:
+            self.carry_out()
             try:
                 self._refuse_lost(offsets)
             except PartitionsLostError:
@@ -112,6 +130,7 @@ class HandOuts:
         Raises PartitionsLostError, and ValueError for what was not handed out.
         """
         with self.lock:
+            self.carry_out()
             self._refuse_lost({partition: max(offsets, default=0)})
             self.truncations.look_whether_anew(partition, max(offsets, default=-1) + 1)
             position = self._completion.complete(partition, offsets)
@@ -128,6 +147,7 @@ class HandOuts:
         Raises PartitionsLostError, and then nothing of the call counts.
         """
         with self.lock:
+            self.carry_out()
             self._refuse_lost({p: left.committed() for p, left in remaining.items()})
             further, beyond = self._told.news(remaining)
             self._membership.commit(self._completion.epochs.entries(further))
@@ -159,11 +179,13 @@ class HandOuts:
     def unprocessed(self) -> frozenset[TopicPartition]:
         """The partitions with records that were handed out and are not processed."""
         with self.lock:
+            self.carry_out()
             return self._completion.pending()
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the commits that wait, and forget what was handed out."""
         with self.lock:
+            self._subscription.taken.forget(partitions)
             self._membership.commits.drop(partitions)
             self._completion.forget(partitions)
             self._told.forget(partitions)
@@ -187,41 +209,82 @@ class HandOuts:
                 ahead.note(records, self._completion.epochs.before)
             return dict(records)
         owed = {}
-        completion, truncations = self._completion, self.truncations
         with self.lock:
             for partition, found in records.items():
-                bound = truncations.bound(partition)
-                brought = list(offsets_of(found))
-                first, after = brought[0][0][0], brought[-1][0][-1] + 1
-                if (start := self._starts.take(partition)) is not None:
-                    self._begin(partition, start, first, bound)
-                elif completion.of(partition) is None:
-                    self._membership.commits.begin(partition, first, described=False)
-                self.seeks.read_to(partition, after)
-                same = truncations.is_bound(partition, bound)
-                if partition in completion.sought:
-                    self.by_hand.handed_out_again(partition, first)
-                truncations.goes_on(partition, first)
-                if not same:
-                    truncations.begin_anew(partition, first, bound)
-                if (inherited := completion.inherited(partition, first)) is not None:
-                    epochs = completion.epochs[partition]
-                    for offsets, epoch in brought:
-                        epochs.learn(offsets[0], offsets[-1] + 1, epoch)
-                    inherited = inherited.as_seen(found)
-                    completion.inherit(partition, inherited)
-                    found = inherited.still_owed(found)
-                    brought = list(offsets_of(found)) if found else []
-                for offsets, epoch in brought:
-                    anew = completion.written_anew_from(partition, offsets[0], epoch)
-                    if anew is not None:
-                        truncations.truncate(partition, anew)
-                    completion.hand_out(partition, offsets, epoch)
-                if inherited is not None:
-                    completion.begun(partition).go_on(after)
-                if found:
-                    owed[partition] = found
+                if kept := self._hand_out(partition, found):
+                    owed[partition] = kept
         return owed
+
+    def _hand_out(self, partition: TopicPartition, found: list[Any]) -> list[Any]:
+        """Hand out one partition's records, once the poll has returned; locked.
+
+        What the records say of the log is applied at once: it holds whether they are returned or
+        not, and the next poll can say it again.
+        """
+        completion, truncations = self._completion, self.truncations
+        bound = truncations.bound(partition)
+        brought = list(offsets_of(found))
+        first, after = brought[0][0][0], brought[-1][0][-1] + 1
+        if not self._subscription.taken.has_noted(partition):
+            if (start := self._starts.of(partition)) is not None:
+                self._begin(partition, start, first, bound)
+            elif completion.of(partition) is None:
+                self._membership.commits.begin(partition, first, described=False)
+        self.seeks.read_to(partition, after)
+        same = truncations.is_bound(partition, bound)
+        if partition in completion.sought:
+            self.by_hand.handed_out_again(partition, first)
+        truncations.goes_on(partition, first)
+        if not same:
+            truncations.begin_anew(partition, first, bound)
+        if (inherited := completion.inherited(partition, first)) is not None:
+            epochs = completion.epochs[partition]
+            for offsets, epoch in brought:
+                epochs.learn(offsets[0], offsets[-1] + 1, epoch)
+            inherited = inherited.as_seen(found)
+            completion.inherit(partition, inherited)
+            found = inherited.still_owed(found)
+            brought = list(offsets_of(found)) if found else []
+        for offsets, epoch in brought:
+            anew = completion.written_anew_from(partition, offsets[0], epoch)
+            if anew is not None:
+                truncations.truncate(partition, anew)
+
+        def returned() -> None:
+            self._starts.take(partition)
+            for offsets, epoch in brought:
+                completion.hand_out(partition, offsets, epoch)
+            if inherited is not None:
+                completion.begun(partition).go_on(after)
+
+        self.note(partition, returned)
+        return found
+
+    def note(self, partition: TopicPartition, returned: Callable[[], None]) -> None:
+        """Carry this out once the poll under way has returned; locked."""
+        self._subscription.taken.note(partition, returned)
+
+    def begin_poll(self) -> Taken:
+        """A poll begins; returns what it takes, of which nothing is handed out until it returns."""
+        if not self._subscription.taken.returned:
+            self.take_back()  # taking it back was interrupted, too
+        with self.lock:
+            self.carry_out()
+        taken = self._subscription.taken = Taken()
+        return taken
+
+    def take_back(self) -> None:
+        """The poll under way is interrupted, and returns nothing."""
+        self._end_iteration()
+        with self.lock:
+            self._subscription.take_back()
+
+    def carry_out(self) -> None:
+        """What the last poll has returned is handed out; locked by the caller.
+
+        Before anything else is done with what was handed out.
+        """
+        self._subscription.taken.carry_out()
 
     def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
         """Notice positions that went back to where there is no record yet."""
@@ -243,12 +306,14 @@ class HandOuts:
         """
         self._membership.commits.hurry()
         partitions = frozenset(partitions)
+        self._subscription.taken.forget(partitions)
         self._completion.leave(partitions)
         self.seeks.forget(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These are lost, or released; locked by the caller."""
         partitions = frozenset(partitions)
+        self._subscription.taken.forget(partitions)
         self._membership.commits.forget_gaps(partitions)
         self._completion.forget(partitions)
         self._told.forget(partitions)
@@ -258,6 +323,7 @@ class HandOuts:
 
     def forget_all(self) -> None:
         """Nothing is assigned any more; locked by the caller."""
+        self._subscription.taken = Taken(returned=True)
         self.seeks.forget_all()
         self.truncations.forget_all()
         self._told.forget_all()
@@ -273,6 +339,7 @@ class HandOuts:
             if self._membership.commits.any_outstanding() and not give_up:
                 return False
             self._ownership.give_up(self._ownership.owned)
+            self._subscription.taken = Taken(returned=True)
             self._completion.forget_all()
             return True
 
@@ -299,6 +366,7 @@ class HandOuts:
         """
         claims = () if by_hand is None else by_hand.claims.get(partition, ())
         with self.lock:
+            self.carry_out()
             told = self._told.metadata(partition, offset, limit, self.truncations.bound(partition))
             if told is not None and not by_hand:
                 return told

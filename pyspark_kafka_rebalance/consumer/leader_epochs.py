@@ -54,11 +54,11 @@ class LeaderEpochs:
             after = [(end, self._at(end)), *known[bisect_right(known, end, key=_offset) :]]
         if any(0 <= later < epoch for _, later in after):
             after, self._end = [], end
-        self._known = []
+        joined: list[tuple[int, int]] = []
         for one in (*before, (start, epoch), *after):
-            if not self._known or self._known[-1][1] != one[1]:
-                self._known.append(one)
-        self._end = max(self._end, end)
+            if not joined or joined[-1][1] != one[1]:
+                joined.append(one)
+        self._known, self._end = joined, max(self._end, end)
 
     def is_news(self, offset: int, epoch: int) -> bool:
         """Whether a record with this epoch proves known records from this offset on to be gone."""

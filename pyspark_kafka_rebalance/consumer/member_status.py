@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
+from .checked_arguments import checked_partition
 from .cluster_queries import ClusterQueries
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .group_membership import GroupMembership
@@ -23,12 +24,22 @@ class MemberStatus(ClusterQueries):
     _ownership: Ownership
     _ends: EndOffsets
 
-    def assignment(self) -> frozenset[TopicPartition]:
+    def assignment(self) -> set[TopicPartition]:
         """The partitions assigned now, including those to be revoked.
 
         A partition leaves the assignment when its revoke is completed or it is lost, even while an
         unanswered last commit still delays its release to the group.
+
+        Returns
+        -------
+        set of TopicPartition
+            A snapshot that belongs to the caller, as in ``KafkaConsumer``.
         """
+        return set(self.assigned)
+
+    @property
+    def assigned(self) -> frozenset[TopicPartition]:
+        """As ``assignment``, but not to be changed."""
         return (
             self._ownership.assignment
             if self._io.subscription.subscribed
@@ -59,7 +70,8 @@ class MemberStatus(ClusterQueries):
         IllegalStateError
             The partition is not assigned; ``position`` and ``highwater`` raise it, too.
         """
-        if partition not in self.assignment():
+        partition = checked_partition("current_lag", partition)
+        if partition not in self.assigned:
             raise IllegalStateError(f"{partition} is not assigned")
         standing = self._standing_of(partition)
         return None if standing is None else standing.lag
@@ -109,7 +121,12 @@ class MemberStatus(ClusterQueries):
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of an owned partition whose commit the broker has acknowledged."""
-        return self._membership.commits.acknowledged(partition)
+        return self._membership.commits.acknowledged(checked_partition("acknowledged", partition))
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """``KafkaConsumer.highwater``: the end of the log, as of the last fetch."""
+        highwater: int | None = super().highwater(checked_partition("highwater", partition))
+        return highwater
 
     def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
         """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""

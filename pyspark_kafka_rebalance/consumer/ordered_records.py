@@ -31,12 +31,15 @@ from .kafka_python.records import ReadableRecords
 from .ordered_poll import OrderedPoll
 from .poll_result import PollResult
 from .read_ahead import ReadAhead
+from .taken import returns_what_it_takes
 from .timestamp_merge import Group, RecordGroup, TimestampMerge
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from kafka.consumer.fetcher import ConsumerRecord
     from typing_extensions import Self
+
+    from .hand_outs import HandOuts
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +136,7 @@ class TimestampOrderedRecords:
     def __iter__(self) -> Self:
         return self
 
+    @returns_what_it_takes
     def __next__(self) -> ConsumerRecord:
         """The next record; ends as the consumer's own iteration does.
 
@@ -148,7 +152,7 @@ class TimestampOrderedRecords:
         consumer, ends_at = self._consumer, None
         polls = consumer._polls
         while not is_closed(consumer):
-            if (record := self.next_buffered()) is not None:
+            if (record := self._next_buffered()) is not None:
                 return record
             now = time.monotonic()
             if ends_at is None:
@@ -160,17 +164,22 @@ class TimestampOrderedRecords:
             polls.told_in_passing(True)
         raise StopIteration
 
+    @returns_what_it_takes
     def next_buffered(self) -> ConsumerRecord | None:
         """The next record, if it is buffered and its turn; asks no broker and never waits.
 
         None if there is none, or if a poll must look at the rebalance or fetch more first.
         """
+        return self._next_buffered()
+
+    def _next_buffered(self) -> ConsumerRecord | None:
         self._begin(ReadableRecords, RecordGroup)
         now = time.monotonic()
         if self._due or self._ahead.dirty or now - self._polled_at >= _POLL_EVERY_S:
             return None
         return self._take_one(now)
 
+    @returns_what_it_takes
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> OrderedPoll:
         """The next records, by default at most ``max_poll_records``.
 
@@ -188,6 +197,7 @@ class TimestampOrderedRecords:
         number = max_records or self._consumer.config["max_poll_records"]
         return self._poll_records(timeout_ms, number, number)
 
+    @returns_what_it_takes
     def poll_next(self, timeout_ms: float) -> OrderedPoll:
         """As ``poll``, but at most one record; others are buffered for ``next_buffered``."""
         return self._poll_records(timeout_ms, 1, self._consumer.config["max_poll_records"])
@@ -214,6 +224,7 @@ class TimestampOrderedRecords:
 
     # -- Arrow ------------------------------------------------------------------------------------
 
+    @returns_what_it_takes
     def poll_arrow(
         self,
         timeout_ms: float = 0,
@@ -273,6 +284,10 @@ class TimestampOrderedRecords:
     def buffered(self, partition: TopicPartition) -> int:
         """How many records of the partition are read ahead and not returned."""
         return self._merge.buffered(partition)
+
+    @property
+    def _hand_outs(self) -> HandOuts:
+        return self._consumer._hand_outs
 
     # -- reading ahead ----------------------------------------------------------------------------
 
@@ -380,6 +395,7 @@ class TimestampOrderedRecords:
     ) -> list[Any]:
         """Hand out records that are returned now; return those of them that are still owed."""
         ahead = self._ahead
+        self._subscription.taking(partition)
         left = self._merge.buffered(partition)
         if partition in ahead.gaps:
             passed = end if left else ahead.gaps.pop(partition)

@@ -154,6 +154,8 @@ class PartitionCompletion:
         if came_from < offsets[0] and self.inherited is None:
             self._epochs.learn(came_from, offsets[0], self._epochs.of(came_from))
         self._epochs.learn(offsets[0], after, leader_epoch)
+        if before is not None and offsets[0] < before:
+            self.moved_back = True
         for start, end in runs(offsets):
             self._begin(start, end)
         self._stretches.add(came_from, after)
@@ -162,9 +164,7 @@ class PartitionCompletion:
         self.next_offset = after if self.next_offset is None else max(self.next_offset, after)
         self.continues_at = after
         if before is not None:
-            position = self.position or 0
-            self.moved_back = self.moved_back or position < before
-            self._epochs.forget_below(min(before, position))
+            self._epochs.forget_below(min(before, self.position or 0))
 
     def seek(self, offset: int) -> None:
         """Note that the application sought to this offset."""

@@ -51,6 +51,8 @@ class Seeks:
         `LOG_END` is beyond every record.
         """
         with self._lock:
+            self._subscription.taken.carry_out()
+            self._subscription.taken.forget(partitions)
             for partition in partitions:
                 unreadable = self._unreadable.pop(partition, None)
                 if unreadable is not None and unreadable.end == offset:

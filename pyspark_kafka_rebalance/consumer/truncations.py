@@ -121,8 +121,8 @@ class Truncations:
         previous owner had finished. The same may be true of hand-outs below. They are kept anyway,
         because the metadata may report the new topic later than polls do.
         """
-        self._bounds[partition] = bound
         if (found := self._completion.of(partition)) is not None:
             self.truncate(partition, offset)
             found.aside.forget(0)
         self._completion.disinherit(partition)
+        self._bounds[partition] = bound  # last: a poll that is interrupted begins again

@@ -31,6 +31,7 @@ from pyspark_kafka_rebalance.consumer.found_records import count
 from pyspark_kafka_rebalance.consumer.kafka_python.subscription import Subscription
 from pyspark_kafka_rebalance.consumer.ordered_records import TimestampOrderedRecords
 from pyspark_kafka_rebalance.consumer.poll_result import PollResult
+from pyspark_kafka_rebalance.consumer.taken import Taken
 
 PARTITIONS = [TopicPartition("t", n) for n in range(4)]
 BOUND = 3
@@ -79,6 +80,15 @@ class Model:
         self.config = {"max_poll_records": 4, "consumer_timeout_ms": math.inf}
         self._closed = False
         self.form: Any = None
+
+    # -- HandOuts ---------------------------------------------------------------------------------
+
+    def begin_poll(self) -> Taken:
+        self.subscription.taken = Taken()
+        return self.subscription.taken
+
+    def take_back(self) -> None:
+        self.subscription.take_back()
 
     # -- the consumer -----------------------------------------------------------------------------
 

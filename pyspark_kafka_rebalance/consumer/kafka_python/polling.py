@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from kafka import KafkaConsumer
-from kafka.consumer.fetcher import Fetcher
+from kafka import errors as kafka_errors
+from kafka.consumer.fetcher import ConsumerRecord, Fetcher
 from kafka.future import Future
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 from kafka.util import Timer
 
+from ...errors import UnreadableRecordError
 from ...transport.kafka_python_version import require_names
 
 require_names(
     {
-        KafkaConsumer: ("_poll_once",),
+        KafkaConsumer: ("_message_generator_v2", "_poll_once"),
         Fetcher: (
             "_fetchable_partitions",
             "_handle_fetch_response",
             "_send_fetches_async",
             "PartitionRecords",
+            "_append",
             "fetch_records",
             "fetched_records",
             "in_flight_fetches",
@@ -65,6 +69,7 @@ def resume_what_was_begun(consumer: KafkaConsumer) -> None:
     fetched = fetcher.fetched_records
 
     def fetched_records(*arguments: Any, **named: Any) -> Any:
+        raise_what_is_put_off(fetcher)
         while True:
             if not fetcher._next_partition_records:
                 fetcher._next_partition_records = None
@@ -73,6 +78,78 @@ def resume_what_was_begun(consumer: KafkaConsumer) -> None:
                 return records, partial
 
     fetcher.fetched_records = fetched_records
+
+
+def raise_what_is_put_off(fetcher: Fetcher) -> None:
+    """Raise an error that the fetcher has put off since it had records, if it is not about those.
+
+    A signal handler may have raised it. The fetcher would drop it if the partition it happened to
+    be at has moved on.
+    """
+    put_off = fetcher._next_in_line_exception_metadata
+    if put_off is not None and not isinstance(
+        put_off.exception, (kafka_errors.KafkaError, UnreadableRecordError)
+    ):
+        fetcher._next_in_line_exception_metadata = None
+        raise put_off.exception
+
+
+def tell_before_taking(
+    consumer: KafkaConsumer, taking: Callable[[TopicPartition], None] = lambda _: None
+) -> None:
+    """Have ``taking`` called with a partition before a poll moves its position.
+
+    If the fetcher is interrupted there, the records that it took are fetched again: they would
+    have no position that goes with them, or be left out.
+    """
+    fetcher = consumer._fetcher
+    append = fetcher._append
+
+    def tell_and_append(drained: Any, part: Any, max_records: int, update_offsets: bool) -> Any:
+        partition = part.topic_partition
+        taking(partition)
+        try:
+            return append(drained, part, max_records, update_offsets)
+        except BaseException:  # the fetcher may return what is drained, and raise this later
+            state = fetcher._subscriptions.assignment.get(partition)
+            if update_offsets and state is not None and state.position is not None:
+                kept = [r for r in drained.pop(partition, ()) if _end(r) <= state.position.offset]
+                if kept:
+                    drained[partition] = kept
+            part.drain()
+            raise
+
+    fetcher._append = tell_and_append
+
+
+def _end(taken: Any) -> int:
+    """The offset after a record, or after an Arrow batch of them."""
+    if isinstance(taken, ConsumerRecord):
+        return int(taken.offset) + 1
+    return int(taken.column("offset")[-1].as_py()) + 1
+
+
+def iterate_with(
+    consumer: KafkaConsumer,
+    poll: Callable[[float], Mapping[TopicPartition, list[Any]]],
+    taking: Callable[[TopicPartition], None],
+) -> None:
+    """Have the library's iterator poll with ``poll``, and call ``taking`` before it moves on."""
+
+    def records() -> Iterator[Any]:
+        found = poll(1000 * max(0.0, consumer._consumer_timeout - time.monotonic()))
+        for partition, records in found.items():
+            for record in records:
+                # As in the library: sought, paused, revoked or lost since.
+                if not consumer._subscription.is_fetchable(partition):
+                    break
+                taking(partition)
+                consumer._subscription.assignment[partition].position = OffsetAndMetadata(
+                    record.offset + 1, "", record.leader_epoch
+                )
+                yield record
+
+    consumer._message_generator_v2 = records
 
 
 def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, update: bool) -> Any:
@@ -169,12 +246,12 @@ def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:
     fetcher = consumer._fetcher
     if fetcher.PartitionRecords == form:
         return
-    fetcher.PartitionRecords = form
     for decoded in (fetcher._next_partition_records, *fetcher._paused_partition_records.values()):
         if decoded:
             decoded.drain()
     fetcher._next_partition_records = None
     fetcher._paused_partition_records.clear()
+    fetcher.PartitionRecords = form  # last: a poll that is interrupted before begins again
 
 
 def is_closed(consumer: KafkaConsumer) -> bool:

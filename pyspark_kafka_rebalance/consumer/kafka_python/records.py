@@ -161,8 +161,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
                 size = sum(len(name.encode()) + len(data or b"") for name, data in headers)
             self.records_read += 1
             self.bytes_read += record.size_in_bytes
-            self.next_fetch_offset = record.offset + 1
-            yield ConsumerRecord(
+            found = ConsumerRecord(
                 tp.topic,
                 tp.partition,
                 self.leader_epoch,
@@ -177,6 +176,9 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
                 -1 if raw_value is None else len(raw_value),
                 size,
             )
+            # Last: an exception of a signal handler in between would skip the record.
+            self.next_fetch_offset = record.offset + 1
+            yield found
 
     def _corrupt(self, tp: TopicPartition, batch: Any, error: Exception) -> CorruptRecordError:
         offset, after = self.next_fetch_offset, None

@@ -26,7 +26,13 @@ from ...errors import UnreadableRecordError
 from ...transport.kafka_python_version import require_names
 from ..catch_up import BUFFERED_BYTES, Places, places, where_to_seek
 from ..gaps import Gap
-from .polling import StepsBeside, hand_out_as, has_fetched, resume_what_was_begun
+from .polling import (
+    StepsBeside,
+    hand_out_as,
+    has_fetched,
+    resume_what_was_begun,
+    tell_before_taking,
+)
 from .questions import told_offsets
 from .records import ReadableRecords, name_what_is_unreadable
 from .subscription import Subscription
@@ -186,6 +192,7 @@ class SecondReader:
         name_what_is_unreadable(consumer)
         Subscription(consumer._subscription, consumer._manager.cluster).hold(self._held, 0)
         resume_what_was_begun(consumer)
+        tell_before_taking(consumer)
         fetcher = consumer._fetcher
         clear = fetcher._clear_pending_fetch_request
 

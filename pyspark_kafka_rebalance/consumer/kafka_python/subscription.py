@@ -12,6 +12,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ...transport.kafka_python_version import require_names
 from ..read_ahead import ReadAhead
+from ..taken import Taken
 
 if TYPE_CHECKING:
     from kafka.cluster import ClusterMetadata
@@ -42,6 +43,8 @@ class Subscription:
     ----------
     ahead : ReadAhead
         Where the application is, if polls are further.
+    taken : Taken
+        What the last poll has taken, or the poll under way.
     """
 
     def __init__(self, state: SubscriptionState, cluster: ClusterMetadata) -> None:
@@ -49,6 +52,7 @@ class Subscription:
         self._cluster = cluster
         self._topic_ids: dict[str, UUID] = {}
         self.ahead = ReadAhead()
+        self.taken = Taken(returned=True)
         self._holds_buffered = False
 
     # -- what is subscribed to --------------------------------------------------------------------
@@ -108,8 +112,35 @@ class Subscription:
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset that the application is given, if it is known; asks no broker."""
         read = self.read_position(partition)
+        if read is not None and (before := self.taken.position(partition)) is not None:
+            return int(before.offset)
         mark = self.ahead.marks.get(partition)
         return read if read is None or mark is None else min(read, mark.offset)
+
+    def taking(self, partition: TopicPartition) -> None:
+        """The poll under way is about to move this partition's position, or its mark."""
+        taken, state = self.taken, self._state.assignment.get(partition)
+        position = None if state is None else state.position
+        if taken.returned or partition in taken.positions or position is None:
+            return
+        mark = self.ahead.marks.get(partition)
+        if mark is not None and mark.offset < position.offset:
+            position = mark.as_position()
+        taken.positions[partition] = position
+
+    def take_back(self) -> None:
+        """The poll under way returns nothing: what it has taken is polled again.
+
+        So is everything that a merge has buffered, which may have been interrupted, too.
+        """
+        if self.taken.returned:
+            return
+        self.ahead.reading = False
+        self.end_reading_ahead()
+        self.ahead.merge = None
+        for partition, position in self.taken.positions.items():
+            self.put_back(partition, position)
+        self.taken = Taken(returned=True)
 
     def read_position(self, partition: TopicPartition) -> int | None:
         """The offset after all that polls have read, including what a merge has buffered."""
@@ -215,4 +246,7 @@ class Subscription:
         for partition, mark in list(self.ahead.marks.items()):
             if partition in consumed and consumed[partition].offset > mark.offset:
                 consumed[partition] = mark.as_position()
+        taken = self.taken
+        if not taken.returned:
+            consumed |= {p: at for p, at in list(taken.positions.items()) if p in consumed}
         return consumed
