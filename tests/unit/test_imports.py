@@ -87,7 +87,7 @@ def test_loading_the_planner_leaves_garbage_collection_as_it_was(call: str) -> N
         options = {{"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "subscribe": "t"}}
         source = DefaultSource(options)
         gc.{call}()
-        assert source.streamReader(None).initialOffset()
+        assert source.streamReader(source.schema()).initialOffset()
         assert gc.isenabled() == ({call!r} == "enable")
         """
     )

@@ -426,8 +426,7 @@ def test_a_replayed_batch_names_the_group(
     make: Callable[..., KafkaDeferredStreamReader], memberships: list[FakeMembership]
 ) -> None:
     """The first batch starts at the initial offset, which names none."""
-    end = {**a_logged_batch()}
-    end["state"] = {**end["state"], "query": "1f0c"}
+    end = offset_to_json(replace(parse_offset(a_logged_batch()), query="1f0c"))
     reader = make(groupIdPrefix="orders")
     reader.partitions(reader.initialOffset(), end)
     reader.latestOffset(end, UNLIMITED)
@@ -443,8 +442,7 @@ def test_available_now_fixes_its_end_once_the_group_is_known(
 ) -> None:
     """Spark asks for that before it says where the query stands."""
     monkeypatch.setattr(FakeMembership, "end_offsets_of_topics", lambda self: {P: 150})
-    end = {**a_logged_batch()}
-    end["state"] = {**end["state"], "query": "1f0c"}
+    end = offset_to_json(replace(parse_offset(a_logged_batch()), query="1f0c"))
     reader = make(groupIdPrefix="orders")
     reader.prepareForTriggerAvailableNow()
     assert memberships == []
