@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from kafka.errors import IllegalStateError
 
+from ..transport.forks import leave_to_parent, refuse
 from .deferred import DeferredRevokeConsumer
 from .observer import ConsumerObserver
 
@@ -49,6 +50,8 @@ class ConsumerThread:
         self._started = False
         self._outstanding: set[Future[Any]] = set()
         self._closing: asyncio.Future[None] | None = None
+        self._is_the_parents = False
+        leave_to_parent(self, ConsumerThread._leave_to_parent)
 
     async def start(self) -> None:
         """Make the consumer; IllegalStateError if called a second time."""
@@ -76,6 +79,10 @@ class ConsumerThread:
 
     def begin_close(self, timeout_ms: float | None) -> asyncio.Future[None]:
         """Have the consumer closed, after all earlier calls; a running poll ends."""
+        if self._is_the_parents:
+            nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            nothing.set_result(None)
+            return nothing
         if self._closing is None:
 
             def close() -> None:
@@ -86,6 +93,11 @@ class ConsumerThread:
             self._closing = asyncio.wrap_future(self._thread.submit(close))
             self._thread.shutdown(wait=False)  # ends once it has done what was submitted
         return self._closing
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child, which has no such thread: refuse calls, and close nothing."""
+        self._is_the_parents = True
+        self._thread.submit = refuse  # type: ignore[method-assign]
 
     @property
     def closing(self) -> bool:

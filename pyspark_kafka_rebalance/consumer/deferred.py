@@ -27,6 +27,7 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError
+from ..transport.forks import leave_to_parent, refuse
 from ..transport.secured_clients import net_client
 from .catch_up import CatchUpOptions
 from .catching_up import CatchingUp
@@ -40,6 +41,7 @@ from .kafka_python.polling import (
     end_iteration,
     is_closed,
     iterate_with,
+    leave_polling_to_parent,
     resume_what_was_begun,
     tell_before_taking,
     watch_fetches,
@@ -209,6 +211,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         tell_before_taking(self, io.subscription.taking)
         iterate_with(self, self._iterated, io.subscription.taking)
         name_what_is_unreadable(self)
+        leave_to_parent(self, DeferredRevokeConsumer._leave_to_parent)
 
     if TYPE_CHECKING:  # KafkaConsumer has these, but type checkers do not know it, or not exactly
 
@@ -333,7 +336,8 @@ class DeferredRevokeConsumer(CommittingConsumer):
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Drain what is processed, leave the group, close the connections.
 
-        From the end of the drain on, ``processed`` and ``commit_processed`` are refused.
+        From the end of the drain on, ``processed`` and ``commit_processed`` are refused. In a
+        forked child of the process that made the consumer this does nothing.
 
         Parameters
         ----------
@@ -414,6 +418,18 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self._ends.answered(node_id, asked, response)
         if (observer := self._observed.by) is not None:
             observer.fetched(response)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: refuse to poll and to commit, and close without leaving the group."""
+        leave_polling_to_parent(self)
+        calls: tuple[tuple[object, tuple[str, ...]], ...] = (
+            (self, ("drain", "refuse_iteration_of_two")),  # __next__ begins with the latter
+            (self._polls, ("poll", "poll_records", "poll_membership")),
+        )
+        for owner, names in calls:
+            for name in names:
+                setattr(owner, name, refuse)
+        self._hand_outs.refuse_all()
 
     @property
     def _group_id(self) -> str:

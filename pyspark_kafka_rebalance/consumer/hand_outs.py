@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import PartitionsLostError
+from ..transport.forks import RefusedLock
 from .commit_by_hand import CommitByHand
 from .completion import Completion
 from .entered_commits import EnteredCommits
@@ -74,7 +75,7 @@ class HandOuts:
         ownership: Ownership,
         end_iteration: Callable[[], None],
     ) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock | RefusedLock = threading.Lock()
         self._end_iteration = end_iteration
         self._group_id = io.group_id
         self._subscription = io.subscription
@@ -90,6 +91,10 @@ class HandOuts:
         self.seeks = Seeks(self)
         self.truncations = Truncations(self)
         self.gaps = GapHandOuts(self)
+
+    def refuse_all(self) -> None:
+        """In a forked child: the hand-outs are the parent's, and so is whoever holds the lock."""
+        self.lock = self.seeks.lock = RefusedLock()
 
     # -- any thread -------------------------------------------------------------------------------
 

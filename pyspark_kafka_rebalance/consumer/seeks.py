@@ -26,7 +26,7 @@ class Seeks:
     """The application's seeks in the partitions of one consumer."""
 
     def __init__(self, hand_outs: HandOuts) -> None:
-        self._lock = hand_outs.lock
+        self.lock = hand_outs.lock
         self._subscription = hand_outs._subscription
         self._metadata = hand_outs._metadata
         self._starts = hand_outs._starts
@@ -41,7 +41,7 @@ class Seeks:
     def stopped(self, error: UnreadableRecordError) -> None:
         """Note an error that polls raise, again and again, until the application seeks past it."""
         if error.next_offset is not None:
-            with self._lock:
+            with self.lock:
                 partition = TopicPartition(error.topic, error.partition)
                 self._unreadable[partition] = Gap(error.offset, error.next_offset)
 
@@ -50,7 +50,7 @@ class Seeks:
 
         `LOG_END` is beyond every record.
         """
-        with self._lock:
+        with self.lock:
             self._subscription.taken.carry_out()
             self._subscription.taken.forget(partitions)
             for partition in partitions:

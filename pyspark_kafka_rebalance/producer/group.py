@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.errors import IllegalStateError
 
 from ..errors import OptionError
+from ..transport.forks import leave_to_parent, refuse
 from .listener import tell
 from .membership import BeingCalled, ProducerMembership
 from .options import ProducerOptions
@@ -111,6 +112,7 @@ class ProducerGroup(GroupStatus):
         self._started = False
         self._closed = False
         self._woken = threading.Event()
+        leave_to_parent(self, ProducerGroup._leave_to_parent)
 
     # -- KIP-509 ----------------------------------------------------------------------------------
 
@@ -323,7 +325,7 @@ class ProducerGroup(GroupStatus):
         """Leave the group, so that others take over at once; idempotent.
 
         Commits the open transaction if commits are automatic and it is at a boundary, else aborts
-        it.
+        it. In a forked child of the process that made the group this does nothing.
 
         Parameters
         ----------
@@ -356,6 +358,11 @@ class ProducerGroup(GroupStatus):
         self.close()
 
     # -- within calls -----------------------------------------------------------------------------
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the group is closed there, without having closed anything."""
+        self._closed = True
+        setattr(self, "_refuse", refuse)  # noqa: B010 - a method, which mypy guards
 
     @property
     def _running(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,7 @@ class KafkaCluster:
     """
 
     def __init__(self, bootstrap_servers: str, **client_config: Any) -> None:
+        self._pid = os.getpid()
         self._bootstrap_servers = bootstrap_servers
         self._client_config = client_config
         self._clients = threading.Lock()
@@ -223,8 +225,17 @@ class KafkaCluster:
             producer.close(timeout=0)
 
     def close(self) -> None:
-        """As ``close_clients``; a cluster that was started here also ends."""
-        self.close_clients()
+        """As ``close_clients``; a cluster that was started here also ends.
+
+        Does nothing in a forked child of this process.
+        """
+        if self._is_here:
+            self.close_clients()
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether this is the process that made it, and no forked child."""
+        return self._pid == os.getpid()
 
     def __enter__(self) -> Self:
         return self

@@ -230,6 +230,8 @@ class LocalKafka(KafkaCluster):
     def close(self) -> None:
         """End all brokers and remove their data, unless it is to be kept; idempotent."""
         super().close()
+        if not self._is_here:
+            return
         if self._brokers:
             # Data that nobody will read need not be intact.
             (self.stop if self._keep_data else self.kill)()

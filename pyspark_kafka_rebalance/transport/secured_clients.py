@@ -22,6 +22,7 @@ from kafka.net.selector import NetworkSelector
 from ..errors import AuthenticationError, KafkaRebalanceError
 from .admin_answers import AdminClient
 from .bootstrap import Bootstrap
+from .forks import ignore, leave_to_parent, refuse
 from .kafka_python_version import require_names
 from .large_reads import read_in_large_pieces
 from .log_redaction import redact_log
@@ -33,7 +34,7 @@ require_names(
         KafkaConnectionManager: (
             *("_connect", "_do_bootstrap", "maybe_raise_auth_failure", "bootstrap"),
         ),
-        NetworkSelector: ("stop",),
+        NetworkSelector: ("stop", "run", "call_soon_with_future", "poll", "close"),
         KafkaConnection: ("connection_lost", "init_future"),
         ClusterMetadata: ("bootstrap_brokers", "is_bootstrap"),
     }
@@ -89,7 +90,18 @@ def net_client(**config: Any) -> KafkaNetClient:
     client.cluster.config["allow_auto_create_topics"] = allowed
     prepare_connections(client._manager)
     _end_if_not_let_in(client)
+    leave_to_parent(client, _leave_loop_to_parent)
     return client
+
+
+def _leave_loop_to_parent(client: KafkaNetClient) -> None:
+    """In a forked child: nothing runs on this I/O loop, and nothing of it is closed.
+
+    The child would change the selector of its parent.
+    """
+    net = client._net
+    net.run = net.call_soon_with_future = net.poll = refuse
+    net.stop = net.close = client.close = ignore
 
 
 def _end_if_not_let_in(client: KafkaNetClient) -> None:

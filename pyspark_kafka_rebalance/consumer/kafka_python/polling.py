@@ -259,6 +259,12 @@ def is_closed(consumer: KafkaConsumer) -> bool:
     return bool(consumer._closed)
 
 
+def leave_polling_to_parent(consumer: KafkaConsumer) -> None:
+    """In a forked child: the consumer is closed there, without having closed anything."""
+    consumer._closed = True
+    consumer._iterator = None
+
+
 def end_iteration(consumer: KafkaConsumer) -> None:
     """Forget what ``next(consumer)`` has taken from a poll and not returned."""
     consumer._iterator = None

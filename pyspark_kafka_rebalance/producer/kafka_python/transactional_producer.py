@@ -59,6 +59,7 @@ from kafka.protocol.producer import (
 )
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
+from ...transport.forks import leave_to_parent
 from ...transport.kafka_python_version import require_names
 from ...transport.secured_clients import net_client
 from ..required_brokers import TXN_OFFSET_COMMIT_WITH_MEMBER
@@ -68,7 +69,7 @@ log = logging.getLogger(__name__)
 
 require_names(
     {
-        KafkaProducer: ("_wait_on_metadata",),
+        KafkaProducer: ("_wait_on_metadata", "_unregister_cleanup"),
         Sender: ("_dispatch_error", "wakeup"),
         KafkaNetClient: ("await_ready", "send"),
         TransactionManager: (
@@ -182,6 +183,7 @@ class TransactionalProducer:
         self._let_records_go_first()
         if "retry_backoff_ms" not in config:
             self._retry_soon()
+        leave_to_parent(self, TransactionalProducer._leave_to_parent)
         #: KafkaProducer's; its futures are those of the records.
         self.send = RecordAppender(self._producer).send
 
@@ -348,6 +350,11 @@ class TransactionalProducer:
             return future
 
         client.send = send_and_note
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: its end must not end the parent's transaction."""
+        self._producer._unregister_cleanup()
+        self._producer._closed = True
 
     def _retry_soon(self) -> None:
         """Before a request is sent again, sleep here, for a short time, not in kafka-python."""
