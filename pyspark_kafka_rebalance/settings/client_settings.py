@@ -316,6 +316,23 @@ PRODUCER_SETTINGS = frozenset(
     }
 )
 
+#: Settings of brokers, which say nothing of how a client logs in.
+_OF_BROKERS = frozenset(
+    {
+        *("sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol", "ssl.client.auth"),
+        *("security.inter.broker.protocol", "ssl.principal.mapping.rules"),
+    }
+)
+
+#: What librdkafka and kafka-python call it, and what Java's client does.
+_OF_OTHER_CLIENTS = {
+    "sasl.username": 'write it as username="…" in kafka.sasl.jaas.config',
+    "sasl.password": 'write it as password="…" in kafka.sasl.jaas.config',
+    "ssl.ca.location": "use kafka.ssl.truststore.location with kafka.ssl.truststore.type=PEM",
+    "ssl.certificate.location": "use kafka.ssl.keystore.location: one PEM file with the key, too",
+    "ssl.key.location": "use kafka.ssl.keystore.location: one PEM file with the certificate, too",
+}
+
 #: Every setting that has a line here, supported or not.
 KNOWN_SETTINGS = frozenset(
     {
@@ -421,8 +438,10 @@ def _checked(name: str, text: str) -> str | None:
         return _NO_EFFECT[name]
     if name in _ALWAYS:
         return _why_always(name, text)
-    if name in PRODUCER_SETTINGS or name in ADMIN_SETTINGS:
+    if name in PRODUCER_SETTINGS | ADMIN_SETTINGS | _OF_BROKERS:
         return "it is no setting of a consumer"
+    if name in _OF_OTHER_CLIENTS:
+        raise OptionError(option, REDACTED, _OF_OTHER_CLIENTS[name], problem="is unknown")
     if name in _REFUSED:
         raise OptionError(option, REDACTED, _REFUSED[name], problem="is refused, leave it out")
     if name in _ONLY:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _STRICT = 0.15
 
 #: Less strict, for names that can hardly be anything else: they begin with "kafka.".
-LENIENT = 0.3
+LENIENT = 0.19
 
 
 def meant_by(name: str, known: Iterable[str], most: float = _STRICT) -> str | None:

@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 from ..errors import OptionError
 from ..settings.problems import Problems
 from .checkpoint.location_check import refuse_no_folder
-from .ending_offsets import ENDING_OPTIONS
 from .options import SourceOptions
 from .refused_stream import RefusedStreamReader
 from .schema import spark_ddl, spark_schema
@@ -133,8 +132,6 @@ class KafkaDeferredDataSource(DataSource):
         except OptionError as error:
             # An error raised here would reach the user garbled.
             return RefusedStreamReader(error)
-        if options.given.intersection(name.lower() for name in ENDING_OPTIONS):
-            _say_what_has_no_effect({"endingOffsets": "a stream has no end"})
         return reader_for_this_spark(StreamReader, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -57,7 +57,10 @@ def without_effect(
     ignored = {name.lower(): name for name in _NO_EFFECT}
     found = {}
     for name in sorted(given):
-        if name in own_names or name.startswith(KAFKA):
+        if name in own_names:
+            continue
+        if name.startswith(KAFKA):
+            _refuse_misplaced(name, own, problems)
             continue
         if name in refused:
             what_to_do = _REFUSED_OPTIONS[refused[name]]
@@ -71,6 +74,14 @@ def without_effect(
         else:
             found[name] = _NO_PREFIX if is_kafkas(name) else _UNKNOWN
     return found
+
+
+def _refuse_misplaced(name: str, own: tuple[str, ...], problems: Problems) -> None:
+    """Note it as a problem if an option of this source has ``kafka.`` in front."""
+    rest = name.removeprefix(KAFKA)
+    if not is_kafkas(rest) and (meant := meant_by(rest, own)) is not None:
+        error = OptionError(name, REDACTED, f"the nearest is {meant}", problem="is unknown")
+        problems.add(error)
 
 
 def is_kafkas(name: str) -> bool:

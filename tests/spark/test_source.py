@@ -617,7 +617,7 @@ def test_another_checkpoint_than_the_querys_is_refused_at_the_start(
         ({"startingOfsets": "earliest"}, ["startingofsets", "startingOffsets"]),
         ({"startingOffsets": '{"t":'}, ["'startingOffsets'"]),
         ({"kafka__enable__auto__commit": "true"}, ["'kafka.enable.auto.commit'"]),
-        ({"kafka__no__such__setting": "1"}, ["'kafka.no.such.setting'"]),
+        ({"kafka__isolation_level": "1"}, ["'kafka.isolation_level'", "kafka.isolation.level"]),
         ({"readers": "none"}, ["'readers'", "'none'"]),
         ({"checkpointLocation": __file__}, ["'checkpointLocation'", "not a folder"]),
     ],
@@ -630,6 +630,16 @@ def test_bad_options_are_named_at_load(spark, stream, change, named):
     assert shown_first(caught.value).startswith("OptionError: option ")
     for text in named:
         assert text in message
+
+
+def test_all_that_is_wrong_is_one_error_at_load(spark, stream):
+    query = stream(readers="0", startingOfsets="earliest", kafka__isolation_level="x", path="/x")
+    with pytest.raises(AnalysisException) as caught:
+        spark.readStream.format("kafka_deferred").options(**query.options).load()
+    shown = shown_first(caught.value)
+    assert shown.startswith("SeveralOptionsError: 3 problems: (1) option 'startingofsets' is unkn")
+    assert "'kafka.isolation_level'" in shown
+    assert "'readers'" in shown
 
 
 def test_a_schema_of_the_users_own_is_refused(spark, stream, tmp_path):

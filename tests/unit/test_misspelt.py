@@ -49,6 +49,8 @@ def test_options(written: str, meant: str | None) -> None:
         ("ssl.trustore.location", "ssl.truststore.location"),
         ("schema.registry.url", None),
         ("azure.tenant.id", None),
+        ("message.timeout.ms", None),
+        ("commit.interval.ms", None),
     ],
 )
 def test_settings_of_kafka(written: str, meant: str | None) -> None:

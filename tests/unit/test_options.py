@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import OptionError, SeveralOptionsError
+from pyspark_kafka_rebalance.settings import client_settings
 from pyspark_kafka_rebalance.source.event_time_options import EventTimeOptions
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.options import _OWN_OPTIONS, SourceOptions
 from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, StartingOffsets
 
 GOOD = {
@@ -557,3 +558,74 @@ def test_a_stream_and_a_batch_name_all_that_they_cannot_do() -> None:
         parse_batch(parallelRebalance="live", maxTaskIdleMs="5", startingOffsets="latest")
     named = [problem.option for problem in of_batch.value.problems]
     assert named == ["parallelRebalance", "maxTaskIdleMs", "startingOffsets"]
+
+
+#: As jobs give them to Spark's own source, but for the group, which a stream needs here.
+BLOCKS: dict[str, dict[str, str]] = {
+    "Confluent Cloud": {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": "kafkashaded.org.apache.kafka.common.security.plain."
+        'PlainLoginModule required username="k" password="s" serviceName="kafka";',
+        "kafka.ssl.endpoint.identification.algorithm": "https",
+        "kafka.client.dns.lookup": "use_all_dns_ips",
+        "kafka.acks": "all",
+        "kafka.schema.registry.url": "https://h",
+        "kafka.basic.auth.credentials.source": "USER_INFO",
+        "failOnDataLoss": "false",
+    },
+    "Event Hubs": {
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
+        'required username="$ConnectionString" password="Endpoint=sb://n;Key=k=";',
+        "kafka.request.timeout.ms": "60000",
+        "kafka.session.timeout.ms": "60000",
+        "kafka.group.instance.id": "a",
+        "maxOffsetsPerTrigger": "1000",
+        "eventhubs.consumerGroup": "$Default",
+    },
+    "AWS Glue": {
+        "classification": "json",
+        "connectionName": "msk",
+        "inferSchema": "true",
+        "startingOffsets": "earliest",
+        "topicName": "orders",
+        "maxOffsetsPerTrigger": "5",
+    },
+    "a template": {
+        "kafka.bootstrap.servers": "a:9092,b:9092,",
+        "subscribe": "orders, ",
+        "group.id": "etl",
+        "client.id": "etl",
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "earliest",
+        "key.deserializer": "org.apache.kafka.common.serialization.StringDeserializer",
+        "kafka.max.poll.records": "500",
+        "kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor",
+        "kafka.fetch.message.max.bytes": "1048576",
+    },
+    "mutual TLS": {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.protocol": "TLSv1.2",
+        "kafka.ssl.enabled.protocols": "TLSv1.2",
+        "kafka.ssl.keymanager.algorithm": "SunX509",
+        "kafka.ssl.truststore.location": "/etc/kafka/trust.jks",
+        "kafka.ssl.truststore.password": "p",
+        "kafka.ssl.keystore.location": "/etc/kafka/key.jks",
+        "kafka.ssl.keystore.password": "p",
+        "kafka.ssl.key.password": "q",
+        "kafka.ssl.client.auth": "required",
+    },
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_what_runs_on_sparks_own_source_needs_no_change_but_the_group(
+    block: dict[str, str],
+) -> None:
+    options = parse(**block)
+    mapped = client_settings._MAPPED.keys() | client_settings.SECURITY_SETTINGS
+    with_effect = {name.lower() for name in (*_OWN_OPTIONS, *(f"kafka.{n}" for n in mapped))}
+    ignored = {name.lower() for name in options.without_effect}
+    assert ignored == {name.lower() for name in block} - with_effect
