@@ -70,8 +70,9 @@ def run_demo(run: Callable[[Console], bool]) -> int:
     """
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # Handled like Ctrl-C: everything the demo started ends with it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Handled like Ctrl-C: everything the demo started ends with it. Also SIGINT itself: a job
+        # in the background of a script inherits that it is ignored.
         signal.signal(number, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 120)
     began = time.monotonic()

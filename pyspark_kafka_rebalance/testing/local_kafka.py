@@ -484,7 +484,9 @@ def _main() -> int:
     given = parser.parse_args()
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Also SIGINT: a job in the background of a script inherits that it is ignored.
+        signal.signal(number, signal.default_int_handler)
     try:
         with LocalKafka(
             given.brokers, version=given.version, port=given.port, keep_data=given.keep_data

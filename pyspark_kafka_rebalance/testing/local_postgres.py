@@ -214,11 +214,13 @@ def _as_user(user: str | None) -> dict[str, Any]:
 
 def _main() -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Also SIGINT: a job in the background of a script inherits that it is ignored.
+        signal.signal(number, signal.default_int_handler)
     try:
         with LocalPostgres() as postgres:
             print(postgres.url, flush=True)
             print("Ctrl-C to stop", file=sys.stderr)
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
             signal.pause()
     except KeyboardInterrupt:
         return 0

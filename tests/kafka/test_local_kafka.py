@@ -33,6 +33,9 @@ from pyspark_kafka_rebalance.testing.ports import ReservedPort
 
 PATIENCE_S = 30.0
 
+#: What a shell without job control does to a command with "&": Ctrl-C is not for it.
+IN_THE_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+
 
 def read_all(servers: str, topic: str) -> list[Any]:
     """Everything in the topic, in order within each partition."""
@@ -283,14 +286,18 @@ def test_a_broker_runs_once(kafka: LocalKafka) -> None:
 
 
 def test_it_runs_as_a_command_and_says_how_to_reach_it() -> None:
-    """Of Kafka's own tools one is run as it is printed."""
+    """Of Kafka's own tools one is run as it is printed.
+
+    The signal of Ctrl-C is ignored at its start, as in the background of a script.
+    """
     chosen = ReservedPort()
     chosen.release()
     port = chosen.number
     command = [sys.executable, "-X", "faulthandler", "-m"]
     command.append("pyspark_kafka_rebalance.testing.local_kafka")
+    topics = ["--topic", "orders:3", "--topic", "views"]
     with subprocess.Popen(
-        [*command, "--port", str(port), "--topic", "orders:3", "--topic", "views"],
+        [*IN_THE_BACKGROUND, *command, "--port", str(port), *topics],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -300,7 +307,8 @@ def test_it_runs_as_a_command_and_says_how_to_reach_it() -> None:
             assert running.stderr is not None
             assert running.stdout.readline() == f"127.0.0.1:{port}\n"
             said = list(iter(running.stderr.readline, "Ctrl-C to stop\n"))
-            assert said[0] == f"Kafka 4.3.0 at 127.0.0.1:{port}; topics: orders (3), views (1)\n"
+            first = f"Kafka 4.3.0 at 127.0.0.1:{port}; topics: orders (3), views (1)\n"
+            assert first in said, "after it has fetched its tools, on a new machine"
             at = said.index("Kafka's own tools, with its jars:\n")
             listing = "".join(said[at + 1 : at + 3])
             listed = subprocess.run(["sh", "-c", listing], capture_output=True, text=True)

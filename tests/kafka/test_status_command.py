@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -185,6 +186,25 @@ def test_it_runs_as_a_command(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == f"error: there is no consumer group 'no-{group_id}'\n"
+
+
+def test_watching_ends_at_ctrl_c_in_the_background_of_a_script_too(
+    kafka: LocalKafka, topic: str, group_id: str
+) -> None:
+    """A shell without job control has a command with "&" ignore the signal of Ctrl-C."""
+    (p0,) = partitions_of(topic, 1)
+    commit_foreign(kafka, group_id, {p0: 0})
+    watch = [sys.executable, "-m", "pyspark_kafka_rebalance.status", "--watch", "0.1", "--json"]
+    watch += ["--bootstrap-servers", kafka.bootstrap_servers, "--group", group_id]
+    background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    with subprocess.Popen([*background, *watch], stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            assert json.loads(running.stdout.readline())["group"] == group_id
+            running.send_signal(signal.SIGINT)
+            assert running.wait(30) == command.DONE
+        finally:
+            running.kill()
 
 
 def test_a_broker_that_is_not_there_is_one_line_in_time() -> None:
