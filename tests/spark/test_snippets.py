@@ -479,6 +479,18 @@ def test_with_a_broker_of_your_own(
 
 
 @of("docs/options.md", 1)
+def test_several_queries_of_one_load(
+    page: Page, printed: list[Snippet], spark: SparkSession
+) -> None:
+    page.create("orders")
+    names = page.run(printed, spark=spark)
+    for name in ("raw", "alerts"):
+        names[name].processAllAvailable()
+    assert spark.table("raw").count() == RECORDS
+    assert spark.table("alerts").count() == spark.table("raw").where("offset % 7 = 0").count()
+
+
+@of("docs/options.md", 2)
 def test_assign(page: Page, printed: list[Snippet], spark: SparkSession) -> None:
     assert page.run(printed, spark=spark)["frame"].isStreaming
 
