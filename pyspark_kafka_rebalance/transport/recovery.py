@@ -106,6 +106,8 @@ class Recovery:
         return bool(known) and all(node in self._failed or delay(node) > 0 for node in known)
 
     def _start_bootstrap(self) -> None:
+        if self._manager.closed:
+            return
         for under_way in (self._bootstrap, self._manager._bootstrap_future):
             if under_way is not None and not under_way.is_done:
                 return
