@@ -9,6 +9,7 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from .consumer_thread import ConsumerThread
+from .listener_on_loop import on_loop
 
 
 class AsyncMember:
@@ -44,6 +45,35 @@ class AsyncMember:
     def assignment(self) -> set[TopicPartition]:
         """The partitions assigned now, those to be revoked included; a snapshot."""
         return self._thread.opened().assignment()
+
+    def subscription(self) -> set[str] | None:
+        """The topics subscribed to; None without a subscription."""
+        subscription: set[str] | None = self._thread.opened().subscription()
+        return subscription
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that the application has paused; a snapshot."""
+        return set(self._thread.opened().paused())
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """The end of the partition's log, as of the last fetch."""
+        return self._thread.opened().highwater(partition)
+
+    def group_metadata(self) -> Any:
+        """The member, for a transactional producer; ``KafkaConsumer.group_metadata``."""
+        return self._thread.opened().group_metadata()
+
+    def metrics(self, raw: bool = False) -> Any:
+        """``KafkaConsumer.metrics``."""
+        return self._thread.opened().metrics(raw)
+
+    def bootstrap_connected(self) -> bool:
+        """Whether the consumer has reached a broker."""
+        return bool(self._thread.opened().bootstrap_connected())
+
+    def leave_until_polled(self, reason: str) -> None:
+        """Leave the group at once, and join again with the next poll, which reports the loss."""
+        self._thread.opened().leave_until_polled(reason)
 
     def acknowledged(self, partition: TopicPartition) -> int | None:
         """The next offset of an owned partition whose commit the broker has acknowledged."""
@@ -82,8 +112,18 @@ class AsyncMember:
     async def subscribe(
         self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """Change the subscription."""
-        await self._thread.in_turn(self._thread.opened().subscribe, topics, pattern, listener)
+        """Change the subscription.
+
+        Parameters
+        ----------
+        topics, pattern
+            As for ``KafkaConsumer.subscribe``.
+        listener : ConsumerRebalanceListener or AsyncConsumerRebalanceListener, optional
+            Its coroutine functions run on the event loop, and may await calls of this consumer,
+            apart from polls. Others run on the consumer's thread.
+        """
+        subscribe = self._thread.opened().subscribe
+        await self._thread.in_turn(subscribe, topics, pattern, on_loop(listener))
 
     async def pause(self, *partitions: TopicPartition) -> None:
         """Stop fetching these; what the consumer's polls have brought is still returned."""
@@ -93,14 +133,32 @@ class AsyncMember:
         """Fetch paused partitions again."""
         await self._thread.in_turn(self._thread.opened().resume, *partitions)
 
-    async def position(
-        self, partition: TopicPartition, timeout_ms: float | None = None
-    ) -> int | None:
-        """The next offset that a poll on the consumer's thread will bring."""
-        position: int | None = await self._thread.in_turn(
-            self._thread.opened().position, partition, timeout_ms
+    async def committed(
+        self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
+    ) -> Any:
+        """The group's next offset, as ``OffsetAndMetadata`` with ``metadata``; None without one."""
+        committed = self._thread.opened().committed
+        return await self._thread.in_turn(committed, partition, metadata, timeout_ms)
+
+    async def topics(self) -> set[str]:
+        """The names of all topics that this client may see; asks a broker."""
+        topics: set[str] = await self._thread.in_turn(self._thread.opened().topics)
+        return topics
+
+    async def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """The partition numbers of a topic; None if it is unknown."""
+        numbers: set[int] | None = await self._thread.in_turn(
+            self._thread.opened().partitions_for_topic, topic
         )
-        return position
+        return numbers
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Any]:
+        """The first record of each partition from its timestamp on, assigned or not."""
+        return await self._thread.in_turn(
+            self._thread.opened().offsets_for_times, timestamps, timeout_ms
+        )
 
     async def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float

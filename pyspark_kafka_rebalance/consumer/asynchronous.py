@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,13 +30,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import IllegalStateError
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import PartitionsLostError
 from .async_member import AsyncMember
 from .consumer_thread import ConsumerThread
 from .deferred import DeferredRevokeConsumer, PollResult
-from .found_records import below
+from .found_records import below, offsets_of
 
 if TYPE_CHECKING:
     from kafka.consumer.fetcher import ConsumerRecord
@@ -91,7 +92,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     ----------
     *topics, **config
         As for :class:`DeferredRevokeConsumer`, which ``start`` or ``async with`` creates.
-        Deserializers and rebalance listeners run on the consumer's thread, not on the event loop.
+        Deserializers run on the consumer's thread, not on the event loop.
     """
 
     def __init__(self, *topics: str, **config: Unpack[ConsumerSettings]) -> None:
@@ -163,8 +164,16 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        poll = partial(self._thread.opened().poll_with_rebalance, timeout_ms, max_records)
-        return self._without_sought(await self.polled_by(poll, _is_own))
+        consumer, deadline = self._thread.opened(), time.monotonic() + timeout_ms / 1000
+        while True:
+            left_ms = timeout_ms
+            if timeout_ms > 0:  # what is negative is refused by the consumer
+                left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
+            poll = partial(consumer.poll_with_rebalance, left_ms, max_records)
+            polled = await self.polled_by(poll, _is_own)
+            result = self._without_sought(polled)
+            if result is polled.result or left_ms <= 0 or _tells(result):
+                return result
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -214,8 +223,10 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         while not self._thread.closing:
             self._refuse_others(is_of_it)
             while self._records:
-                record = self._records.popleft()
-                if self.without_sought([record], self._iterated.seeks):
+                record = self._records[0]
+                kept = self.without_sought([record], self._iterated.seeks)
+                del self._records[0]  # last: whatever is raised before leaves it there
+                if kept:
                     return record
             at_once = self._thread.idle and self._thread.polling is None
             if at_once and (record := buffered()) is not None:
@@ -251,6 +262,9 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         async with self._one_poll:
             consumer = self._thread.opened()
             self._refuse_others(is_of_it)
+            if self._records:
+                kept = self.without_sought(self._records, self._iterated.seeks)
+                self._records = deque(kept)
             if self._records:
                 rest, self._records = list(self._records), deque()
                 consumer._polls.told_in_passing(False)  # this result reports the rebalance
@@ -350,7 +364,81 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
             with contextlib.suppress(PartitionsLostError):
                 self.processed(partition, *skipped)
 
+    # -- what was returned ------------------------------------------------------------------------
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Any] | None = None, timeout_ms: float | None = None
+    ) -> None:
+        """Commit, and wait for the answer; without offsets, everything that was returned.
+
+        What a poll has brought and nobody was given is not committed: that of a cancelled poll, and
+        what ``async for`` has not returned.
+
+        Raises
+        ------
+        PartitionsLostError, KafkaTimeoutError, KafkaError
+            As ``DeferredRevokeConsumer.commit``.
+        """
+        consumer = self._thread.opened()
+        if offsets is not None or not consumer.is_subscribed:
+            if offsets is None:
+                offsets = await self._returned_positions(consumer)
+            commit = partial(consumer.commit, offsets, timeout_ms)
+            if not consumer.is_subscribed:
+                await self._thread.in_turn(commit)
+            else:  # not on the thread that polls, since that goes on
+                await asyncio.to_thread(commit)
+            return
+        positions = await self._returned_positions(consumer)
+        everything = not self._unreturned()
+        await asyncio.to_thread(consumer.commit_entries, positions, timeout_ms, everything)
+
+    async def position(
+        self, partition: TopicPartition, timeout_ms: float | None = None
+    ) -> int | None:
+        """The next offset that is returned."""
+        consumer = self._thread.opened()
+        position = await self._thread.in_turn(consumer.position, partition, timeout_ms)
+        first = self._unreturned().get(partition)
+        return position if first is None or position is None else min(position, first)
+
+    async def _returned_positions(
+        self, consumer: DeferredRevokeConsumer
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the application is in each assigned partition."""
+        # In turn, so that no poll runs meanwhile. That of a poll before is on the loop by then.
+        positions = dict(await self._thread.in_turn(consumer.returned_positions))
+        for partition, offset in self._unreturned().items():
+            at = positions.get(partition)
+            if at is not None and offset < at.offset:
+                positions[partition] = OffsetAndMetadata(offset, "", -1)
+        return positions
+
+    def _unreturned(self) -> dict[TopicPartition, int]:
+        """The first offset of each partition that a poll has brought and nobody was given."""
+        polled = [replace(self._iterated, result=list(self._records))] if self._records else []
+        polling = self._thread.polling
+        if polling is not None and polling.done() and polling.exception() is None:
+            polled.append(polling.result())
+        found: dict[TopicPartition, int] = {}
+        for one in polled:
+            for partition, offset in _firsts_of(one.result):
+                if not self._was_sought(partition, one.seeks):
+                    found[partition] = min(offset, found.get(partition, offset))
+        return found
+
     # -- calls that make polled records obsolete, in turn with the polls --------------------------
+
+    async def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Assign exactly these partitions, without a group's help; ``KafkaConsumer.assign``."""
+
+        def assign() -> Collection[TopicPartition]:
+            before = consumer.assignment()
+            consumer.assign(partitions)
+            return before - consumer.assignment()  # the others go on
+
+        consumer = self._thread.opened()
+        await self._thread.in_turn(self._seek, assign, partitions, 0)
 
     async def unsubscribe(self) -> None:
         """Leave the group and give up every partition."""
@@ -391,6 +479,24 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
 
 def _partition_of(record: Any) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
+
+
+def _firsts_of(result: Any) -> Iterable[tuple[TopicPartition, int]]:
+    """The partitions of records or Arrow batches, each with its first offset."""
+    if isinstance(result, list):
+        return [(_partition_of(record), record.offset) for record in result]
+    if hasattr(result, "schema"):
+        columns = [result[name].to_pylist() for name in ("topic", "partition", "offset")]
+        return [(TopicPartition(t, p), offset) for t, p, offset in zip(*columns, strict=True)]
+    if isinstance(result, dict):
+        return [(p, next(offsets_of(each))[0][0]) for p, each in result.items() if each]
+    return [*_firsts_of(result.records), *_firsts_of(result.catch_up)]
+
+
+def _tells(result: PollResult) -> bool:
+    """Whether there is anything in a result that a poll does not wait for any longer."""
+    told = result.to_be_revoked or result.lost or result.assigned or result.revoked
+    return bool(result.records or result.catch_up or told)
 
 
 def _is_own(result: Any) -> bool:

@@ -147,7 +147,12 @@ class CommittingConsumer(MemberStatus):
         if not self._io.subscription.subscribed:
             super().commit(self._consumed() if everything else offsets, timeout_ms)
             return
-        offsets = self._positions() if everything else offsets
+        self.commit_entries(self._positions() if everything else offsets, timeout_ms, everything)
+
+    def commit_entries(
+        self, offsets: Mapping[TopicPartition, Any], timeout_ms: float | None, everything: bool
+    ) -> None:
+        """As ``commit`` of a member; ``everything``: these are all records that were handed out."""
         by_hand = self._hand_outs.by_hand.enter(offsets, retried=True, everything=everything)
         if timeout_ms is None:
             timeout_ms = self.config["request_timeout_ms"]
@@ -339,6 +344,10 @@ class CommittingConsumer(MemberStatus):
             if partition not in owned:
                 raise IllegalStateError(f"{call}: {partition} is not assigned")
         return asked
+
+    def returned_positions(self) -> dict[TopicPartition, Any]:
+        """Where the application is in each assigned partition: what ``commit()`` commits."""
+        return self._positions() if self.is_subscribed else self._consumed()
 
     def _positions(self) -> dict[TopicPartition, Any]:
         """What a commit by hand without offsets commits; without completed revokes."""

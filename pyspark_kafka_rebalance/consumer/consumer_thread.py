@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kafka.errors import IllegalStateError
 
 from ..transport.forks import leave_to_parent, refuse
 from .deferred import DeferredRevokeConsumer
+from .listener_on_loop import in_listeners_turn
 from .observer import ConsumerObserver
 
 Answer = TypeVar("Answer")
@@ -138,8 +139,12 @@ class ConsumerThread:
     async def in_turn(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         """Run on the consumer's thread, after all earlier calls; a running poll ends early for it.
 
-        If cancelled, it either does not run at all, or its answer is dropped.
+        If cancelled, it either does not run at all, or its answer is dropped. A rebalance
+        listener's calls run in the listener's turn.
         """
-        answer = self.submit(partial(function, *arguments))
+        call = partial(function, *arguments)
+        if (in_turn := in_listeners_turn(call)) is not None:
+            return cast(Answer, await asyncio.wrap_future(in_turn))
+        answer = self.submit(call)
         self.wakeup()
         return await answer

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.consumer import IsolationLevel
@@ -172,9 +171,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
             io.metadata.forget_backoff()
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
-        self._hand_outs = HandOuts(
-            io, self._membership, self._ownership, partial(end_iteration, self)
-        )
+        self._hand_outs = HandOuts(io, self._membership, self._ownership, self._not_returned)
         self._observed = self._membership.commits.observed = Observed()
         if catch_up is not None:
             self._catching_up = CatchingUp(
@@ -398,6 +395,10 @@ class DeferredRevokeConsumer(CommittingConsumer):
         self._polls.forget_all()
         ahead = self._io.subscription.ahead
         ahead.forget(ahead.buffered())
+
+    def _not_returned(self) -> None:
+        end_iteration(self)
+        self._polls.not_returned()
 
     def _iterated(self, timeout_ms: float) -> dict[TopicPartition, list[ConsumerRecord]]:
         """The records that the library's iterator returns one by one."""

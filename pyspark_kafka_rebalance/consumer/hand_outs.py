@@ -48,8 +48,8 @@ class HandOuts:
         Commits what is processed.
     ownership : Ownership
         What may be committed.
-    end_iteration : callable
-        Forgets what the library's iterator holds.
+    not_returned : callable
+        Called if a poll is interrupted, or raises.
 
     Attributes
     ----------
@@ -73,10 +73,10 @@ class HandOuts:
         io: GroupCoordinator,
         membership: GroupMembership,
         ownership: Ownership,
-        end_iteration: Callable[[], None],
+        not_returned: Callable[[], None],
     ) -> None:
         self.lock: threading.Lock | RefusedLock = threading.Lock()
-        self._end_iteration = end_iteration
+        self._not_returned = not_returned
         self._group_id = io.group_id
         self._subscription = io.subscription
         self._metadata = io.metadata
@@ -280,7 +280,7 @@ class HandOuts:
 
     def take_back(self) -> None:
         """The poll under way is interrupted, and returns nothing."""
-        self._end_iteration()
+        self._not_returned()
         with self.lock:
             self._subscription.take_back()
 

@@ -264,6 +264,11 @@ class MemberRecord:
             waiting = [e for e in self._events if not isinstance(e, Lost)]
             self._events = [*losses, Lost(reason, partitions), *waiting]
 
+    def next_event(self) -> AssignmentReceived | Lost | None:
+        """The event that ``take_event`` takes."""
+        with self.lock:
+            return self._events[0] if self._events else None
+
     def take_event(self) -> AssignmentReceived | Lost | None:
         """The next event to apply, in order."""
         with self.lock:

@@ -77,6 +77,11 @@ class MemberStatus(ClusterQueries):
         return None if standing is None else standing.lag
 
     @property
+    def is_subscribed(self) -> bool:
+        """Whether partitions are assigned by the group, and not by ``assign``."""
+        return self._io.subscription.subscribed
+
+    @property
     def generation(self) -> int:
         """The generation of the assignment in force; -1 before the first."""
         return self._ownership.generation

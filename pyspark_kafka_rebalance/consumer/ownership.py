@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kafka.structs import TopicPartition
 
@@ -55,6 +56,8 @@ class Step:
         Newly assigned: tell the listener.
     return_early : bool
         Whether the current poll should return without waiting for records.
+    undrained : bool
+        Whether ``lost`` reached the deadline of its revoke.
     """
 
     owned: frozenset[TopicPartition]
@@ -64,6 +67,12 @@ class Step:
     released: frozenset[TopicPartition] = _NONE
     added: frozenset[TopicPartition] = _NONE
     return_early: bool = False
+    undrained: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to execute."""
+        return bool(self.revoked or self.lost or self.released or self.added)
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class _Standing:
     """The state between two events."""
 
     generation: int = -1
+    turn: int = 0
     owned: frozenset[TopicPartition] = _NONE
     revoke_next: frozenset[TopicPartition] = _NONE
     revoke_thereafter: frozenset[TopicPartition] = _NONE
@@ -114,12 +124,20 @@ class Ownership:
         A revoke that is not completed and released this long after its request is lost.
     defer_revoke : bool
         False completes a revoke at once, in the poll that learns of it.
+
+    Attributes
+    ----------
+    undone : tuple of Step
+        Steps with changes that the consumer has not executed to their end yet, set together with
+        the state: a poll that is interrupted leaves them to the next. Each is part of the one
+        before.
     """
 
     def __init__(self, revoke_timeout_s: float, defer_revoke: bool = True) -> None:
         self._revoke_timeout_s = revoke_timeout_s
         self._defer_revoke = defer_revoke
         self._standing = _Standing()  # replaced, never mutated: other threads read it
+        self.undone: tuple[Step, ...] = ()
 
     # -- how things stand, on any thread ----------------------------------------------------------
 
@@ -127,6 +145,11 @@ class Ownership:
     def generation(self) -> int:
         """The generation, or member epoch, of the assignment in force; -1 before the first."""
         return self._standing.generation
+
+    @property
+    def turn(self) -> int:
+        """The number of the last turn; its lists are to be reported."""
+        return self._standing.turn
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -210,8 +233,9 @@ class Ownership:
             before = replace(before.without(gone), owned=before.owned - gone)
         kept_back = before.revoke_next & before.overdue(now)
         completed = before.revoke_next - kept_back
-        self._standing = replace(
+        after = replace(
             before,
+            turn=before.turn + 1,
             revoke_next=before.revoke_thereafter | kept_back,
             revoke_thereafter=_NONE,
             completing=before.completing | completed,
@@ -219,7 +243,7 @@ class Ownership:
             revoked=completed,
             added=_NONE,
         )
-        return self._step(revoked=completed, lost=gone, return_early=bool(gone))
+        return self._change(after, revoked=completed, lost=gone, return_early=bool(gone))
 
     def assigned(self, partitions: frozenset[TopicPartition], generation: int, now: float) -> Step:
         """Apply the group's decision about what this member should own, all of it.
@@ -242,7 +266,7 @@ class Ownership:
         at_once = _NONE if self._defer_revoke else requested
         deadlines = {p: at for p, at in before.deadlines.items() if p not in taken_back}
         deadlines |= dict.fromkeys(requested, now + self._revoke_timeout_s)
-        self._standing = replace(
+        after = replace(
             before,
             generation=generation,
             owned=before.owned | added,
@@ -252,35 +276,37 @@ class Ownership:
             deadlines=deadlines,
             added=before.added | added,
         )
-        return self._step(revoked=at_once, added=added, return_early=bool(requested - at_once))
+        return self._change(
+            after, revoked=at_once, added=added, return_early=bool(requested - at_once)
+        )
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Step:
         """Lose partitions at once, during a poll: out of all lists, into the lost list."""
         gone = self._standing.owned.intersection(partitions)
         before = self._standing.without(gone)
-        self._standing = replace(
+        after = replace(
             before,
             owned=before.owned - gone,
             lost=before.lost | gone,
             added=before.added - gone,
         )
-        return self._step(lost=gone, return_early=bool(gone))
+        return self._change(after, lost=gone, return_early=bool(gone))
 
     def overdue(self, now: float) -> Step:
         """Lose the partitions that are not released by their deadline, and only those.
 
         The group gets them once no commit is outstanding, as after a revoke.
         """
-        gone = self._standing.overdue(now)
+        gone, after = self._standing.overdue(now), self._standing
         if gone:
             before = self._standing.without(gone)
-            self._standing = replace(
+            after = replace(
                 before,
                 releasing=before.releasing | gone,
                 lost=before.lost | gone,
                 added=before.added - gone,
             )
-        return self._step(lost=gone, return_early=bool(gone))
+        return self._change(after, lost=gone, return_early=bool(gone), undrained=True)
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Unassign partitions, because the listener was told that their revoke completes.
@@ -299,11 +325,11 @@ class Ownership:
 
     def drained(self, outstanding: Collection[TopicPartition]) -> Step:
         """Release what was given up, except for partitions with an outstanding commit."""
-        released = self._standing.releasing.difference(outstanding)
+        released, after = self._standing.releasing.difference(outstanding), self._standing
         if released:
             before = self._standing.without(released)
-            self._standing = replace(before, owned=before.owned - released)
-        return self._step(released=released)
+            after = replace(before, owned=before.owned - released)
+        return self._change(after, released=released)
 
     def delay(self, partitions: Iterable[TopicPartition]) -> None:
         """Move from revoke-next to revoke-thereafter; others are left where they are."""
@@ -318,15 +344,20 @@ class Ownership:
 
     def forget_all(self) -> None:
         """The member left the group by itself: it owns nothing, and nothing was lost."""
-        self._standing = _Standing(generation=self._standing.generation)
+        self._standing = _Standing(self._standing.generation, self._standing.turn)
+        self.undone = ()
 
-    def _step(
-        self,
-        revoked: frozenset[TopicPartition] = _NONE,
-        lost: frozenset[TopicPartition] = _NONE,
-        released: frozenset[TopicPartition] = _NONE,
-        added: frozenset[TopicPartition] = _NONE,
-        return_early: bool = False,
-    ) -> Step:
-        standing = self._standing
-        return Step(standing.owned, standing.gated, revoked, lost, released, added, return_early)
+    def resumed(self) -> None:
+        """An interrupted turn is continued: its lists are to be reported, maybe again."""
+        self._standing = replace(self._standing, turn=self._standing.turn + 1)
+
+    def executed(self) -> None:
+        """The last of the steps in ``undone`` is executed to its end."""
+        self.undone = self.undone[:-1]
+
+    def _change(self, after: _Standing, **changes: Any) -> Step:
+        step = Step(after.owned, after.gated, **changes)
+        undone = (*self.undone, step) if step.changes else self.undone
+        # Nothing is called between the two: no signal handler can raise an exception there.
+        self._standing, self.undone = after, undone
+        return step

@@ -4,7 +4,7 @@ One poll runs at a time, on the polling thread; a wakeup can come from any threa
 
 Invariants:
  1. No turn of the rebalance begins before the last one was reported. The next poll reports what a
-    poll that raised did not, and what only an iteration was told.
+    poll that raised or was interrupted did not, and what only an iteration was told.
  2. A poll with news of the rebalance waits no longer, and reports it; an unreadable record is met
     again by a later poll.
 """
@@ -103,7 +103,8 @@ class Polls:
         self._metadata_of = metadata_of
         self._observed = observed
         self._catching_up = catching_up
-        self._untold = False  # set while a poll runs, and after it if it raised
+        # The last turn that was reported, and the one that the last poll reports if it returns.
+        self._reported = self._reporting = 0
         self._told_in_passing = False
 
     def poll(
@@ -136,10 +137,8 @@ class Polls:
             return untold
         self._io.poll()
         self._rebalancing.begin_turn()
-        self._untold = True
         self._rebalancing.apply_events()
         self._listener.raise_failure()
-        self._untold = False
         return self._result({}, {})
 
     def told_in_passing(self, was: bool) -> None:
@@ -151,8 +150,13 @@ class Polls:
 
     def forget_all(self) -> None:
         """Nothing is assigned any more, and nothing is left to report."""
-        self._untold = self._told_in_passing = False
+        self._reported = self._reporting = self._ownership.turn
+        self._told_in_passing = False
         self._ends.collect(())
+
+    def not_returned(self) -> None:
+        """A poll was interrupted, or raised: the next one reports what it has learned."""
+        self._reporting = self._reported
 
     def _is_by_hand(self, timeout_ms: float) -> bool:
         """Whether the library's own poll handles this call, or refuses it."""
@@ -201,7 +205,6 @@ class Polls:
         self._io.poll()
         self._ends.collect(self._subscription.owned())  # before this poll changes it
         self._rebalancing.begin_turn()
-        self._untold = True
         while True:
             self._membership.polled()  # waiting in a poll means being alive, however long it takes
             return_early = self._rebalancing.apply_events()
@@ -233,7 +236,6 @@ class Polls:
             woken = self.woken.is_set()
             if records or gaps or return_early or woken or time.monotonic() >= deadline:
                 self.woken.clear()
-                self._untold = False
                 metadata = self._fetch_metadata(records)
                 if (observer := self._observed.by) is not None:
                     observer.polled(records, gaps, metadata)
@@ -253,9 +255,11 @@ class Polls:
         No other turn begins before that is reported: it would complete revokes that nobody could
         delay.
         """
-        if not (self._untold or self._told_in_passing):
+        self._rebalancing.resume()
+        self._reported = self._reporting
+        if self._ownership.turn == self._reported and not self._told_in_passing:
             return None
-        self._untold = self._told_in_passing = False
+        self._told_in_passing = False
         result = self._result({}, {})
         tells = result.to_be_revoked or result.lost or result.assigned or result.revoked
         return result if tells else None
@@ -267,6 +271,7 @@ class Polls:
         gaps: dict[TopicPartition, list[Any]] | None = None,
     ) -> PollResult[Any]:
         ownership = self._ownership
+        self._reporting = ownership.turn
         return PollResult(
             records,
             ownership.to_be_revoked,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
@@ -62,12 +63,11 @@ class ListenerCalls:
         listener = self._subscription.rebalance_listener
         if listener is None:
             return
-        callback = getattr(listener, method)
+        callback, told = getattr(listener, method), set(partitions)
+        if inspect.iscoroutinefunction(callback):
+            callback = partial(self._loop.run, callback)
         try:
-            if inspect.iscoroutinefunction(callback):
-                self._loop.run(callback, set(partitions))
-            else:
-                callback(set(partitions))
+            callback(told)
         except BaseException as error:
             if self._failure is None:
                 self._failure = error

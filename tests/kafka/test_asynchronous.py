@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from event_loop import PATIENCE_S, in_an_event_loop
 from group_members import lose
+from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 from kafka.errors import IllegalStateError
 from kafka.serializer import Deserializer
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import (
     AsyncDeferredRevokeConsumer,
@@ -77,6 +78,12 @@ async def poll_until(
 
 def owns(member: AsyncDeferredRevokeConsumer, count: int) -> Callable[[], bool]:
     return lambda: len(member.assignment()) == count and member.is_stable
+
+
+async def poll_for_records(member: AsyncDeferredRevokeConsumer) -> dict[TopicPartition, list[Any]]:
+    while not (records := await member.poll(timeout_ms=1_000)):
+        pass
+    return records
 
 
 def values(records: dict[TopicPartition, list[Any]]) -> list[bytes]:
@@ -566,5 +573,104 @@ async def test_the_rest_of_the_calls_reach_the_consumer(kafka, topic, make):
         assert await member.poll(timeout_ms=300) == {}
         await member.resume(topic)
         assert values(await member.poll(timeout_ms=FOR_EVER_MS)) == [b"b"]
+        await member.commit()
+        assert await member.committed(topic) == 2
+        await member.commit({topic: OffsetAndMetadata(1, "mine", -1)})
+        found = await member.committed(topic, metadata=True)
+        assert (found.offset, found.metadata) == (1, "mine")
+        assert member.subscription() == {topic.topic}
+        assert topic.topic in await member.topics()
+        assert await member.partitions_for_topic(topic.topic) == {0}
+        assert member.highwater(topic) == 2
+        assert (await member.offsets_for_times({topic: 0}))[topic].offset == 0
+        assert member.group_metadata().member_id
+        assert member.bootstrap_connected()
+        assert member.metrics()
         await member.unsubscribe()
-        assert member.assignment() == frozenset()
+        assert member.assignment() == set()
+
+
+@in_an_event_loop
+async def test_what_is_paused_can_be_resumed(kafka, topic, make):
+    async with make() as member:
+        await member.assign([topic])
+        await member.pause(topic)
+        kafka.produce(topic.topic, [b"a"])
+        assert member.paused() == {topic}
+        assert await member.poll(timeout_ms=200) == {}
+        await member.resume(*member.paused())
+        assert member.paused() == set()
+        assert values(await member.poll(timeout_ms=FOR_EVER_MS)) == [b"a"]
+        await member.commit()
+        assert await member.committed(topic) == 1
+
+
+@in_an_event_loop
+async def test_a_commit_is_of_what_was_returned(kafka, topic, make, monkeypatch):
+    """Not of what a cancelled poll has brought, nor of what an iteration has not returned."""
+    kafka.produce(topic.topic, [b"a", b"b", b"c"])
+    async with make(topic.topic) as member:
+        async for record in member:
+            assert record.value == b"a"
+            break
+        await member.commit()
+        assert await member.committed(topic) == await member.position(topic) == 1
+        assert values(await member.poll()) == [b"b", b"c"]
+        await member.commit()
+        assert await member.committed(topic) == 3
+        held = HeldPoll(member, monkeypatch)
+        polling = asyncio.create_task(member.poll(timeout_ms=FOR_EVER_MS))
+        await asyncio.to_thread(kafka.produce, topic.topic, [b"d"])
+        await held.has_result.wait()
+        await cancelled(polling)
+        held.let_go()
+        await member.commit()
+        assert await member.committed(topic) == await member.position(topic) == 3
+        assert values(await member.poll()) == [b"d"]
+        await member.commit()
+        assert await member.committed(topic) == await member.position(topic) == 4
+
+
+@in_an_event_loop
+async def test_after_a_seek_a_poll_waits_for_what_is_there(kafka, topic, make):
+    """It returned at once with nothing if an iteration had records left."""
+    kafka.produce(topic.topic, [b"a", b"b", b"c"])
+    async with make(topic.topic) as member:
+        async for record in member:
+            assert record.value == b"a"
+            break
+        await member.seek(topic, 1)
+        assert values(await member.poll(timeout_ms=FOR_EVER_MS)) == [b"b", b"c"]
+
+
+class Listener(AsyncConsumerRebalanceListener):
+    """Awaits what only the application's loop can do, and calls of the consumer."""
+
+    def __init__(self, member: AsyncDeferredRevokeConsumer) -> None:
+        self.member = member
+        self.calls: list[str] = []
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        await asyncio.sleep(0.01)
+        for partition in assigned:
+            await self.member.seek(partition, 1)
+        self.calls.append("assigned")
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        await asyncio.sleep(0.01)
+        await self.member.commit(dict.fromkeys(revoked, 2))
+        self.calls.append("revoked")
+
+
+@in_an_event_loop
+async def test_a_listeners_coroutines_run_on_the_applications_loop(kafka, topic, make):
+    kafka.produce(topic.topic, [b"a", b"b"])
+    async with make() as member, make() as other:
+        listener = Listener(member)
+        await member.subscribe([topic.topic], listener=listener)
+        await poll_until(owns(member, 1), member)
+        assert listener.calls == ["assigned"]
+        assert values(await poll_for_records(member)) == [b"b"]
+        await other.subscribe([topic.topic])
+        await poll_until(lambda: "revoked" in listener.calls, member, other)
+        assert await other.committed(topic) == 2

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any
 from unittest import mock
 
 import pytest
 from histories import histories
 from interruption import Interruption
+from kafka import ConsumerRebalanceListener
 from kafka.structs import TopicPartition
 from model_log import PartitionLog
 from simulated_kafka import TOPIC, Broker, World
 from test_catch_up_skips_and_repeats_nothing import InOneThread
 
-from pyspark_kafka_rebalance import DeferredRevokeConsumer, TimestampOrderedRecords
-from pyspark_kafka_rebalance.errors import UnreadableRecordError
+from pyspark_kafka_rebalance import DeferredRevokeConsumer, PollResult, TimestampOrderedRecords
+from pyspark_kafka_rebalance.errors import PartitionsLostError, UnreadableRecordError
 
 #: Every so manieth place is interrupted, and with RANDOM_HISTORIES each.
 STEP = 1 if histories(1) > 1 else 7
@@ -207,5 +208,121 @@ def test_nothing_counts_as_handed_out_that_no_poll_returned(face: Any) -> None:
             run.consumer.processed(partition, *range(run.logs[partition].end))
         places = interrupted_everywhere(run, poll, STEP)
         assert places * STEP > 200
+    finally:
+        run.close()
+
+
+# -- a rebalance ----------------------------------------------------------------------------------
+
+
+class Owned(ConsumerRebalanceListener):  # type: ignore[misc]
+    """What the listener, and what the polls, were told to be assigned."""
+
+    def __init__(self) -> None:
+        self.by_listener: set[TopicPartition] = set()
+        self.by_polls: set[TopicPartition] = set()
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self.by_listener |= assigned
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        self.by_listener -= revoked
+
+    def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
+        self.by_listener -= lost
+
+    def polled(self, result: PollResult) -> None:
+        self.by_polls = (self.by_polls | result.assigned) - result.revoked - result.lost
+
+
+class Rebalanced(Run):
+    """Two members, between which the group moves partitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owned = Owned()
+        self.consumer.subscribe([TOPIC], listener=self.owned)
+        self.other = self.begins("other")
+        self.twice: set[tuple[TopicPartition, int]] = set()
+
+    def poll(
+        self,
+        consumer: DeferredRevokeConsumer,
+        within: AbstractContextManager[Any] = nullcontext(),  # noqa: B008
+    ) -> None:
+        with within:
+            result = consumer.poll_with_rebalance(20)
+        if consumer is self.consumer:
+            self.owned.polled(result)
+        for partition, offset in in_one(result.records):
+            if offset in self.returned[partition]:
+                self.twice.add((partition, offset))
+            self.returned[partition].add(offset)
+            with suppress(PartitionsLostError):
+                consumer.processed(partition, offset)
+
+    def member_of(self, name: str) -> str:
+        return next(m for m in self.broker.group.heard if self.broker.client_of[m] == name)
+
+    def aim(self, *owners: str) -> None:
+        self.broker.group.aim([self.member_of(owner) for owner in owners])
+
+    def settle(self, where: str) -> None:
+        """Everything is returned, and both have what the group wants them to have."""
+        for _ in range(200):
+            for consumer in (self.consumer, self.other):
+                with suppress(TimeLimitError, UnreadableRecordError):
+                    self.poll(consumer)
+            target = self.broker.group.target
+            names = {self.broker.client_of[member]: member for member in self.broker.group.heard}
+            stands = len(names) == 2 and all(
+                {p.partition for p in consumer.assignment()} == target.get(names[name])
+                for name, consumer in (("interrupted", self.consumer), ("other", self.other))
+            )
+            if stands and self.is_all_returned():
+                break
+            self.world.sleep(0.2)
+        assert stands, f"{where}: not assigned as the group wants it"
+        assert self.is_all_returned(), f"{where}: lost"
+        assigned = self.consumer.assignment()
+        assert self.owned.by_listener == assigned, f"{where}: {self.owned.by_listener}, {assigned}"
+        assert self.owned.by_polls == self.consumer.assignment(), where
+
+
+@pytest.mark.parametrize("what", ["revoke", "assignment", "loss"])
+@pytest.mark.parametrize("polls_before", [0, 1])
+def test_a_rebalance_goes_on_where_a_poll_was_interrupted(what: str, polls_before: int) -> None:
+    run = Rebalanced()
+    at = places = 0
+    try:
+        run.produce(2)
+        run.settle("at the beginning")
+        while True:
+            at += 5 * STEP
+            run.aim("interrupted", "interrupted" if what != "assignment" else "other")
+            run.settle("between")
+            run.twice.clear()
+            run.produce(2)
+            if what == "loss":
+                run.broker.group.remove(run.member_of("interrupted"))
+            else:
+                run.aim("interrupted", "interrupted" if what == "assignment" else "other")
+            run.world.sleep(2.5)
+            run.poll(run.other)
+            run.world.sleep(1.2)
+            for _ in range(polls_before):
+                run.poll(run.consumer)
+            interruption = Interruption(at, (KeyboardInterrupt, TimeLimitError)[places % 2])
+            places += 1
+            with suppress(KeyboardInterrupt, TimeLimitError, UnreadableRecordError):
+                run.poll(run.consumer, interruption)
+            if not interruption.raised:
+                break
+            with suppress(PartitionsLostError):
+                run.consumer.commit(timeout_ms=3_000)
+            run.is_committed_right(interruption.where)
+            run.settle(interruption.where)
+            assert what == "loss" or not run.twice, f"{interruption.where}: twice {run.twice}"
+        assert at > 200
     finally:
         run.close()
