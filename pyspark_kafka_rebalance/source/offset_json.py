@@ -83,6 +83,8 @@ _OF_GAPS = ("catch_up", "pending_catch_up", "gaps")
 
 _FIRST_WITH_GAPS = 3
 
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+
 _STATE = (
     *("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"),
     *("query", "batch", "group", "first_ends"),
@@ -121,9 +123,10 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
         state["group"] = offset.group
     if offset.first_ends:
         state["first_ends"] = _by_topic(offset.first_ends)
+    positions, read = _live_to_json(offset)
     ours = {
         "version": VERSION,
-        "read": _lengths(offset.ranges),
+        "read": read,
         **({"pending": _bounds(offset.pending)} if offset.pending else {}),
         **({"catch_up": _pieces(offset.catch_up)} if offset.catch_up else {}),
         **(
@@ -134,21 +137,28 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
         **({"gaps": _pieces(offset.gaps)} if offset.gaps else {}),
         "state": state,
     }
-    return {**_by_topic(offset.positions()), OURS: ours}
+    return {**positions, OURS: ours}
 
 
-def _lengths(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
-    lengths: dict[str, dict[str, list[int]]] = {}
-    for topic, partitions in _of_topics(ranges):
-        runs = lengths[topic] = {}
+def _live_to_json(offset: StreamOffset) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the positions, and how many offsets are read, in one pass."""
+    positions, ranges = offset.positions(), offset.ranges
+    top: dict[str, dict[str, int]] = {}
+    read: dict[str, dict[str, list[int]]] = {}
+    for topic, partitions in _of_topics(positions):
+        by_number = top[topic] = {}
         run: list[int] = []
         follows = -1
         for partition in partitions:
+            name = str(partition.partition)
+            by_number[name] = positions[partition]
+            if (handed := ranges.get(partition)) is None:
+                continue
             if partition.partition != follows:
-                run = runs[str(partition.partition)] = []
-            run.append(len(ranges[partition]))
+                run = read.setdefault(topic, {})[name] = []
+            run.append(handed.end - handed.start)
             follows = partition.partition + 1
-    return lengths
+    return top, read
 
 
 def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
@@ -268,12 +278,13 @@ def _live_part(value: Mapping[str, Any], ours: Mapping[str, Any]) -> _LivePart:
     others = dict(_positions({"positions": topics}, "positions"))
     ranges, pending = {}, _ranges(ours, "pending") if "pending" in ours else {}
     for first, run in _by_partition(ours, "read"):
-        _require(isinstance(run, list), f"read.{first.topic}", run)
+        topic, where = first.topic, f"read.{first.topic}"
+        _require(isinstance(run, list), where, run)
         for number, length in enumerate(run, first.partition):
-            partition = TopicPartition(first.topic, number)
+            partition = TopicPartition(topic, number)
             end = others.pop(partition, -1)
-            _require(_is_number(length, end), f"read.{first.topic}", length)
-            ranges[partition] = OffsetRange(first.topic, number, end - length, end)
+            _require(_is_number(length, end), where, length)
+            ranges[partition] = OffsetRange(topic, number, end - length, end)
     for partition, before in pending.items():
         if partition not in ranges:
             end = others.pop(partition, -1)
@@ -354,11 +365,12 @@ def _by_partition(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPa
     by_topic: Any = value.get(name)
     _require(isinstance(by_topic, dict), name, by_topic)
     for topic, by_number in by_topic.items():
-        _require(isinstance(by_number, dict), f"{name}.{topic}", by_number)
+        where = f"{name}.{topic}"
+        _require(isinstance(by_number, dict), where, by_number)
         for number, item in by_number.items():
             # At most as many digits as INT_MAX has: int() limits the length of its input.
-            valid = re.fullmatch("0|[1-9][0-9]{0,9}", number) is not None and int(number) <= INT_MAX
-            _require(valid, f"{name}.{topic}", number)
+            valid = _NUMBER.fullmatch(number) is not None and int(number) <= INT_MAX
+            _require(valid, where, number)
             yield TopicPartition(topic, int(number)), item
 
 
@@ -380,7 +392,8 @@ def _gaps(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition,
 
 def _positions(value: Mapping[str, Any], name: str) -> Iterable[tuple[TopicPartition, int]]:
     for partition, position in _by_partition(value, name):
-        _require(_is_number(position), f"{name}.{partition.topic}", position)
+        if not _is_number(position):
+            _require(False, f"{name}.{partition.topic}", position)
         yield partition, position
 
 
