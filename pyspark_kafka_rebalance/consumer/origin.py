@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 _OURS = re.compile(r"query/([1-9][0-9]{0,8}):([^ ]*)(?: |$)")
@@ -99,14 +100,7 @@ class Origin:
         bound_to : str
             As in ``Remaining.encode``.
         """
-        stretches = "".join([f".{query}-{since}" for query, since in self.stretches])
-        body = f"{self.run}.{self.batch}{stretches}"
-        text = f"{_PREFIX}{_checksum(offset, bound_to, body)}.{body}"
-        if len(text) <= limit:
-            return text
-        if len(self.stretches) == 1:
-            return ""
-        return replace(self, stretches=self.stretches[1:]).encode(offset, limit, bound_to)
+        return origin_text(self.run, self.batch, self.stretches, offset, limit, bound_to)
 
     @classmethod
     def decode(cls, offset: int, metadata: str | None, bound_to: str) -> Origin | None:
@@ -120,6 +114,21 @@ class Origin:
         parts = [part.rpartition("-") for part in text["stretches"][1:].split(".")]
         stretches = tuple(Stretch(query, int(since)) for query, _, since in parts)
         return cls(text["run"], int(text["batch"]), stretches)
+
+
+def origin_text(
+    run: str, batch: int, stretches: Sequence[Stretch], offset: int, limit: int, bound_to: str
+) -> str:
+    """As :meth:`Origin.encode`; made for each of thousands of partitions in each commit."""
+    body = f"{run}.{batch}"
+    for query, since in stretches:
+        body += f".{query}-{since}"
+    text = f"{_PREFIX}{_checksum(offset, bound_to, body)}.{body}"
+    if len(text) <= limit:
+        return text
+    if len(stretches) == 1:
+        return ""
+    return origin_text(run, batch, stretches[1:], offset, limit, bound_to)
 
 
 def with_origin(origin: str, metadata: str) -> str:

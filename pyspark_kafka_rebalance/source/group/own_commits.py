@@ -26,7 +26,7 @@ from kafka.structs import TopicPartition
 
 from ...consumer.gaps import Gap
 from ...consumer.group_commit import GroupCommit
-from ...consumer.origin import MOST_STRETCHES, Origin, Stretch
+from ...consumer.origin import MOST_STRETCHES, Stretch, origin_text
 from ...consumer.remaining import Remaining
 from ..query_identity import QueryIdentity
 
@@ -193,9 +193,8 @@ class OwnCommits:
         stretches = self._stretches.get(partition)
         if stretches is None:
             return ""
-        return Origin(self.run, self._identity.batch, stretches).encode(
-            offset, limit // 2, bound_to
-        )
+        batch = self._identity.batch
+        return origin_text(self.run, batch, stretches, offset, limit // 2, bound_to)
 
 
 def _joined_to_live(left: Remaining) -> Remaining:
