@@ -30,7 +30,7 @@ def checked_partition(call: str, partition: Any) -> TopicPartition:
     topic, number = partition
     if type(number) is int and isinstance(topic, str):
         return partition
-    if not isinstance(topic, str) or (found := _as_int(number)) is None:
+    if not isinstance(topic, str) or (found := as_integer(number)) is None:
         raise TypeError(f"{call}: {partition!r} is not of a string and an integer")
     return TopicPartition(topic, found)
 
@@ -52,7 +52,7 @@ def checked_offset(call: str, partition: TopicPartition, offset: Any, what: str 
     ValueError
         It is not in [0, 2**63).
     """
-    found = _as_int(offset)
+    found = as_integer(offset)
     if found is None:
         raise TypeError(
             f"{call}: the {what} of {partition.topic}-{partition.partition} must be an integer, "
@@ -97,7 +97,7 @@ def checked_commit(call: str, offsets: Any) -> dict[TopicPartition, OffsetAndMet
 
 
 def _checked_epoch(call: str, partition: TopicPartition, epoch: Any) -> int:
-    found = -1 if epoch is None else _as_int(epoch)
+    found = -1 if epoch is None else as_integer(epoch)
     if found is None or not -1 <= found < 2**31:
         kind = TypeError if found is None else ValueError
         raise kind(
@@ -113,7 +113,7 @@ def _items(call: str, given: Any) -> Collection[tuple[Any, Any]]:
     return given.items()
 
 
-def _as_int(number: Any) -> int | None:
+def as_integer(number: Any) -> int | None:
     """The number as a plain integer; None if it is not one, as a truth value is not."""
     if type(number) is int:
         return number

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from ..consumer.checked_arguments import as_integer
 from ..errors import OptionError, PartitionsLostError
 
 #: The largest restart point, as UTF-8.
@@ -82,6 +83,17 @@ def last_of(
     return found
 
 
+def _by_number(points: object) -> dict[int, str]:
+    """The restart points by plain numbers; raises OptionError if they are not by integers."""
+    allowed = "a string, or a dict of source partitions (integers) and strings"
+    if not isinstance(points, Mapping):
+        raise OptionError("restart_points", points, allowed)
+    found = {as_integer(number): point for number, point in points.items()}
+    if None in found:
+        raise OptionError("restart_points", dict(points), allowed)
+    return {number: point for number, point in found.items() if number is not None}
+
+
 def chosen_points(
     points: str | Mapping[int, str], touched: frozenset[int], owned: Mapping[int, object]
 ) -> dict[int, str]:
@@ -100,12 +112,14 @@ def chosen_points(
     Raises
     ------
     OptionError
-        A source partition has records and no restart point, so they would be sent again.
+        A source partition has records and no restart point, so they would be sent again; or what is
+        given is not by source partition.
     PartitionsLostError
         A source partition is not owned (any more).
     """
     if isinstance(points, str):
         return dict.fromkeys(touched or owned, points)
+    points = _by_number(points)
     if without := sorted(touched - points.keys()):
         raise OptionError(
             "restart_points",

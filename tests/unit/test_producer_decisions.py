@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy
 import pytest
 
 from pyspark_kafka_rebalance import (
@@ -122,6 +123,14 @@ def test_what_was_sent_of_needs_a_restart_point_or_it_would_be_sent_again() -> N
     with pytest.raises(PartitionsLostError, match=r"partitions \[2\] are not owned.* \[0, 1\]"):
         chosen_points({2: "x"}, frozenset(), {0: None, 1: None})
     assert chosen_points({0: "x"}, frozenset(), {0: None, 1: None}) == {0: "x"}
+
+
+@pytest.mark.parametrize("points", [{0.0: "x"}, {"0": "x"}, {True: "x"}, {None: "x"}, 3, ["x"]])
+def test_restart_points_are_by_number(points: Any) -> None:
+    with pytest.raises(OptionError, match=r"restart_points.*source partitions \(integers\)"):
+        chosen_points(points, frozenset(), {0: None, 1: None})
+    found = chosen_points({numpy.int64(0): "x"}, frozenset(), {0: None})
+    assert [type(number) for number in found] == [int]
 
 
 # -- options --------------------------------------------------------------------------------------
