@@ -219,6 +219,7 @@ def test_the_lag_when_a_topic_is_created_anew_in_mid_gap(
     create_anew(kafka, topic)
     wait_until(lambda: lags.of_tools() is None, "the broker forgets the group's offset")
     kafka.produce(topic, [b"new"] * 20)
+    assert lags.backlog().lag is None, "nothing is committed yet"
     seen.until(lambda: seen.live[-1:] == [19])
     member.processed(partition, *range(20))
 

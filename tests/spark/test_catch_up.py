@@ -10,6 +10,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
@@ -279,6 +280,84 @@ def test_what_retention_deletes_of_a_gap(kafka, topic_name, a_backlog, committed
     assert max(offset for _, offset in missing) == 1_199
     assert len(missing) > 500
     assert set(delivered.times.values()) == {1}
+
+
+def new_rows(query):
+    """Offset and mark of the records of the new topic."""
+    rows = query.rows()
+    if not rows.num_rows:
+        return []
+    rows = rows.filter(pc.equal(rows["value"], b"new"))
+    return sorted(zip(rows["offset"].to_pylist(), rows["catch_up"].to_pylist(), strict=True))
+
+
+SOON = {"kafka__metadata__max__age__ms": "500"}
+
+
+@many_batches
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_is_created_anew_in_mid_gap(kafka, topic_name, a_backlog, fails):
+    """Under a running query: it forgets the gap, and reads the new log from its first record."""
+    query, delivered = a_backlog(4_000, 1, failOnDataLoss=fails, **SLOWLY, **SOON)
+    query.start(**IDLING)
+    wait_while_active([query], lambda: delivered.caught_up, "it catches up")
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"new"] * 40)
+    assert len(delivered.caught_up) < 4_000, "nothing is left of the gap, so this shows nothing"
+    if fails == "true":
+        with pytest.raises(StreamingQueryException, match="DataLossError"):
+            query.query.awaitTermination(PATIENCE_S)
+        assert not new_rows(query)
+        return
+    wait_while_active([query], lambda: len(new_rows(query)) >= 40, "the new topic is read")
+    kafka.produce(topic_name, [b"new"] * 2)
+    wait_while_active([query], lambda: len(new_rows(query)) >= 42, "and goes on being read")
+    assert new_rows(query) == [(offset, False) for offset in range(42)]
+    assert not last_offset(query).gaps
+
+
+@many_batches
+def test_a_topic_is_created_anew_between_two_runs_in_mid_gap(kafka, topic_name, a_backlog):
+    """The new log ends below the live position: the gap is forgotten, and it goes on at the end."""
+    query, delivered = a_backlog(4_000, 1, failOnDataLoss="false", **SLOWLY)
+    query.start(**IDLING)
+    wait_while_active([query], lambda: delivered.caught_up, "it catches up")
+    assert stop_gracefully(query.query, timeout_s=PATIENCE_S)
+    assert last_offset(query).gaps, "nothing is left of the gap, so this shows nothing"
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"new"] * 40)
+    del query.options[CAP]
+    query.run()
+    kafka.produce(topic_name, [b"new"] * 5)
+    query.run()
+    assert new_rows(query) == [(offset, False) for offset in range(40, 45)], "as without gaps"
+    assert not last_offset(query).gaps
+
+
+@many_batches
+def test_partitions_are_added_in_mid_gap(kafka, topic_name, a_backlog, committed):
+    """They are read from their first record, as live ones, beside the gap."""
+    query, delivered = a_backlog(4_000, 1, **SLOWLY, **SOON)
+    query.start(**IDLING)
+    wait_while_active([query], lambda: delivered.caught_up, "it catches up")
+    kafka.add_partitions(topic_name, 3)
+    for partition in (1, 2):
+        kafka.produce(topic_name, [b"x"] * 30, partition=partition)
+
+    def are_read():
+        return all(delivered.times[partition, 29] for partition in (1, 2))
+
+    wait_while_active([query], are_read, "the new partitions are read")
+    assert last_offset(query).gaps, "nothing is left of the gap, so this shows nothing"
+    assert stop_gracefully(query.query, timeout_s=PATIENCE_S)
+    del query.options[CAP]
+    query.start(**IDLING)
+    ends = ends_of(kafka, topic_name, 3)
+    wait_while_active([query], lambda: committed() == ends, "all is read")
+    assert delivered.times == everything(ends)
+    assert {p for p, _ in delivered.caught_up} == {0}
 
 
 @many_batches

@@ -24,6 +24,7 @@ from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.testing import SecuredKafka
 
 from . import waiting
+from .dying_source import BEFORE_GROUP, IN_READ, Death, DyingDataSource
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 120.0
@@ -157,6 +158,7 @@ class Totals:
     def __init__(self, spark, kafka, topic, group_id, folder):
         self._spark = spark
         self._folder = folder
+        self.group_id = group_id
         self._options = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "kafka.group.id": group_id,
@@ -169,10 +171,10 @@ class Totals:
         self._totals_of = runpy.run_path(str(EXAMPLES / "totals_by_customer.py"))["totals_of"]
         self._queries = {}
 
-    def start(self, name, flush_seconds):
+    def start(self, name, flush_seconds, source="kafka_deferred", **options):
         checkpoint = str(self._folder / name)
-        own = {"kafka.client.id": name, "checkpointLocation": checkpoint}
-        records = self._spark.readStream.format("kafka_deferred").options(**self._options, **own)
+        own = {"kafka.client.id": name, "checkpointLocation": checkpoint, **options}
+        records = self._spark.readStream.format(source).options(**self._options, **own)
         self._queries[name] = (
             self._totals_of(records.load(), flush_seconds)
             .writeStream.format("parquet")
@@ -186,6 +188,13 @@ class Totals:
         for query in self._queries.values():
             query.stop()
 
+    def has_ended(self, name):
+        return not self._queries[name].isActive
+
+    def death(self, name):
+        """That of its planner, if it reads from a source that can die."""
+        return Death(str(self._folder / name))
+
     def written(self, name):
         """What Spark says is complete of a query's output."""
         assert self._queries[name].exception() is None
@@ -193,6 +202,12 @@ class Totals:
         if not (path / "_spark_metadata").is_dir():
             return []
         return self._spark.read.schema(TOTAL).parquet(str(path)).toArrow().to_pylist()
+
+    def settled(self, name):
+        """What a query has written and keeps, once its batch is done."""
+        self._queries[name].processAllAvailable()
+        self._queries[name].stop()
+        return self.written(name) + self.kept(name)
 
     def kept(self, name):
         """What a query that has stopped keeps in its state."""
@@ -253,6 +268,48 @@ def test_totals_are_written_before_their_partition_moves_and_none_is_lost_or_cou
         row for name in ("first", "second") for row in totals.written(name) + totals.kept(name)
     ]
     assert by_customer(everything) == by_customer(given)
+
+
+@pytest.mark.long
+@pytest.mark.newest_spark
+def test_after_kills_totals_count_all_orders_and_twice_only_what_was_in_flight(
+    spark, kafka, topic_name, committed, totals
+):
+    """One of two instances dies in a read, and then between Spark's commit and the group's.
+
+    Its state stays in its checkpoint, and is added up once it has been started again.
+    """
+    spark.dataSource.register(DyingDataSource)
+    kafka.create_topic(topic_name, partitions=4)
+    kafka.configure_group(totals.group_id, {"consumer.session.timeout.ms": 6_000})
+    given = orders(480)
+    dying = {"source": DyingDataSource.name(), "kafka.session.timeout.ms": "6000"}
+
+    def start(name):
+        totals.start(name, flush_seconds=3600, **dying)
+
+    def all_is_read(number):
+        wait_until(lambda: sum(committed().values()) == number, f"{number} are read")
+
+    start("first")
+    kafka.produce(topic_name, as_json(given[:160]))
+    all_is_read(160)
+    start("second")
+    for sent, point in ((240, IN_READ), (400, BEFORE_GROUP)):
+        kafka.produce(topic_name, as_json(given[sent - 80 : sent]))
+        all_is_read(sent)
+        totals.death("first").arm(point)
+        kafka.produce(topic_name, as_json(given[sent : sent + 80]))
+        wait_until(lambda: totals.has_ended("first"), f"the first dies {point}")
+        all_is_read(sent + 80)  # by the second
+        start("first")
+    both = [row for name in ("first", "second") for row in totals.settled(name)]
+    counted = by_customer(both)
+    expected = by_customer(given)
+    assert counted.keys() == expected.keys()
+    more = {name: counted[name][0] - expected[name][0] for name in expected}
+    assert all(number >= 0 for number in more.values()), "none is missing"
+    assert sum(more.values()) <= 80, "no more than the batch that the group did not know of"
 
 
 def test_totals_are_written_when_it_is_time(kafka, topic_name, totals):
