@@ -459,10 +459,12 @@ class Broker:
                 error_code=0,
             )
 
-        asked = request.groups[0].topics
+        asked = request.groups[0].topics if request.groups else request.topics
         topics = [
             Fields(name=t.name, partitions=list(map(found, t.partition_indexes))) for t in asked
         ]
+        if not request.groups:
+            return Fields(API_VERSION=7, error_code=0, topics=topics)
         return Fields(API_VERSION=8, groups=[Fields(error_code=0, topics=topics)])
 
     def _list_offsets(self, client_id: str, request: Any) -> Any:
