@@ -3,7 +3,7 @@
 Two queries that are started from one DataFrame read with one ``load()``. Spark's own source gives
 each of them all records. As members of one group, each would get only some of the partitions,
 without an error. The same happens to a join of a DataFrame with itself, for which Spark makes two
-sources. (A union of a DataFrame with itself has one source.)
+sources unless one side renames its columns. (A union of a DataFrame with itself has one source.)
 
 ``load()`` runs in a short-lived process, which makes up a name for the load. Spark pickles the name
 into every source of that load, so the planners of all its queries have it; two ``load()``s have two

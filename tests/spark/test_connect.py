@@ -19,7 +19,10 @@ pytest.importorskip("grpc", reason="Spark Connect's client needs the extra pyspa
 
 
 def test_queries_through_spark_connect(kafka, topic_name, group_id, stream, spark, tmp_path):
-    """One that ends, one with an option that is wrong, and one that is stopped gracefully."""
+    """One that ends, one with a wrong option, and one that is stopped gracefully.
+
+    A second query of the same ``load()`` is refused beside it.
+    """
     streamed, group = f"{topic_name}-streamed", f"{group_id}-streamed"
     kafka.create_topic(topic_name, partitions=2)
     kafka.create_topic(streamed, partitions=2)
@@ -49,6 +52,7 @@ def test_queries_through_spark_connect(kafka, topic_name, group_id, stream, spar
     assert sorted(rows["value"].to_pylist()) == sorted(b"%d" % n for n in range(20))
     assert "OptionError" in client.stdout
     assert "'readers'" in client.stdout
+    assert "reads from the same load()" in client.stdout, "the server knows both queries' load()"
     assert "stopped gracefully: True" in client.stdout
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     assert describe_group(admin, group).members == (), "its members have left"

@@ -116,7 +116,7 @@ def test_a_second_query_in_the_same_group_is_refused_and_the_first_goes_on(
 def test_a_frame_that_is_used_twice_in_one_query(
     kafka: LocalKafka, topic_name: str, group_id: str, sinks: Callable[..., Sinks]
 ) -> None:
-    """A union with itself has one source for Spark, a join with itself has two."""
+    """A union with itself has one source for Spark; a join has two if columns keep their names."""
     kafka.create_topic(topic_name, partitions=2)
     kafka.produce(topic_name, [b"a", b"b", b"c"])
     of_one = sinks()
