@@ -485,7 +485,7 @@ def test_several_queries_of_one_load(
     page.create("orders")
     names = page.run(printed, spark=spark)
     for name in ("raw", "alerts"):
-        names[name].processAllAvailable()
+        page.reads_all(names[name])
     assert spark.table("raw").count() == RECORDS
     assert spark.table("alerts").count() == spark.table("raw").where("offset % 7 = 0").count()
 
