@@ -125,18 +125,18 @@ def test_what_an_earlier_run_had_read_beyond_is_committed_anew_with_its_offset(
     before = client_of(partition)
     before.commit_remaining({partition: left})
     assert before.drain(60_000)
-    before.close(timeout_ms=2_000)
     client = client_of(partition)
     told = client.group_commits([partition], 60_000, in_order)[partition].remaining
     assert told == (Remaining(70) if in_order else left)
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
     admin.delete_groups([group_id])  # to see the commit
     admin.close()
+    monkeypatch.setattr(assign_client, "_COMMIT_ANEW_S", 0.0)
+    client._commit_anew_at = 0.0
     for hour in range(2):
-        client._commit_anew_at = 0.0
         polls_until(client, lambda: kafka.committed(group_id) == {partition: 70})
         assert client.drain(60_000)
-        found = client.group_commits([partition], 60_000)[partition].remaining
+        found = client._client.group_commits([partition], 60_000)[partition].remaining
         assert found == left, f"after {hour + 1} hours"
 
 
