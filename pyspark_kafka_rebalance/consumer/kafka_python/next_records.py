@@ -22,7 +22,6 @@ from kafka.util import Timer
 from ...errors import CorruptRecordError
 from ...fetch.offset_range import OffsetRange
 from ...fetch.transactions import AbortedTransaction, aborted_in
-from ...transport.kafka_python_version import require_names
 from .questions import told_offsets
 
 log = logging.getLogger(__name__)
@@ -39,8 +38,6 @@ NO_TIMESTAMP = -1
 
 _unpack_length = struct.Struct(">8xi").unpack_from
 _LOG_OVERHEAD = 12
-
-require_names({FetchRequest: ("FetchTopic",)})
 
 
 async def next_timestamps(
