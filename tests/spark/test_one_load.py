@@ -85,8 +85,8 @@ def test_each_query_of_one_load_has_all_records_and_finds_its_group_again(
         for name, condition in conditions.items():
             queries.append(of_one.start(name, condition))
             of_one.wait_for(**{name: expected[name]})
-        groups.append({group for query in queries for group in progress(query).groups})
         assert all(stop_gracefully(query) for query in queries)
+        groups.append({group for query in queries for group in progress(query).groups})
         more = [json.dumps({"id": n}) for n in range(1000, 1012)]
         kafka.produce(topic_name, [text.encode() for text in more])
         expected["valid"] = [*expected["valid"], *more]
@@ -111,11 +111,12 @@ def test_a_second_query_in_the_same_group_is_refused_and_the_first_goes_on(
         second.awaitTermination(120)
     kafka.produce(topic_name, [b"c", b"d"])
     of_one.wait_for(first=["a", "b", "c", "d"])
+    first.processAllAvailable()  # or stop() may interrupt the batch, which is then repeated
     first.stop()
     again = of_one.start("first")  # at once, while its planner may still be leaving the group
     kafka.produce(topic_name, [b"e"])
     of_one.wait_for(first=["a", "b", "c", "d", "e"])
-    again.stop()
+    assert stop_gracefully(again)
     instead = of_one.start("second")
     kafka.produce(topic_name, [b"f"])
     of_one.wait_for(first=["a", "b", "c", "d", "e"], second=["f"])
