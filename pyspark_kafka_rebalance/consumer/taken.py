@@ -99,9 +99,12 @@ def returns_what_it_takes(
             result = poll(self, *args, **named)
             taken.returned = True
             return result
-        except BaseException:
+        except BaseException as error:
             taken.returned = False
             hand_outs.take_back()
+            # Python's Condition, interrupted as its wait ends, hides what the handler has raised.
+            if str(error) == "release unlocked lock" and error.__context__ is not None:
+                raise error.__context__ from None
             raise
 
     return poll_and_return
