@@ -12,6 +12,10 @@ gaps (``remaining``)::
 The last stretch is the committer's own. Each query that takes a partition over adds one, so a query
 whose checkpoint was restored from a backup recognizes what it has delivered itself.
 
+Where the group was set back to such a checkpoint, the batch is followed by a dash and the offset at
+which the group was before (``17-5200``), until the committed offset reaches that again. Whoever
+takes the partition over goes on at the committed offset, even if its own checkpoint is further.
+
 The checksum binds an origin to its offset and topic, as it does for gaps: a tool that moves the
 offset and keeps the metadata does not speak for the query. Releases that do not know origins ignore
 them, together with the gaps behind them: they repeat, and skip nothing.
@@ -33,6 +37,7 @@ _PREFIX = f"query/{_VERSION}:"
 _TEXT = re.compile(
     r"(?P<checksum>[0-9a-f]{8})\."
     r"(?P<body>(?P<run>[A-Za-z0-9_]{1,64})\.(?P<batch>[0-9]{1,18})"
+    r"(?:-(?P<again>[0-9]{1,19}))?"
     r"(?P<stretches>(?:\.[A-Za-z0-9_]{1,64}-[0-9]{1,19})+))"
 )
 
@@ -68,11 +73,15 @@ class Origin:
         The number of the batch that it had planned last.
     stretches : tuple of Stretch
         Who delivered what, lowest first; at least one. The last one is the committer's.
+    again : int
+        Up to here, exclusive, records are delivered again, because the group was set back; 0 if it
+        was not.
     """
 
     run: str
     batch: int
     stretches: tuple[Stretch, ...]
+    again: int = 0
 
     @property
     def query(self) -> str:
@@ -100,7 +109,9 @@ class Origin:
         bound_to : str
             As in ``Remaining.encode``.
         """
-        return origin_text(self.run, self.batch, self.stretches, offset, limit, bound_to)
+        return origin_text(
+            self.run, self.batch, self.stretches, offset, limit, bound_to, self.again
+        )
 
     @classmethod
     def decode(cls, offset: int, metadata: str | None, bound_to: str) -> Origin | None:
@@ -113,14 +124,20 @@ class Origin:
             return None
         parts = [part.rpartition("-") for part in text["stretches"][1:].split(".")]
         stretches = tuple(Stretch(query, int(since)) for query, _, since in parts)
-        return cls(text["run"], int(text["batch"]), stretches)
+        return cls(text["run"], int(text["batch"]), stretches, int(text["again"] or 0))
 
 
 def origin_text(
-    run: str, batch: int, stretches: Sequence[Stretch], offset: int, limit: int, bound_to: str
+    run: str,
+    batch: int,
+    stretches: Sequence[Stretch],
+    offset: int,
+    limit: int,
+    bound_to: str,
+    again: int = 0,
 ) -> str:
     """As :meth:`Origin.encode`; made for each of thousands of partitions in each commit."""
-    body = f"{run}.{batch}"
+    body = f"{run}.{batch}" if again <= offset else f"{run}.{batch}-{again}"
     for query, since in stretches:
         body += f".{query}-{since}"
     text = f"{_PREFIX}{_checksum(offset, bound_to, body)}.{body}"
@@ -128,7 +145,7 @@ def origin_text(
         return text
     if len(stretches) == 1:
         return ""
-    return origin_text(run, batch, stretches[1:], offset, limit, bound_to)
+    return origin_text(run, batch, stretches[1:], offset, limit, bound_to, again)
 
 
 def with_origin(origin: str, metadata: str) -> str:

@@ -184,6 +184,24 @@ def test_what_a_run_has_forgotten_with_its_log_is_not_read_from_its_beginning() 
     assert commits.seen(P, of_other, None) == Remaining(70)
 
 
+def test_what_a_restored_query_reads_again_wins_over_the_checkpoint_of_another() -> None:
+    restored, other = own_commits(), own_commits(query=OTHER)
+    restored.set_back(P, commit(70, (ME, 0)), 20)
+
+    def committed(by: OwnCommits, offset: int) -> GroupCommit:
+        origin = Origin.decode(offset, by.describe(P, offset, 4_096, ""), "")
+        return GroupCommit(Remaining(offset), origin)
+
+    assert other.is_set_back(P, committed(restored, 40))
+    assert not restored.is_set_back(P, committed(restored, 40)), "its checkpoint went back itself"
+    other.begin(P, committed(restored, 40), 40, False)
+    third = own_commits(query="third")
+    assert third.is_set_back(P, committed(other, 60)), "whoever has it by then"
+    assert not third.is_set_back(P, committed(other, 70))
+    assert not third.is_set_back(P, commit(40, (OTHER, 0)))
+    assert not third.is_set_back(P, None)
+
+
 def test_runs_are_told_apart_by_the_client_ids_of_their_members() -> None:
     assert token_of("my-app-1f0c9a77") == "1f0c9a77"
     members = (

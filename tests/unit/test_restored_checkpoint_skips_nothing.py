@@ -1,8 +1,8 @@
 """A query's checkpoint and sink go back, at any time: nothing is skipped.
 
 As ``test_source_skips_and_repeats_nothing``, whose models these are, without what it says of
-repeats: a checkpoint goes back in order to repeat. Another query shares the group, runs all the
-time, and its checkpoint stays. What must hold:
+repeats: a checkpoint goes back in order to repeat. Another query shares the group, dies and
+restarts as the first one does, and its checkpoint stays. What must hold:
 
  1. A row says ``lost`` only if somebody has delivered it, in a sink that has kept it.
  2. Once the query has had each partition again, each record is in a sink.
@@ -57,19 +57,7 @@ class RestoredQueries(Queries):
         model.commit_log = {n for n in model.commit_log if n < kept - without_commit}
         model.rows = [row for row in model.rows if row.batch in model.commit_log]
 
-    # Only one of them ever dies, and no log becomes shorter.
-
-    @rule()
-    def is_killed(self) -> None:  # type: ignore[override]
-        super().is_killed(RESTORED)
-
-    @rule()
-    def is_stopped(self) -> None:  # type: ignore[override]
-        super().is_stopped(RESTORED)
-
-    @rule(limit=limits, batches=st.integers(1, 3))
-    def takes_over(self, limit: int, batches: int) -> None:  # type: ignore[override]
-        super().takes_over(OTHER, limit, batches)
+    # No log becomes shorter.
 
     is_stopped_gracefully = None
     is_asked_to_stop_by_one_who_is_gone = None
@@ -148,6 +136,25 @@ def test_a_query_goes_back_twice(live: int | None, without_commit: bool) -> None
                 queries.records_are_produced(partition, 5)
             queries.runs_for_a_while(RESTORED, limit=4)
             queries.goes_back(0.4, without_commit, kill=False)
+
+
+@pytest.mark.parametrize("live", [None, 2])
+def test_another_query_restarts_while_records_are_read_again(live: int | None) -> None:
+    """Its checkpoint is further than where the group was set back to."""
+    with a_history(3, live) as queries:
+        queries.runs_for_a_while(RESTORED, limit=4)
+        for partition in BOTH:
+            queries.records_are_produced(partition, 5)
+        queries.runs_for_a_while(RESTORED, limit=1_000)
+        queries.is_killed(RESTORED)
+        for partition in BOTH:
+            queries.records_are_produced(partition, 5)
+        queries.takes_over(OTHER, 1_000, 3)
+        queries.runs_for_a_while(OTHER, limit=1_000)
+        queries.is_killed(OTHER)
+        queries.goes_back(0.2, False, kill=True)
+        queries.takes_over(RESTORED, 2, 1)
+        queries.takes_over(OTHER, 1_000, 3)
 
 
 def test_in_any_order_of_events() -> None:

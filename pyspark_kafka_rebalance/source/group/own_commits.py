@@ -12,6 +12,8 @@ Invariants:
     checkpoints is a copy: this query takes a new id, and what the other run commits is another's.
  4. In doubt records are read again. In order, reading cannot skip: from the first record of this
     query's own on, what others have delivered behind it comes again as well.
+ 5. While the group is below the offset from which it was set back, it wins over every checkpoint:
+    what lies between is to be delivered again, by whoever has the partition then.
 
 Every commit of this query says so in its metadata (``consumer/origin.py``).
 
@@ -76,6 +78,7 @@ class OwnCommits:
         self._in_order = in_order
         # What each partition's commits say; replaced, never changed.
         self._stretches: dict[TopicPartition, tuple[Stretch, ...]] = {}
+        self._again: dict[TopicPartition, int] = {}  # where the group was before it was set back
         self._started: set[TopicPartition] = set()
         self.other_runs: set[str] = set()
         self.has_rival = False
@@ -126,6 +129,16 @@ class OwnCommits:
         found = _joined_to_live(Remaining.of([*left.gaps, *own], left.live))
         return Remaining(found.committed()) if self._in_order else found
 
+    def is_set_back(self, partition: TopicPartition, commit: GroupCommit | None) -> bool:
+        """Whether the group's offset wins over this query's checkpoint (invariant 5).
+
+        Not if this query committed it: its checkpoint is the one that the group was set back to.
+        """
+        if commit is None or commit.origin is None or partition in self._started:
+            return False
+        is_others = commit.origin.query != self._identity.id
+        return is_others and commit.origin.again > commit.remaining.committed()
+
     # -- this run's own ---------------------------------------------------------------------------
 
     def begin(
@@ -159,6 +172,12 @@ class OwnCommits:
         if not kept or kept[-1].query != query:
             kept.append(Stretch(query, since))
         self._stretches[partition] = tuple(kept[-MOST_STRETCHES:])
+        self._again[partition] = 0 if origin is None else origin.again
+
+    def set_back(self, partition: TopicPartition, commit: GroupCommit, start: int) -> None:
+        """The group is set back from this commit to ``start``, where this query delivers again."""
+        self.begin(partition, commit, start, True)
+        self._again[partition] = max(self._again[partition], commit.remaining.live)
 
     def started(self, partition: TopicPartition) -> None:
         """This run has started to read the partition."""
@@ -166,6 +185,7 @@ class OwnCommits:
 
     def move_back(self, partition: TopicPartition, position: int) -> None:
         """The log became shorter: this query delivers the records from here on, too."""
+        self._again.pop(partition, None)
         stretches = self._stretches.get(partition)
         if stretches is not None and stretches[-1].since > position:
             below = tuple(stretch for stretch in stretches if stretch.since < position)
@@ -194,7 +214,8 @@ class OwnCommits:
         if stretches is None:
             return ""
         batch = self._identity.batch
-        return origin_text(self.run, batch, stretches, offset, limit // 2, bound_to)
+        again = self._again.get(partition, 0)
+        return origin_text(self.run, batch, stretches, offset, limit // 2, bound_to, again)
 
 
 def _joined_to_live(left: Remaining) -> Remaining:

@@ -167,6 +167,10 @@ class Positioning:
 
     # -- changes of a log -------------------------------------------------------------------------
 
+    def start_over(self, partition: TopicPartition) -> None:
+        """Forget what this query knows of a partition before it starts: only the group counts."""
+        self._forget_marks(partition)
+
     def move_to(
         self, partition: TopicPartition, position: int, is_another_topic: bool = False
     ) -> bool:

@@ -135,6 +135,8 @@ class StartLookup:
                 for partition in partitions:
                     if partition not in still:
                         continue
+                    if state.own_commits.is_set_back(partition, commits.get(partition)):
+                        state.assignment.positioning.start_over(partition)
                     if partition in unknown:
                         if partition not in otherwise:
                             continue
