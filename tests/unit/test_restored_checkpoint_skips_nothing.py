@@ -22,7 +22,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from kafka.structs import TopicPartition
 from model_group import BOTH, ModelMember
 from model_spark import Range, Row
-from test_source_skips_and_repeats_nothing import Queries, limits
+from test_source_skips_and_repeats_nothing import Queries
 
 from pyspark_kafka_rebalance.source.group import own_commits as own_commits_module
 from pyspark_kafka_rebalance.source.group import rival_runs as rival_runs_module
