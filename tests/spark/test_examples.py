@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,8 +204,7 @@ class Totals:
         return self._spark.read.schema(TOTAL).parquet(str(path)).toArrow().to_pylist()
 
     def settled(self, name):
-        """What a query has written and keeps, once its batch is done."""
-        self._queries[name].processAllAvailable()
+        """What a query that is stopped now has written and keeps."""
         self._queries[name].stop()
         return self.written(name) + self.kept(name)
 
@@ -218,6 +217,12 @@ class Totals:
             for total in totals
             for customer, (count, amount) in json.loads(total).items()
         ]
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -273,7 +278,7 @@ def test_totals_are_written_before_their_partition_moves_and_none_is_lost_or_cou
 @pytest.mark.long
 @pytest.mark.newest_spark
 def test_after_kills_totals_count_all_orders_and_twice_only_what_was_in_flight(
-    spark, kafka, topic_name, committed, totals
+    spark, kafka, topic_name, committed, totals, stack
 ):
     """One of two instances dies in a read, and then between Spark's commit and the group's.
 
@@ -295,7 +300,16 @@ def test_after_kills_totals_count_all_orders_and_twice_only_what_was_in_flight(
     kafka.produce(topic_name, as_json(given[:160]))
     all_is_read(160)
     start("second")
+    admin = stack.enter_context(
+        closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers))
+    )
+
+    def share_of_first():
+        members = describe_group(admin, totals.group_id).members
+        return {p for m in members if m.client_id.startswith("first") for p in m.assigned}
+
     for sent, point in ((240, IN_READ), (400, BEFORE_GROUP)):
+        wait_until(lambda: len(share_of_first()) == 2, "both have their part")
         kafka.produce(topic_name, as_json(given[sent - 80 : sent]))
         all_is_read(sent)
         totals.death("first").arm(point)
@@ -303,6 +317,7 @@ def test_after_kills_totals_count_all_orders_and_twice_only_what_was_in_flight(
         wait_until(lambda: totals.has_ended("first"), f"the first dies {point}")
         all_is_read(sent + 80)  # by the second
         start("first")
+    wait_until(lambda: len(share_of_first()) == 2, "the first is there again")
     both = [row for name in ("first", "second") for row in totals.settled(name)]
     counted = by_customer(both)
     expected = by_customer(given)
