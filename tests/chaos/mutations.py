@@ -185,8 +185,8 @@ MUTATIONS = (
         "drained",
         "a member releases a partition while its last commit is under way",
         "consumer/ownership.py",
-        "released = self._standing.releasing.difference(outstanding)",
-        "released = self._standing.releasing",
+        "released, after = self._standing.releasing.difference(outstanding), self._standing",
+        "released, after = self._standing.releasing, self._standing",
         named="leaving",
     ),
     Mutation(

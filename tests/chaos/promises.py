@@ -16,7 +16,7 @@ ONE_BATCH = (
     "process died or lost a partition"
 )
 COMMITTED_ONCE = (
-    f"{REPEATED}: whichever is further: another query of the group has delivered what lies between"
+    f"{REPEATED}: whichever is further: another has delivered what lies between"
 )
 MARKED = (
     f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: somebody "

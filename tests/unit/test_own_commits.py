@@ -78,9 +78,18 @@ def test_with_live_exactly_what_others_have_delivered_is_left_out() -> None:
     # The checkpoint's gaps, too, if it is this query that has caught up on them since.
     gaps = (Gap(10, 20),)
     assert live.seen(P, commit(70, (ME, 0)), 70, gaps) == Remaining(70, gaps)
-    assert live.seen(P, commit(70, (ME, 0), (OTHER, 70)), 70, gaps) == Remaining(70)
+    assert live.seen(P, commit(70, (ME, 0), (OTHER, 70)), 70, gaps) == Remaining(70, gaps)
+    other_caught_up = commit(70, (ME, 0), (OTHER, 10), (ME, 20), (OTHER, 70))
+    assert live.seen(P, other_caught_up, 70, gaps) == Remaining(70)
     of_group = commit(Remaining(70, (Gap(10, 20),)), (ME, 0))
     assert live.seen(P, of_group, 40) == Remaining(40, (Gap(10, 20),))
+
+
+def test_a_gap_of_the_checkpoint_is_its_own_as_far_as_it_was_the_one_to_read_it() -> None:
+    """It had read 0 of its gap [0, 3), and another query the rest, after the group's offset 1."""
+    of_group = commit(3, (ME, 0), (OTHER, 1))
+    seen = own_commits(live=True).seen(P, of_group, 3, (Gap(0, 3),))
+    assert seen == Remaining(3, (Gap(0, 1),))
 
 
 def test_who_wants_the_group_to_win_reads_nothing_again() -> None:
@@ -128,6 +137,25 @@ def test_what_its_own_commits_say(
     stretches: list[tuple[str, int]],
 ) -> None:
     assert list(begun(own_commits(), of_group, start, is_known)) == stretches
+
+
+@pytest.mark.parametrize(
+    ("gaps", "says"),
+    [
+        (((10, 20),), ((ME, 0), (OTHER, 10), (ME, 20), (OTHER, 70))),
+        (((0, 20),), ((OTHER, 0), (ME, 20), (OTHER, 70))),
+        (((10, 20), (30, 40)), ((ME, 0), (OTHER, 70))),  # too many to name
+    ],
+)
+def test_gaps_that_it_takes_over_are_its_own(
+    gaps: tuple[tuple[int, int], ...], says: tuple[tuple[str, int], ...]
+) -> None:
+    other = own_commits(query=OTHER, live=True)
+    of_group = commit(Remaining(70, tuple(Gap(*gap) for gap in gaps)), (ME, 0))
+    other.begin(P, of_group, 70, False)
+    origin = Origin.decode(70, other.describe(P, 70, 4_096, ""), "")
+    assert origin is not None
+    assert origin.stretches == says
 
 
 def test_only_so_many_queries_are_named() -> None:

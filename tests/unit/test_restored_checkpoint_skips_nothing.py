@@ -157,6 +157,16 @@ def test_another_query_restarts_while_records_are_read_again(live: int | None) -
         queries.takes_over(OTHER, 1_000, 3)
 
 
+def test_a_batch_that_reads_of_a_gap_runs_again_after_another_query_has_read_the_rest() -> None:
+    with a_history(3, 2) as queries:
+        queries.takes_over(RESTORED, 1, 1)
+        queries.is_stopped(RESTORED)
+        queries.takes_over(RESTORED, 1, 2)
+        queries.is_stopped(RESTORED)
+        queries.runs_for_a_while(OTHER, limit=1)
+        queries.goes_back(1.0, True, kill=False)
+
+
 def test_in_any_order_of_events() -> None:
     run_state_machine_as_test(
         RestoredQueries,

@@ -106,6 +106,7 @@ class OwnCommits:
         gaps : iterable of Gap
             What the checkpoint has unread below that.
         """
+        gaps = tuple(gaps)
         left, origin = commit
         query = self._identity.id
         if origin is None or origin.run == self.run or not self._follows:
@@ -116,11 +117,11 @@ class OwnCommits:
                 self.has_rival = True
         if proven is None and partition in self._started:
             return left  # what this run knew of it is forgotten, because the log is another
-        known = proven or 0
+        unproven = Remaining.of(gaps, proven or 0)
         own = [
-            (max(start, known), end)
+            gap
             for start, end in origin.delivered_by(query, left.live)
-            if end > known
+            for gap in unproven.between(start, end)
         ]
         if origin.query == query:  # it may have caught up on what the checkpoint has unread
             own.extend(gaps)
@@ -164,14 +165,16 @@ class OwnCommits:
         elif is_known:
             since = 0
         query, origin = self._identity.id, None if commit is None else commit.origin
-        kept = [
-            stretch
-            for stretch in (() if origin is None else origin.stretches)
-            if stretch.since < since or stretch == (query, since)
-        ]
-        if not kept or kept[-1].query != query:
-            kept.append(Stretch(query, since))
-        self._stretches[partition] = tuple(kept[-MOST_STRETCHES:])
+        before = () if origin is None else origin.stretches
+        found = _with_stretch(before, query, since)
+        if commit is not None and before:  # it takes over what the last owner left below
+            exact = found
+            for gap in commit.remaining.gaps:
+                exact = _with_stretch(exact, query, *gap)
+            # Of more gaps than fit, the last owner counts as the one that has delivered them: a
+            # query that is restored then reads them once more.
+            found = exact if len(exact) <= MOST_STRETCHES else found
+        self._stretches[partition] = found[-MOST_STRETCHES:]
         self._again[partition] = 0 if origin is None else origin.again
 
     def set_back(self, partition: TopicPartition, commit: GroupCommit, start: int) -> None:
@@ -216,6 +219,23 @@ class OwnCommits:
         batch = self._identity.batch
         again = self._again.get(partition, 0)
         return origin_text(self.run, batch, stretches, offset, limit // 2, bound_to, again)
+
+
+def _with_stretch(
+    stretches: tuple[Stretch, ...], query: str, start: int, end: int | None = None
+) -> tuple[Stretch, ...]:
+    """The same, but [start, end) is this query's; without an end, everything from there on."""
+    below = [stretch for stretch in stretches if stretch.since < start]
+    found = [*below, Stretch(query, start)]
+    if end is not None:
+        until_end = [stretch for stretch in stretches if stretch.since <= end]
+        found += [Stretch(stretch.query, end) for stretch in until_end[-1:]]
+        found += [stretch for stretch in stretches if stretch.since > end]
+    return tuple(
+        stretch
+        for at, stretch in enumerate(found)
+        if not at or found[at - 1].query != stretch.query
+    )
 
 
 def _joined_to_live(left: Remaining) -> Remaining:
