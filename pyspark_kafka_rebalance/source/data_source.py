@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from ..errors import OptionError
 from ..settings.problems import Problems
+from ..transport.kafka_python_version import require_supported_version
 from .checkpoint.location_check import refuse_no_folder
 from .options import SourceOptions
 from .refused_stream import RefusedStreamReader
@@ -141,7 +142,10 @@ class KafkaDeferredDataSource(DataSource):
         ------
         OptionError
             An option asks for something that only a stream can do.
+        ImportError
+            This version of kafka-python is not supported.
         """
+        require_supported_version()
         from .batch import KafkaDeferredBatchReader  # not at the top: as in stream_reader.py
 
         return KafkaDeferredBatchReader(self._options_for(schema).for_batch())

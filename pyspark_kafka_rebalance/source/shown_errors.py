@@ -67,6 +67,8 @@ def _showing() -> Iterator[None]:
     try:
         try:
             yield
+        except ImportError:
+            raise  # kafka-python may be missing, or be another version
         except Exception as error:
             if (ours := _ours_for(error)) is None:
                 raise

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from ..transport.kafka_python_version import require_supported_version
 from .shown_errors import shows_our_errors
 from .spark_versions import ReadLimit, SupportsTriggerAvailableNow
 
@@ -82,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planner(self) -> KafkaDeferredStreamReader:
         if self._planning is None:
             with _without_collections():
+                require_supported_version()
                 from .stream import KafkaDeferredStreamReader
 
             self._planning = KafkaDeferredStreamReader(self._options, self._trigger_is_told)
@@ -91,6 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task; needs no membership."""
+        require_supported_version()
         from .reading import read_task
 
         return read_task(partition.value, self._options)

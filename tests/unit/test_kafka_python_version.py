@@ -52,11 +52,20 @@ def test_another_kafka_python_does_no_harm_until_it_is_used(
     (package / "__init__.py").write_text(contents)
     code = f"""
 import pyspark_kafka_rebalance as package
-assert not hasattr(package, "DefaultSource")
-try:
-    package.{name}
-except ImportError as error:
-    print(error)
+source = package.DefaultSource(
+    {{"kafka.bootstrap.servers": "b:1", "kafka.group.id": "g", "subscribe": "t"}}
+)
+stream = source.streamReader(source.schema())
+for use in (
+    lambda: package.{name},
+    lambda: source.reader(source.schema()),
+    lambda: stream.initialOffset(),
+    lambda: next(stream.read(None)),
+):
+    try:
+        use()
+    except ImportError as error:
+        print(error)
 """
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     done = subprocess.run(
@@ -67,4 +76,4 @@ except ImportError as error:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert f"{said} kafka-python>=3.0.5,<3.1" in done.stdout
+    assert done.stdout.count(f"{said} kafka-python>=3.0.5,<3.1") == 4
