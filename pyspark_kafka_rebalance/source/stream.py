@@ -240,7 +240,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
     def _started(self) -> QueryRun:
         if self._run is None:
-            self._options = self._options.in_group_of(self._identity.id)
+            if self._options.group_id_prefix is not None:  # else the id may not be restored yet
+                self._options = self._options.in_group_of(self._identity.id)
             self._run = QueryRun(self._options, self._identity)
             self._run.start()
         if self._fixes_end:

@@ -716,6 +716,17 @@ def test_available_now_is_no_data_loss_where_the_group_is_ahead(
     assert reader.latestOffset(start, UNLIMITED) is start
 
 
+def test_available_now_is_the_query_of_its_checkpoint(
+    make: Callable[..., KafkaDeferredStreamReader],
+) -> None:
+    """Fixing the end came first and made up an id: each run was another query."""
+    reader = make()
+    reader.prepareForTriggerAvailableNow()
+    start = offset_to_json(StreamOffset(query="90a1c3e5f7b2d4e6", batch=1))
+    reader.latestOffset(start, UNLIMITED)
+    assert reader._identity.id == "90a1c3e5f7b2d4e6"
+
+
 class AvailableNow(Running):
     """A run with AvailableNow that is to read P up to 150 and Q up to 250."""
 
