@@ -10,6 +10,7 @@ from gaps_and_live import Commit, commit_foreign
 from group_members import PROTOCOLS, MakeMember, elected_preferred, members_of, wait_until
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.source.group.batch_state import Gaps
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
@@ -93,6 +94,7 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
         restored: Mapping[TopicPartition, int] | None = None,
         run: str = group_id,
         identity: QueryIdentity | None = None,
+        gaps: Gaps | None = None,
         **options: str,
     ) -> QueryMembership:
         settings = {
@@ -107,7 +109,7 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
         made.append(query)
         query.start()
         if restored is not None:
-            query.restore(restored)
+            query.restore(restored, gaps=gaps)
         query.join()
         return query
 

@@ -13,6 +13,7 @@ from group_members import wait_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group import rival_runs
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
@@ -161,3 +162,38 @@ def test_the_groups_offsets_were_deleted_and_then_the_checkpoint_went_back(
         dict.fromkeys(both, 40), "r-2back", identity(), **options(topic_name, protocol)
     )
     wait_until(lambda: query.plannable() == dict.fromkeys(both, 40), "it follows its checkpoint")
+
+
+def test_the_backup_was_made_while_catching_up_and_another_query_went_on_behind(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+) -> None:
+    """The gaps of the backup were left out: the restored sink lacks what the query had read of
+    them since.
+    """
+    has_read(kafka, group_id, original, both)
+    original.stop()
+    other = query_of(run="o-1other", **options(topic_name, protocol))
+    wait_until(lambda: other.plannable() == dict.fromkeys(both, 70), "the other has both")
+    for partition in both:
+        read(other, partition, 70, 90)
+    other.stop()
+    assert kafka.committed(group_id) == dict.fromkeys(both, 90)
+    query = query_of(
+        dict.fromkeys(both, 40),
+        "r-2restored",
+        identity(),
+        gaps=dict.fromkeys(both, (Gap(10, 20),)),
+        parallelRebalance="live",
+        **options(topic_name, protocol),
+    )
+    wait_until(lambda: query.plannable() == dict.fromkeys(both, 90), "live behind the other")
+    assert kafka.committed(group_id) == dict.fromkeys(both, 10)
+    gaps = query.state_without_ranges().gaps
+    left = (Gap(10, 20), Gap(40, 70))
+    assert {p: tuple(found) for p, found in gaps.items()} == dict.fromkeys(both, left)
