@@ -213,9 +213,11 @@ class CatchingUp:
             found = reader.read(self._wanted, form, max_records)
         except UnreadableRecordError as error:
             partition = TopicPartition(error.topic, error.partition)
-            if self._wants(partition, error):  # else the next step seeks past it
+            if self._wants(partition, error):
                 self.gaps.stopped(error)
                 self._fails(error, partition)
+            else:  # the next step seeks past it, unless offsets without a record lie before it
+                self._pass({partition: error.offset})
         except kafka_errors.OffsetOutOfRangeError as error:
             gone: dict[TopicPartition, int] = error.args[0]
             if self._resets:
@@ -244,6 +246,13 @@ class CatchingUp:
             self.gaps.hand_out({}, {p: to for p, to in found.passed.items() if p not in looked_at})
             return looked_at
         return {}
+
+    def _pass(self, passed: dict[TopicPartition, int]) -> None:
+        """No record is left before these offsets: compacted away, aborted, or a marker."""
+        if self.in_order and self._subscription.ahead.reading:
+            self._read_ahead(Read({}, passed))
+        else:
+            self.gaps.hand_out({}, passed)
 
     def _read_ahead(self, found: Read) -> dict[TopicPartition, list[Any]]:
         """Buffer these for a merge; they are handed out when the merge returns them."""

@@ -11,6 +11,8 @@ from handed_out_records import told
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance import UnreadableRecordError
+from pyspark_kafka_rebalance.consumer.found_records import offsets_of
 from pyspark_kafka_rebalance.testing import LocalKafka
 from tests.compacted_log import CompactedLog
 
@@ -254,3 +256,53 @@ def test_who_reads_uncommitted_ones_is_followed_by_one_that_does_not(
     second.processed(partition, *owed)
     assert second.drain(10_000)
     assert second.committed(partition) == 132
+
+
+@pytest.mark.parametrize("protocol", ["classic"], indirect=True)
+@pytest.mark.parametrize("poll", ["poll_with_rebalance", "poll_arrow"])
+@BOTH_MODES
+def test_a_damaged_batch_behind_a_hole_is_skipped_in_the_gap(
+    kafka, topic, committed_at, consumers, transactions, options, poll
+):
+    """The reader sought the hole before the skipped batch again and again, without an error."""
+    for ending in ("committed", "aborted", "committed"):
+        transactions.begin(10)
+        transactions.end(ending)
+    break_batch(kafka, topic, 21)  # the marker of the abort
+    partition = committed_at(0)
+    member = consumers(topic, **options, **COMMITTED)
+    found: list[int] = []
+    skipped: list[tuple[int, int | None]] = []
+
+    def read() -> bool:
+        try:
+            result = getattr(member, poll)(timeout_ms=50)
+        except UnreadableRecordError as error:
+            skipped.append((error.offset, error.next_offset))
+            member.seek(partition, error.next_offset)
+            return False
+        for each in (*result.records.values(), *result.catch_up.values()):
+            for offsets, _ in offsets_of(each):
+                found.extend(offsets)
+        return len(found) >= 20
+
+    wait_until(read, "what can be read")
+    assert found == [*range(10), *range(22, 32)]
+    assert skipped == [(21, 22)]
+    wait_until(lambda: read() and member.catch_up_lag(partition) == 0, "the gap ends")
+    member.processed(partition, *found)
+    assert member.drain(10_000)
+    assert member.committed(partition) == 33
+
+
+def break_batch(kafka: LocalKafka, topic: str, offset: int) -> None:
+    """Flip a bit of the record batch that begins at this offset, on the broker's disk."""
+    (segment,) = kafka.folder.rglob(f"{topic}-0/*.log")
+    log = bytearray(segment.read_bytes())
+    start = 0
+    while int.from_bytes(log[start : start + 8], "big") != offset:
+        start += 12 + int.from_bytes(log[start + 8 : start + 12], "big")
+    end = start + 12 + int.from_bytes(log[start + 8 : start + 12], "big")
+    with segment.open("r+b") as file:
+        file.seek(end - 1)
+        file.write(bytes([log[end - 1] ^ 1]))
