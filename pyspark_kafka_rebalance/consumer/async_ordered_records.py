@@ -83,14 +83,17 @@ class AsyncTimestampOrderedRecords:
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        poll = partial(self._ordered.poll, timeout_ms, max_records)
-        polled = await self._consumer.polled_by(poll, _has_records)
-        result: OrderedPoll = polled.result
-        return replace(
-            result,
-            records=self._consumer.without_sought(result.records, polled.seeks),
-            catch_up=self._consumer.gaps_without_sought(result.catch_up, polled.seeks),
+
+        def poll(left_ms: float) -> OrderedPoll:
+            return self._ordered.poll(left_ms, max_records)
+
+        result: OrderedPoll = await self._consumer.returned_by(
+            poll,
+            timeout_ms,
+            _has_records,
+            partial(self._without_sought, self._consumer.without_sought),
         )
+        return result
 
     async def poll_arrow(
         self,
@@ -110,14 +113,17 @@ class AsyncTimestampOrderedRecords:
         OptionError
             A deserializer is configured: the columns hold bytes.
         """
-        poll = partial(self._ordered.poll_arrow, timeout_ms, max_records, include_headers)
-        polled = await self._consumer.polled_by(poll, _has_a_table)
-        result: OrderedPoll[pa.Table, pa.RecordBatch] = polled.result
-        return replace(
-            result,
-            records=self._consumer.rows_without_sought(result.records, polled.seeks),
-            catch_up=self._consumer.gaps_without_sought(result.catch_up, polled.seeks),
+
+        def poll(left_ms: float) -> OrderedPoll[pa.Table, pa.RecordBatch]:
+            return self._ordered.poll_arrow(left_ms, max_records, include_headers)
+
+        result: OrderedPoll[pa.Table, pa.RecordBatch] = await self._consumer.returned_by(
+            poll,
+            timeout_ms,
+            _has_a_table,
+            partial(self._without_sought, self._consumer.rows_without_sought),
         )
+        return result
 
     def __aiter__(self) -> Self:
         return self
@@ -125,6 +131,14 @@ class AsyncTimestampOrderedRecords:
     async def __anext__(self) -> ConsumerRecord:
         poll = partial(self._ordered.poll_next, ITERATION_MS)
         return await self._consumer.next_record(poll, _has_records, self._ordered.next_buffered)
+
+    def _without_sought(self, records_without_sought: Callable[..., Any], polled: Any) -> Any:
+        result = polled.result
+        return replace(
+            result,
+            records=records_without_sought(result.records, polled.seeks),
+            catch_up=self._consumer.gaps_without_sought(result.catch_up, polled.seeks),
+        )
 
     def buffered(self, partition: TopicPartition) -> int:
         """How many records of the partition are read ahead and not returned."""

@@ -100,6 +100,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         self._one_poll = asyncio.Lock()
         self._iterated = _Polled(PollResult(), 0)
         self._records: deque[Any] = deque()  # of _iterated, not returned yet by any iteration
+        # What polled_by has returned last, until its caller has returned it.
+        self._returning: _Polled | None = None
 
         # Written by the consumer's thread only.
         self._seeks = 0
@@ -164,22 +166,26 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        consumer, deadline = self._thread.opened(), time.monotonic() + timeout_ms / 1000
-        while True:
-            left_ms = timeout_ms
-            if timeout_ms > 0:  # what is negative is refused by the consumer
-                left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
-            poll = partial(consumer.poll_with_rebalance, left_ms, max_records)
-            polled = await self.polled_by(poll, _is_own)
-            result = self._without_sought(polled)
-            if result is polled.result or left_ms <= 0 or _tells(result):
-                return result
+        consumer = self._thread.opened()
+
+        def poll(left_ms: float) -> PollResult:
+            return consumer.poll_with_rebalance(left_ms, max_records)
+
+        result: PollResult = await self.returned_by(poll, timeout_ms, _is_own, self._without_sought)
+        return result
 
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return only the records, of both kinds in one; aiokafka's ``getmany``."""
-        return (await self.poll_with_rebalance(timeout_ms, max_records)).in_one()
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            result = await self.poll_with_rebalance(timeout_ms, max_records)
+            told = result.to_be_revoked or result.lost
+            only_new = (result.assigned or result.revoked) and not told
+            timeout_ms = min(timeout_ms, (deadline - time.monotonic()) * 1000)
+            if result.records or result.catch_up or not only_new or timeout_ms <= 0:
+                return result.in_one()
 
     def __aiter__(self) -> Self:
         return self
@@ -232,7 +238,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
             if at_once and (record := buffered()) is not None:
                 return record
             self._iterated = await self.polled_by(poll_on, is_of_it)
-            self._records.extend(_in_a_row(self._iterated.result.records))
+            self._records = deque(_in_a_row(self._iterated.result.records))
+            self._returning = None
             consumer._polls.told_in_passing(True)
         raise StopAsyncIteration
 
@@ -242,6 +249,38 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                 "async for has polled records of another kind, which must be returned first, by "
                 "async for or by a poll of that kind"
             )
+
+    async def returned_by(
+        self,
+        poll: Callable[[float], Any],
+        timeout_ms: float,
+        is_of_it: Callable[[Any], bool],
+        without_sought: Callable[[_Polled], Any],
+    ) -> Any:
+        """The result of one poll, without what a seek has made obsolete.
+
+        If that was all of it, another poll waits for what is left of the time.
+
+        Parameters
+        ----------
+        poll, is_of_it : callable
+            As for `polled_by`; the poll takes a timeout in milliseconds.
+        timeout_ms : float
+            How long to wait.
+        without_sought : callable
+            Leaves out what is obsolete.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            left_ms = timeout_ms
+            if timeout_ms > 0:  # what is negative is refused by the consumer
+                left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
+            polled = await self.polled_by(partial(poll, left_ms), is_of_it)
+            result = without_sought(polled)
+            if left_ms <= 0 or _tells(result) or not len(polled.result.records):
+                self._returning = None  # last: whatever is raised before leaves it to the next poll
+                return result
+            self._returning = None
 
     async def polled_by(self, poll: Callable[[], Any], is_of_it: Callable[[Any], bool]) -> _Polled:
         """Wait for the running poll, or begin this one; what an iteration left comes first.
@@ -262,16 +301,24 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         async with self._one_poll:
             consumer = self._thread.opened()
             self._refuse_others(is_of_it)
+            if (again := self._returning) is not None:  # its caller was interrupted
+                if is_of_it(again.result):
+                    return again
+                self._refuse_other(again)
+                self._returning = None
+                consumer._polls.told_in_passing(True)
             if self._records:
                 kept = self.without_sought(self._records, self._iterated.seeks)
                 self._records = deque(kept)
             if self._records:
-                rest, self._records = list(self._records), deque()
+                rest = list(self._records)
                 consumer._polls.told_in_passing(False)  # this result reports the rebalance
                 result = self._iterated.result
                 own = isinstance(result.records, dict)
                 result = replace(result, records=_by_partition(rest) if own else rest)
-                return replace(self._iterated, result=result)
+                polled: _Polled = replace(self._iterated, result=result)
+                self._returning, self._records = polled, deque()
+                return polled
             while True:
                 polling = self._thread.polling
                 if polling is None:
@@ -287,17 +334,26 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                     raise
                 # Nothing awaits from here to the caller, so nothing can be cancelled.
                 other = polling.exception() is None and not is_of_it(polling.result().result)
-                if other and _is_to_be_returned(polling.result().result):
-                    raise IllegalStateError(
-                        "the result of a cancelled poll of another kind must be returned first, "
-                        "by a poll of that kind"
-                    )
-                self._thread.polling = None
+                if other:
+                    self._refuse_other(polling.result())
                 consumer._polls.woken.clear()  # a wakeup may have come just after the poll ended
+                if polling.exception() is not None:
+                    self._thread.polling = None
+                    polling.result()
                 if not other:
-                    polled: _Polled = polling.result()
+                    polled = polling.result()
+                    self._returning, self._thread.polling = polled, None
                     return polled
+                self._thread.polling = None
                 consumer._polls.told_in_passing(True)  # the next poll reports what it learned
+
+    def _refuse_other(self, polled: _Polled) -> None:
+        """Refuse a poll of another kind while there is anything that it cannot return."""
+        if _is_to_be_returned(polled.result):
+            raise IllegalStateError(
+                "the result of a cancelled poll of another kind must be returned first, by a poll "
+                "of that kind"
+            )
 
     def without_sought(self, records: Iterable[Any], seeks: int) -> list[Any]:
         """Drop the records that any seek after the first ``seeks`` ones has made obsolete."""
@@ -417,6 +473,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     def _unreturned(self) -> dict[TopicPartition, int]:
         """The first offset of each partition that a poll has brought and nobody was given."""
         polled = [replace(self._iterated, result=list(self._records))] if self._records else []
+        if self._returning is not None:
+            polled.append(self._returning)
         polling = self._thread.polling
         if polling is not None and polling.done() and polling.exception() is None:
             polled.append(polling.result())
@@ -493,10 +551,10 @@ def _firsts_of(result: Any) -> Iterable[tuple[TopicPartition, int]]:
     return [*_firsts_of(result.records), *_firsts_of(result.catch_up)]
 
 
-def _tells(result: PollResult) -> bool:
+def _tells(result: Any) -> bool:
     """Whether there is anything in a result that a poll does not wait for any longer."""
     told = result.to_be_revoked or result.lost or result.assigned or result.revoked
-    return bool(result.records or result.catch_up or told)
+    return bool(len(result.records) or result.catch_up or told)
 
 
 def _is_own(result: Any) -> bool:

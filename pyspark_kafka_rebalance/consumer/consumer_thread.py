@@ -17,7 +17,7 @@ from kafka.errors import IllegalStateError
 
 from ..transport.forks import leave_to_parent, refuse
 from .deferred import DeferredRevokeConsumer
-from .listener_on_loop import in_listeners_turn
+from .listener_on_loop import in_listeners_turn, is_listeners_turn
 from .observer import ConsumerObserver
 
 Answer = TypeVar("Answer")
@@ -106,8 +106,11 @@ class ConsumerThread:
         return self._closing is not None
 
     def opened(self) -> DeferredRevokeConsumer:
-        """The consumer; IllegalStateError before it is made and once it is being closed."""
-        if self._closing is not None:
+        """The consumer; IllegalStateError before it is made and once it is being closed.
+
+        The rebalance listener, to which the close tells what is revoked, may still commit.
+        """
+        if self._closing is not None and not is_listeners_turn():
             raise IllegalStateError("the consumer is closed")
         if self.consumer is None:
             raise IllegalStateError(

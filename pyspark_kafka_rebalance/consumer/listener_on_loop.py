@@ -49,6 +49,11 @@ class _Turn:
             self._calls.put(call)
         return answer
 
+    @property
+    def over(self) -> bool:
+        """Whether the coroutine is done."""
+        return self._over
+
     def end(self) -> None:
         """On the event loop: the coroutine is done."""
         with self._lock:
@@ -65,6 +70,12 @@ def in_listeners_turn(function: Callable[[], Any]) -> Future[Any] | None:
     """Have the consumer's thread call this if it waits for the listener that makes this call."""
     turn = _turn.get()
     return None if turn is None else turn.submit(function)
+
+
+def is_listeners_turn() -> bool:
+    """Whether a listener makes this call, for which the consumer's thread waits."""
+    turn = _turn.get()
+    return turn is not None and not turn.over
 
 
 def run_on_loop(
