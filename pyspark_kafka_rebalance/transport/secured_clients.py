@@ -14,6 +14,7 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.cluster import ClusterMetadata
+from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
@@ -152,6 +153,7 @@ def _name_refusals(manager: KafkaConnectionManager) -> None:
     is_bootstrap, servers = manager.cluster.is_bootstrap, manager.cluster.bootstrap_brokers
     refused: list[LoginRefusedError] = []
     attempt = Bootstrap()
+    under_way: Future | None = None
 
     async def named_connect(node: Any, connection: Any, *arguments: Any, **named: Any) -> None:
         lost = connection.connection_lost
@@ -182,13 +184,30 @@ def _name_refusals(manager: KafkaConnectionManager) -> None:
         finally:
             attempt.end()
 
+    async def one_bootstrap(deadline: float | None) -> Any:
+        """Two at once would wait in one place of kafka-python, which refuses that."""
+        nonlocal under_way
+        if under_way is not None:
+            return await under_way
+        under_way = Future()
+        try:
+            found = await named_bootstrap(deadline)
+        except BaseException as error:
+            under_way.failure(error)
+            raise
+        else:
+            under_way.success(found)
+            return found
+        finally:
+            under_way = None
+
     def raise_refusal(node_id: Any) -> None:
         if refused and is_bootstrap(node_id):
             raise refused.pop()
 
     manager.cluster.bootstrap_brokers = lambda: attempt.left_to_try(servers())
     manager._connect = named_connect
-    manager._do_bootstrap = named_bootstrap
+    manager._do_bootstrap = one_bootstrap
     # Called before each attempt: the bootstrap passes this error on, but goes on after others.
     manager.maybe_raise_auth_failure = raise_refusal
 

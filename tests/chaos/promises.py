@@ -15,9 +15,7 @@ ONE_BATCH = (
     f"{REPEATED}: At most one batch is delivered twice: the one that was in flight when its "
     "process died or lost a partition"
 )
-COMMITTED_ONCE = (
-    f"{REPEATED}: whichever is further: another has delivered what lies between"
-)
+COMMITTED_ONCE = f"{REPEATED}: whichever is further: another has delivered what lies between"
 MARKED = (
     f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: somebody "
     "has delivered it without the mark"

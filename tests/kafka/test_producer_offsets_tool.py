@@ -163,7 +163,7 @@ def test_wrong_arguments(
         with pytest.raises(SystemExit) as ended:
             run(*arguments)
         assert ended.value.code == offsets_tool.WRONG_ARGUMENTS
-    assert run("list", "--kafka", "no.such=1") == offsets_tool.WRONG_ARGUMENTS
+    assert run("list", "--kafka", "sasl.no.such=1") == offsets_tool.WRONG_ARGUMENTS
     assert listed(run, capsys) == {"0": "a", "1": None, "2": None}
 
 
