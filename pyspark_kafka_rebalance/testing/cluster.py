@@ -79,7 +79,7 @@ class KafkaCluster:
         """
         options = {
             "num_partitions": partitions,
-            "replication_factor": replication_factor or -1,
+            "replication_factor": replication_factor or self._default_replication_factor,
             "configs": {key: setting(value) for key, value in (config or {}).items()},
         }
         with self._administration:
@@ -231,6 +231,11 @@ class KafkaCluster:
         """
         if self._is_here:
             self.close_clients()
+
+    @property
+    def _default_replication_factor(self) -> int:
+        """-1: the broker chooses, from Kafka 2.4 on."""
+        return -1
 
     @property
     def _is_here(self) -> bool:

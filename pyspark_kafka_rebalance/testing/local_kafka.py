@@ -317,6 +317,12 @@ class LocalKafka(KafkaCluster):
 
         self._wait_for("the brokers to know each other", (), knows_all)
 
+    @property
+    def _default_replication_factor(self) -> int:
+        """What its brokers would choose; those before Kafka 2.4 have to be told."""
+        chosen = self._broker_config.get("default.replication.factor")
+        return self._count if chosen is None else int(str(chosen))
+
     def _wait_until_created(self, name: str, partitions: int) -> None:
         def has_leaders(metadata: Any) -> bool:
             (topic,) = metadata.topics

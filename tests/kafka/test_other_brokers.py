@@ -33,7 +33,7 @@ def brokers_of(version: str) -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="module")
 def unfenced() -> Iterator[LocalKafka]:
-    """Before 2.5, so it fences no members; before 2.4, so it has no defaults for new topics."""
+    """Before 2.5, so it fences no members; before 2.4, so a new topic needs its replication."""
     yield from brokers_of("2.3.1")
 
 
@@ -74,6 +74,14 @@ def test_the_doctor_on_the_oldest(unfenced: LocalKafka) -> None:
 def test_the_doctor(fenced: LocalKafka) -> None:
     """It died with a KeyError of kafka-python's on Kafka 2.8 to 3.6."""
     assert_the_doctor_knows(fenced)
+
+
+def test_a_topic_is_created_with_the_brokers_replication(
+    unfenced: LocalKafka, topic_name: str
+) -> None:
+    """IncompatibleBrokerVersion: these brokers choose no number of replicas themselves."""
+    unfenced.create_topic(topic_name, 2)
+    assert unfenced.produce(topic_name, [b"a", b"b"]) == {0: 1, 1: 1}
 
 
 def test_a_producer_group_is_refused_where_nothing_fences_its_members(
