@@ -15,6 +15,8 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 #: Kafka's offsets and timestamps are signed 64-bit integers.
 _LARGEST = 2**63 - 1
+#: Kafka's partition numbers are signed 32-bit integers.
+_LARGEST_PARTITION = 2**31 - 1
 
 
 def checked_partition(call: str, partition: Any) -> TopicPartition:
@@ -24,14 +26,20 @@ def checked_partition(call: str, partition: Any) -> TopicPartition:
     ------
     TypeError
         It is no ``TopicPartition`` of a string and an integer.
+    ValueError
+        Its number is not in [0, 2**31).
     """
     if not isinstance(partition, TopicPartition):
         raise TypeError(f"{call}: {partition!r} is not a TopicPartition(topic, partition)")
     topic, number = partition
-    if type(number) is int and isinstance(topic, str):
+    if type(number) is int and isinstance(topic, str) and 0 <= number <= _LARGEST_PARTITION:
         return partition
     if not isinstance(topic, str) or (found := as_integer(number)) is None:
         raise TypeError(f"{call}: {partition!r} is not of a string and an integer")
+    if not 0 <= found <= _LARGEST_PARTITION:
+        raise ValueError(
+            f"{call}: the partition number of {partition!r} must be 0 or more, and less than 2**31"
+        )
     return TopicPartition(topic, found)
 
 
@@ -52,6 +60,8 @@ def checked_offset(call: str, partition: TopicPartition, offset: Any, what: str 
     ValueError
         It is not in [0, 2**63).
     """
+    if type(offset) is int and 0 <= offset <= _LARGEST:  # for each record: nearly all are
+        return offset
     found = as_integer(offset)
     if found is None:
         raise TypeError(

@@ -34,6 +34,9 @@ NO_PARTITIONS = [
     TopicPartition(TOPIC, None),
     TopicPartition(b"t", 0),
     TopicPartition(TOPIC, True),
+    TopicPartition(TOPIC, -1),
+    TopicPartition(TOPIC, 2**31),
+    TopicPartition(TOPIC, numpy.int64(-1)),
 ]
 Consumer = DeferredRevokeConsumer
 
