@@ -34,6 +34,9 @@ NO_PARTITIONS = [
     TopicPartition(TOPIC, None),
     TopicPartition(b"t", 0),
     TopicPartition(TOPIC, True),
+]
+#: Kafka's partition numbers are signed 32-bit integers.
+OUT_OF_RANGE = [
     TopicPartition(TOPIC, -1),
     TopicPartition(TOPIC, 2**31),
     TopicPartition(TOPIC, numpy.int64(-1)),
@@ -164,6 +167,15 @@ def test_what_is_no_partition_is_refused_by_the_call(
     refusing: Running, call: str, partition: Any
 ) -> None:
     with pytest.raises(TypeError, match=rf"^{call}: "):
+        TAKE_PARTITIONS[call](refusing.consumer, partition)
+
+
+@pytest.mark.parametrize("partition", OUT_OF_RANGE, ids=repr)
+@pytest.mark.parametrize("call", TAKE_PARTITIONS)
+def test_a_number_that_no_partition_has_is_refused_by_the_call(
+    refusing: Running, call: str, partition: TopicPartition
+) -> None:
+    with pytest.raises(ValueError, match=rf"^{call}: .* must be 0 or more, and less than 2"):
         TAKE_PARTITIONS[call](refusing.consumer, partition)
 
 
