@@ -36,7 +36,7 @@ NO_PARTITIONS = [
     TopicPartition(TOPIC, True),
 ]
 #: Kafka's partition numbers are signed 32-bit integers.
-OUT_OF_RANGE = [
+NO_NUMBERS_OF_PARTITIONS = [
     TopicPartition(TOPIC, -1),
     TopicPartition(TOPIC, 2**31),
     TopicPartition(TOPIC, numpy.int64(-1)),
@@ -170,7 +170,7 @@ def test_what_is_no_partition_is_refused_by_the_call(
         TAKE_PARTITIONS[call](refusing.consumer, partition)
 
 
-@pytest.mark.parametrize("partition", OUT_OF_RANGE, ids=repr)
+@pytest.mark.parametrize("partition", NO_NUMBERS_OF_PARTITIONS, ids=repr)
 @pytest.mark.parametrize("call", TAKE_PARTITIONS)
 def test_a_number_that_no_partition_has_is_refused_by_the_call(
     refusing: Running, call: str, partition: TopicPartition
