@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..errors import KafkaRebalanceError, OptionError
+from ..settings.problems import Problems
 from ..settings.values import LONG_MAX, integer, one_of, parse_value
 from .partition_json import parse_numbers
 
@@ -102,13 +103,20 @@ class StartingOffsets:
         Raises
         ------
         OptionError
-            A value is not allowed; the text names the first thing that is wrong.
+            A value is not allowed, of the strategy or of where to start, or of both.
         """
-        strategy = parse_value(
-            "startingOffsetsByTimestampStrategy",
-            given.get("startingoffsetsbytimestampstrategy", "error"),
-            _STRATEGIES,
-        )
+        problems = Problems()
+        name = "startingOffsetsByTimestampStrategy"
+        text = given.get(name.lower(), "error")
+        strategy = problems.of(lambda: parse_value(name, text, _STRATEGIES), "error")
+        start = problems.of(lambda: cls._parse_start(given, subscribes, strategy), None)
+        problems.raise_if_any()
+        return start
+
+    @classmethod
+    def _parse_start(
+        cls, given: Mapping[str, str], subscribes: Callable[[str], bool], strategy: str
+    ) -> StartingOffsets | None:
         if (text := given.get("startingtimestamp")) is not None:
             timestamp_ms = parse_value("startingTimestamp", text, TIMESTAMP_MS)
             return cls(AtTimestamp(timestamp_ms, strategy == "latest"))

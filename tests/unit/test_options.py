@@ -319,6 +319,20 @@ def test_a_bad_option_is_named(culprit: str, changes: dict[str, str | None]) -> 
     assert pickle.loads(pickle.dumps(raised.value)).option == culprit
 
 
+def test_a_wrong_strategy_does_not_hide_a_wrong_start() -> None:
+    with pytest.raises(SeveralOptionsError) as raised:
+        parse(
+            startingOffsets='{"other":{"0":1}}',
+            startingOffsetsByTimestampStrategy="foo",
+            shareGroup="maybe",
+        )
+    assert {problem.option for problem in raised.value.problems} == {
+        "shareGroup",
+        "startingOffsetsByTimestampStrategy",
+        "startingOffsets",
+    }
+
+
 def test_a_group_of_its_own_for_each_query() -> None:
     prefixed = parse(**{"kafka.group.id": None, "groupIdPrefix": "orders"}).for_stream()
     assert prefixed.group_id == ""
