@@ -113,9 +113,12 @@ def test_kill_9_in_the_middle_of_a_batch_then_restart(
     delivered = sorted(
         zip(replay["partition"].to_pylist(), replay["offset"].to_pylist(), strict=True)
     )
-    assert delivered == [(int(p), o) for p in sorted(ranges, key=int) for o in range(*ranges[p])], (
-        "the replay reads what is logged"
-    )
+    logged_offsets = [
+        (p.partition, offset)
+        for p in sorted(ranges)
+        for offset in range(ranges[p].start, ranges[p].end)
+    ]
+    assert delivered == logged_offsets, "the replay reads what is logged"
     assert replayed["rows"] == len(delivered)
     assert set(replay["lost"].to_pylist()) == {True}, "another member delivered all of it, too"
     twice = duplicated_rows(ledger)
