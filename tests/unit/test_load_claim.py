@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
 from pyspark_kafka_rebalance.source.load_claim import LoadClaim
-from pyspark_kafka_rebalance.source.stream_reader import StreamReader
+from pyspark_kafka_rebalance.source.refused_stream import RefusedStreamReader
 
 OPTIONS = {
     "kafka.bootstrap.servers": "127.0.0.1:1",
@@ -37,7 +37,7 @@ def load_of(source: KafkaDeferredDataSource) -> str:
 def test_all_readers_of_a_load_have_its_name_and_two_loads_have_two() -> None:
     one, other = KafkaDeferredDataSource(OPTIONS), KafkaDeferredDataSource(OPTIONS)
     one.schema()
-    assert isinstance(one.streamReader(one.schema()), StreamReader)
+    assert not isinstance(one.streamReader(one.schema()), RefusedStreamReader)
     assert load_of(one) == load_of(one) == load_of(pickle.loads(pickle.dumps(one)))
     assert load_of(one) != load_of(other)
 
