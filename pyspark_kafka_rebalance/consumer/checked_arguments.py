@@ -60,8 +60,6 @@ def checked_offset(call: str, partition: TopicPartition, offset: Any, what: str 
     ValueError
         It is not in [0, 2**63).
     """
-    if type(offset) is int and 0 <= offset <= _LARGEST:  # for each record: nearly all are
-        return offset
     found = as_integer(offset)
     if found is None:
         raise TypeError(
