@@ -21,6 +21,7 @@ RUNNER = textwrap.dedent("""
     from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
 
     moment, options = sys.argv[1], json.loads(sys.argv[2])
+    topic = options["subscribe"]
     source = KafkaDeferredDataSource(options)
     reader = source.streamReader(source.schema())
     stop = reader.stop
@@ -31,11 +32,13 @@ RUNNER = textwrap.dedent("""
 
     try:
         try:
-            begin = end = reader.initialOffset()
-            while end == begin:
+            begin = reader.initialOffset()
+            while topic not in begin:  # a batch without records may come first: the starts alone
                 end = reader.latestOffset(begin, ReadMaxRows(100))
-            reader.partitions(begin, end)
-            reader.commit(end)
+                if end != begin:
+                    reader.partitions(begin, end)
+                    reader.commit(end)
+                begin = end
             if moment == "while it waits":
                 signal.raise_signal(signal.SIGTERM)
             if moment == "as stop() begins":

@@ -194,11 +194,11 @@ def test_errors_are_named(topic, read):
     ("change", "named"),
     [
         ({"kafka__group__id": ""}, "'kafka.group.id' is missing"),
-        ({"endingOffsets": "latest"}, "'endingOffsets'.*a stream has no end"),
+        ({"endingOffsets": '{"TOPIC": {"0": 5}}'}, "'endingOffsets'.*a stream has no end"),
     ],
 )
-def test_a_stream_with_a_batchs_options_is_told_at_its_start(stream, change, named):
-    query = stream(**change)
+def test_a_stream_with_a_batchs_options_is_told_at_its_start(stream, topic, change, named):
+    query = stream(**{option: value.replace("TOPIC", topic) for option, value in change.items()})
     with pytest.raises(StreamingQueryException, match=named):
         query.run()
 
