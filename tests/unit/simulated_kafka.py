@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -83,12 +86,25 @@ class World:
 
     @contextmanager
     def is_real(self) -> Iterator[None]:
-        """Time is this world's within."""
+        """Time is this world's within, but for threads of other tests that are there already.
+
+        A broker that is shared by the files of a process has such, which sleep. If they slept in
+        here, they would run the I/O loops while this thread does.
+        """
+        others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+
+        def in_here(ours: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *given: (real if threading.get_ident() in others else ours)(*given)
+
         with ExitStack() as patches:
-            for name in ("monotonic", "sleep"):
-                patches.enter_context(mock.patch(f"time.{name}", getattr(self, name)))
-            patches.enter_context(mock.patch("time.clock_gettime", self._clock_gettime))
-            patches.enter_context(mock.patch("uuid.uuid4", self._uuid))
+            for module, name, ours in (
+                (time, "monotonic", self.monotonic),
+                (time, "sleep", self.sleep),
+                (time, "clock_gettime", self._clock_gettime),
+                (uuid, "uuid4", self._uuid),
+            ):
+                real = getattr(module, name)
+                patches.enter_context(mock.patch.object(module, name, in_here(ours, real)))
             yield
 
 
