@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, PollResult
-from pyspark_kafka_rebalance.consumer.found_records import count
+from pyspark_kafka_rebalance.consumer.offsets.found_records import count
 from pyspark_kafka_rebalance.metrics import observe
 from pyspark_kafka_rebalance.testing import LocalKafka
 

@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, TimestampOrderedRecords
-from pyspark_kafka_rebalance.consumer.arrow_merge import ArrowGroup, merged
-from pyspark_kafka_rebalance.consumer.idling import Idling
+from pyspark_kafka_rebalance.consumer.ordered.arrow_merge import ArrowGroup, merged
+from pyspark_kafka_rebalance.consumer.ordered.idling import Idling
 from pyspark_kafka_rebalance.fetch.columns import record_schema
 from pyspark_kafka_rebalance.testing import LocalKafka
 

@@ -27,11 +27,11 @@ _PUBLIC = {
     "TransactionAbortedError": "errors",
     "UnreadableRecordError": "errors",
     "UnsupportedBrokerError": "errors",
-    "AsyncDeferredRevokeConsumer": "consumer.asynchronous",
-    "AsyncTimestampOrderedRecords": "consumer.async_ordered_records",
-    "DeferredRevokeConsumer": "consumer.deferred",
-    "OrderedPoll": "consumer.ordered_records",
-    "TimestampOrderedRecords": "consumer.ordered_records",
+    "AsyncDeferredRevokeConsumer": "consumer.aio.asynchronous",
+    "AsyncTimestampOrderedRecords": "consumer.aio.async_ordered_records",
+    "DeferredRevokeConsumer": "consumer.consumer",
+    "OrderedPoll": "consumer.ordered.ordered_records",
+    "TimestampOrderedRecords": "consumer.ordered.ordered_records",
     "FetchMetadata": "consumer.fetch_metadata",
     "PollResult": "consumer.poll_result",
     "AsyncProducerGroup": "producer.asynchronous",
@@ -55,16 +55,16 @@ _PUBLIC = {
 __all__ = [*_PUBLIC, "DefaultSource"]
 
 if TYPE_CHECKING:
-    from .consumer.async_ordered_records import (
+    from .consumer.aio.async_ordered_records import (
         AsyncTimestampOrderedRecords as AsyncTimestampOrderedRecords,
     )
-    from .consumer.asynchronous import (
+    from .consumer.aio.asynchronous import (
         AsyncDeferredRevokeConsumer as AsyncDeferredRevokeConsumer,
     )
-    from .consumer.deferred import DeferredRevokeConsumer as DeferredRevokeConsumer
+    from .consumer.consumer import DeferredRevokeConsumer as DeferredRevokeConsumer
     from .consumer.fetch_metadata import FetchMetadata as FetchMetadata
-    from .consumer.ordered_poll import OrderedPoll as OrderedPoll
-    from .consumer.ordered_records import TimestampOrderedRecords as TimestampOrderedRecords
+    from .consumer.ordered.ordered_poll import OrderedPoll as OrderedPoll
+    from .consumer.ordered.ordered_records import TimestampOrderedRecords as TimestampOrderedRecords
     from .consumer.poll_result import PollResult as PollResult
     from .errors import AuthenticationError as AuthenticationError
     from .errors import AuthorizationError as AuthorizationError

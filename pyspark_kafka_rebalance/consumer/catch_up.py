@@ -17,8 +17,8 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError
-from .gaps import Gap
-from .remaining import Remaining
+from .offsets.commit_metadata import Remaining
+from .offsets.gaps import Gap
 
 #: A backlog of at most this many offsets is read as usual, in a few hundredths of a second.
 DEFAULT_THRESHOLD = 10_000

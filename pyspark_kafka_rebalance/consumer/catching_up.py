@@ -25,15 +25,15 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import UnreadableRecordError
 from .catch_up import CatchUpOptions, places, shares
-from .found_records import count, within
-from .gap_hand_outs import GapHandOuts
-from .gaps import Gap, above
 from .kafka_python.backlogs import LogBacklogs
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.polling import StepsBeside, fetch_step, would_only_wait
 from .kafka_python.records import ReadableRecords
 from .kafka_python.second_reader import Bell, Read, SecondReader
-from .ownership import Ownership
+from .membership.ownership import Ownership
+from .offsets.found_records import count, within
+from .offsets.gaps import Gap, above
+from .progress.gap_hand_outs import GapHandOuts
 
 log = logging.getLogger(__name__)
 

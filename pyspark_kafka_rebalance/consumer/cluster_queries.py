@@ -17,14 +17,14 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 
-from .checked_arguments import checked_offsets, checked_partition, checked_partitions
-from .group_commit import GroupCommit
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.next_records import next_timestamps
-from .origin import Origin
-from .record_time import RecordTime
-from .remaining import Remaining, Told
-from .told_remaining import bound_to
+from .offsets.checked_arguments import checked_offsets, checked_partition, checked_partitions
+from .offsets.commit_metadata import Remaining, Told
+from .offsets.group_commit import GroupCommit
+from .offsets.origin import Origin
+from .offsets.record_time import RecordTime
+from .offsets.told_remaining import bound_to
 
 log = logging.getLogger(__name__)
 

@@ -17,17 +17,17 @@ from kafka.structs import TopicPartition
 
 from ..errors import OptionError, PartitionsLostError
 from .catching_up import CatchingUp
-from .checked_arguments import (
+from .member_status import MemberStatus
+from .offsets.checked_arguments import (
     checked_commit,
     checked_offset,
     checked_offsets,
     checked_partition,
     checked_partitions,
 )
-from .hand_outs import HandOuts
-from .member_status import MemberStatus
-from .remaining import Remaining
-from .sought import LOG_END
+from .offsets.commit_metadata import Remaining
+from .progress.hand_outs import HandOuts
+from .progress.sought import LOG_END
 from .taken import returns_what_it_takes
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from kafka.errors import IllegalStateError
 from kafka.structs import TopicPartition
 
-from .checked_arguments import checked_partition
 from .cluster_queries import ClusterQueries
 from .fetch_metadata import EndOffsets, FetchMetadata
-from .group_membership import GroupMembership
-from .ownership import Ownership
+from .membership.group_membership import GroupMembership
+from .membership.ownership import Ownership
+from .offsets.checked_arguments import checked_partition
 
 if TYPE_CHECKING:
     from kafka.structs import ConsumerGroupMetadata

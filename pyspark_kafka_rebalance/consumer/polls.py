@@ -22,12 +22,12 @@ from kafka.structs import TopicPartition
 from ..errors import UnreadableRecordError
 from .catching_up import CatchingUp, records_left
 from .fetch_metadata import EndOffsets, FetchMetadata
-from .group_membership import GroupMembership
-from .hand_outs import HandOuts
 from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed
+from .membership.group_membership import GroupMembership
+from .membership.ownership import Ownership
 from .observer import Observed
-from .ownership import Ownership
 from .poll_result import PollResult
+from .progress.hand_outs import HandOuts
 from .rebalance_listener import ListenerCalls
 from .rebalancing import Rebalancing
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 from .fetch_metadata import EndOffsets
-from .group_membership import GroupMembership
-from .hand_outs import HandOuts
-from .member_record import AssignmentReceived, Lost
+from .membership.group_membership import GroupMembership
+from .membership.ownership import Ownership, Step
 from .observer import Observed
-from .ownership import Ownership, Step
+from .progress.hand_outs import HandOuts
+from .protocol.member_record import AssignmentReceived, Lost
 from .rebalance_listener import ListenerCalls
 
 if TYPE_CHECKING:

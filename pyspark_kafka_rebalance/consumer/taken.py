@@ -18,12 +18,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from .hand_outs import HandOuts
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -82,6 +79,14 @@ class Taken:
             self._noted.difference_update(partitions)
 
 
+class _TakesBack(Protocol):
+    """``HandOuts``."""
+
+    def begin_poll(self) -> Taken: ...
+
+    def take_back(self) -> None: ...
+
+
 def returns_what_it_takes(
     poll: Callable[Concatenate[Any, Parameters], Result],
 ) -> Callable[Concatenate[Any, Parameters], Result]:
@@ -93,7 +98,7 @@ def returns_what_it_takes(
 
     @wraps(poll)
     def poll_and_return(self: Any, /, *args: Parameters.args, **named: Parameters.kwargs) -> Result:
-        hand_outs: HandOuts = self._hand_outs
+        hand_outs: _TakesBack = self._hand_outs
         taken = hand_outs.begin_poll()
         try:
             result = poll(self, *args, **named)

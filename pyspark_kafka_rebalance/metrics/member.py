@@ -15,9 +15,9 @@ from typing import Any
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import TopicPartition
 
-from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.consumer import DeferredRevokeConsumer
 from ..consumer.fetch_metadata import FetchMetadata
-from ..consumer.found_records import count
+from ..consumer.offsets.found_records import count
 from .catalogue import (
     ASSIGNED,
     CATCH_UP,

@@ -9,9 +9,9 @@ from weakref import ref
 
 from kafka import KafkaConsumer
 
-from ..consumer.asynchronous import AsyncDeferredRevokeConsumer
-from ..consumer.consumer_thread import ConsumerThread
-from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.aio.asynchronous import AsyncDeferredRevokeConsumer
+from ..consumer.aio.consumer_thread import ConsumerThread
+from ..consumer.consumer import DeferredRevokeConsumer
 from ..producer.asynchronous import AsyncProducerGroup
 from ..producer.group import ProducerGroup
 from .catalogue import of_member

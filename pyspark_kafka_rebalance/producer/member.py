@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from kafka import errors as kafka_errors
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.consumer import DeferredRevokeConsumer
 from .options import ProducerOptions
 
 #: Timeout of one request to the brokers; then it is sent again.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from ..consumer.checked_arguments import as_integer
+from ..consumer.offsets.checked_arguments import as_integer
 from ..errors import OptionError, PartitionsLostError
 
 #: The largest restart point, as UTF-8.

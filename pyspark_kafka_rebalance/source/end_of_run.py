@@ -14,7 +14,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..errors import KafkaRebalanceError, names_of
-from .group.coverage import COVERAGE_TICK_S
+from .group.others.coverage import COVERAGE_TICK_S
 from .plan.available_now import AvailableNowRun
 from .plan.batch_planner import Postponed
 from .plan.data_loss import DataLoss

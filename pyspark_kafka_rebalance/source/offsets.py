@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from kafka.structs import TopicPartition
 
-from ..consumer.gaps import Gap
-from ..consumer.remaining import Remaining
+from ..consumer.offsets.commit_metadata import Remaining
+from ..consumer.offsets.gaps import Gap
 from ..fetch.offset_range import OffsetRange
 
 

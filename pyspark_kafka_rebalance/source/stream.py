@@ -19,12 +19,12 @@ from uuid import UUID
 from kafka.structs import TopicPartition
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ..consumer.remaining import Remaining
+from ..consumer.offsets.commit_metadata import Remaining
 from .checkpoint.built_in_start import start_of_first_batch
 from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
+from .group.batches.unproven_batches import NOTHING, CaughtUp
 from .group.left_behind import LeftBehind
-from .group.unproven_batches import NOTHING, CaughtUp
 from .offset_json import offset_to_json, parse_offset
 from .offsets import StreamOffset
 from .plan.available_now import AvailableNowRun

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..consumer.remaining import Remaining, Told
-from ..consumer.told_remaining import bound_to
+from ..consumer.offsets.commit_metadata import Remaining, Told
+from ..consumer.offsets.told_remaining import bound_to
 
 NO_TOPIC = "no such topic"
 NO_PARTITION = "no such partition"

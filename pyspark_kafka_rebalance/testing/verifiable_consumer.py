@@ -39,7 +39,7 @@ from kafka import ConsumerRebalanceListener
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
-from ..consumer.deferred import DeferredRevokeConsumer
+from ..consumer.consumer import DeferredRevokeConsumer
 from ..errors import KafkaRebalanceError, PartitionsLostError
 from .verifiable_events import (
     Fields,

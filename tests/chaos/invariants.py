@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.errors import names_of
 
 from .processing import Piece

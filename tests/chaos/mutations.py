@@ -64,7 +64,7 @@ MUTATIONS = (
     Mutation(
         "revoke",
         "a revoke does not wait for the batch that reads the partition",
-        "source/group/assignment.py",
+        "source/group/owned/assignment.py",
         "if self.batches.have(p) or p in flushed_later}",
         "if p in flushed_later}",
         named="handover",
@@ -72,7 +72,7 @@ MUTATIONS = (
     Mutation(
         "early-commit",
         "a query commits what it hands out before Spark has committed the batch",
-        "source/group/assignment.py",
+        "source/group/owned/assignment.py",
         "        self.marks.hand_out(ranges)\n",
         "        self.marks.hand_out(ranges)\n"
         "        self.marks.prove((p, one.end) for p, one in ranges.items())\n"
@@ -82,7 +82,7 @@ MUTATIONS = (
     Mutation(
         "skip",
         "a batch begins one offset behind the end of the last one",
-        "source/group/assignment.py",
+        "source/group/owned/assignment.py",
         "own.position, own.read = handed.end, True",
         "own.position, own.read = handed.end + 1, True",
         named="calm",
@@ -90,7 +90,7 @@ MUTATIONS = (
     Mutation(
         "resumed",
         "a revoke does not wait for a batch that Spark reruns after a restart",
-        "source/group/assignment.py",
+        "source/group/owned/assignment.py",
         "        self.batches.add(ranges, catch_up)\n        self._unflushed |=",
         "        self.batches.add({}, {})\n        self._unflushed |=",
         named="long-replay",
@@ -98,7 +98,7 @@ MUTATIONS = (
     Mutation(
         "checkpoint",
         "a restart forgets the positions of the checkpoint",
-        "source/group/assignment.py",
+        "source/group/owned/assignment.py",
         "self.marks.restore(positions)",
         "self.marks.restore({})",
         named="reset",
@@ -106,7 +106,7 @@ MUTATIONS = (
     Mutation(
         "group-only",
         "a partition starts at the group's offset, even if the query has read further",
-        "source/group/marks.py",
+        "source/group/owned/marks.py",
         "max(-1 if committed is None else committed, self._handed_out.get(partition, -1))",
         "-1 if committed is None else committed",
         named="reset",
@@ -114,7 +114,7 @@ MUTATIONS = (
     Mutation(
         "grown",
         "a partition added to a topic starts at its end",
-        "source/group/starts.py",
+        "source/group/owned/starts.py",
         "if partition in self._created_anew or partition not in self._found:\n"
         '            return "earliest"',
         "if partition in self._created_anew or partition not in self._found:\n"
@@ -124,7 +124,7 @@ MUTATIONS = (
     Mutation(
         "unmarked",
         "rows of a replay that the group already has are not marked lost",
-        "source/group/marking.py",
+        "source/group/others/marking.py",
         "if standing.committed is not None and standing.committed > ranges[partition].start",
         "if standing.committed is None and ranges[partition].start < 0",
         named="taken-over",
@@ -132,7 +132,7 @@ MUTATIONS = (
     Mutation(
         "replay",
         "a replay does not wait for the next owner of its partitions (17, 18)",
-        "source/group/marking.py",
+        "source/group/others/marking.py",
         "if now >= until or (seen.joined and all(slow)):",
         "if now >= 0.0 or (seen.joined and all(slow)):",
         named="long-take-over",
@@ -142,7 +142,7 @@ MUTATIONS = (
     Mutation(
         "lease",
         "a process that was suspended for longer than its session hands out all the same",
-        "consumer/lease.py",
+        "consumer/membership/lease.py",
         'return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at',
         'return float("inf") if self._renewed_at is None else 0.0',
         named="asleep",
@@ -158,7 +158,7 @@ MUTATIONS = (
     Mutation(
         "late-commit",
         "what waits to be committed at a loss is sent after the next join (2)",
-        "consumer/commit_loop.py",
+        "consumer/commits/commit_loop.py",
         "before, self._commits = self._commits, OffsetCommits()",
         "before = OffsetCommits()",
         named="stalled",
@@ -167,7 +167,7 @@ MUTATIONS = (
     Mutation(
         "no-gap",
         "a partition that starts live forgets its backlog",
-        "source/group/positioning.py",
+        "source/group/owned/positioning.py",
         "self._gaps.begin(partition, unread.between(0, live), unproven.between(0, live))",
         "self._gaps.forget(partition)",
         named="gaps",
@@ -175,7 +175,7 @@ MUTATIONS = (
     Mutation(
         "gap-twice",
         "a gap is read by batch after batch until it is proven",
-        "source/group/assignment.py",
+        "source/group/owned/assignment.py",
         "self.gaps.hand_out(caught_up)",
         "self.gaps.hand_out({})",
         named="gaps",
@@ -184,7 +184,7 @@ MUTATIONS = (
     Mutation(
         "drained",
         "a member releases a partition while its last commit is under way",
-        "consumer/ownership.py",
+        "consumer/membership/ownership.py",
         "released, after = self._standing.releasing.difference(outstanding), self._standing",
         "released, after = self._standing.releasing, self._standing",
         named="leaving",
@@ -192,7 +192,7 @@ MUTATIONS = (
     Mutation(
         "reconciled",
         "the consumer protocol's heartbeat lists the target as owned, and not what is owned",
-        "consumer/reconciliation.py",
+        "consumer/membership/reconciliation.py",
         "return {**self.assignable, **self._owned}",
         "return dict(self.assignable)",
         named="handover",
@@ -200,7 +200,7 @@ MUTATIONS = (
     Mutation(
         "claim",
         "a classic member joins without a claim to what it owns",
-        "consumer/classic.py",
+        "consumer/membership/classic.py",
         "claim = self._subscription.owned() if mine else frozenset()",
         "claim = frozenset()",
         named="handover-classic",
@@ -208,7 +208,7 @@ MUTATIONS = (
     Mutation(
         "backwards",
         "a lower offset is committed in the background after a higher one (1)",
-        "consumer/commit_line.py",
+        "consumer/commits/commit_line.py",
         "        if entry.offset > self.floor:\n"
         "            self.waiting, self.floor, self.added_after",
         "        if entry.offset:\n            self.waiting, self.floor, self.added_after",
@@ -217,7 +217,7 @@ MUTATIONS = (
     Mutation(
         "close",
         "a member that stops does not wait for its last commits",
-        "consumer/deferred.py",
+        "consumer/consumer.py",
         "while not self._hand_outs.end():",
         "while self._hand_outs is None:",
         named="leaving",

@@ -13,11 +13,11 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.consumer.classic import ClassicProtocol
-from pyspark_kafka_rebalance.consumer.deferred import PollResult
-from pyspark_kafka_rebalance.consumer.group_membership import GroupMembership
-from pyspark_kafka_rebalance.consumer.member_parts import MemberParts
-from pyspark_kafka_rebalance.consumer.next_generation import NextGenerationProtocol
+from pyspark_kafka_rebalance.consumer.consumer import PollResult
+from pyspark_kafka_rebalance.consumer.membership.classic import ClassicProtocol
+from pyspark_kafka_rebalance.consumer.membership.group_membership import GroupMembership
+from pyspark_kafka_rebalance.consumer.membership.member_parts import MemberParts
+from pyspark_kafka_rebalance.consumer.membership.next_generation import NextGenerationProtocol
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 PATIENCE_S = 60.0

@@ -13,13 +13,13 @@ from group_members import MakeMember, poll_until, wait_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.consumer import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, MembershipError
-from pyspark_kafka_rebalance.source.group import assign_client
-from pyspark_kafka_rebalance.source.group.assign_client import AssignClient
+from pyspark_kafka_rebalance.source.group.clients import assign_client
+from pyspark_kafka_rebalance.source.group.clients.assign_client import AssignClient
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 MakeClient = Callable[..., AssignClient]

@@ -37,9 +37,9 @@ from pyspark_kafka_rebalance import (
     PartitionsLostError,
     UnreadableRecordError,
 )
-from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.consumer.kafka_python.second_reader import SecondReader
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
 from pyspark_kafka_rebalance.testing import LocalKafka
 from tests.compacted_log import CompactedLog
 

@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import UnreadableRecordError
-from pyspark_kafka_rebalance.consumer.found_records import offsets_of
+from pyspark_kafka_rebalance.consumer.offsets.found_records import offsets_of
 from pyspark_kafka_rebalance.testing import LocalKafka
 from tests.compacted_log import CompactedLog
 

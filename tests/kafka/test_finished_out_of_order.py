@@ -21,7 +21,7 @@ from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, PollResult, UnreadableRecordError
-from pyspark_kafka_rebalance.consumer.lane import Lane
+from pyspark_kafka_rebalance.consumer.protocol.lane import Lane
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 Reader = tuple[DeferredRevokeConsumer, TopicPartition]

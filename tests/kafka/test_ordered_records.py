@@ -20,8 +20,8 @@ from pyspark_kafka_rebalance import (
     TimestampOrderedRecords,
     UnreadableRecordError,
 )
-from pyspark_kafka_rebalance.consumer import ordered_records
-from pyspark_kafka_rebalance.consumer.ordered_records import by_number
+from pyspark_kafka_rebalance.consumer.ordered import ordered_records
+from pyspark_kafka_rebalance.consumer.ordered.ordered_records import by_number
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 BASE_MS = 1_700_000_000_000

@@ -31,9 +31,9 @@ from kafka.protocol.consumer import (
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.consumer import join
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
+from pyspark_kafka_rebalance.consumer.protocol import join
 
 pytestmark = pytest.mark.each_protocol
 

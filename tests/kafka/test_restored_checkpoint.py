@@ -13,10 +13,10 @@ from group_members import wait_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group import rival_runs
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
+from pyspark_kafka_rebalance.source.group.starts import rival_runs
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
 from pyspark_kafka_rebalance.testing import LocalKafka

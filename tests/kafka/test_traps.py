@@ -28,7 +28,7 @@ from kafka.protocol.consumer import JoinGroupRequest, OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.consumer import classic
+from pyspark_kafka_rebalance.consumer.membership import classic
 
 classic_only = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.consumer.classic import ClassicProtocol
+from pyspark_kafka_rebalance.consumer.membership.classic import ClassicProtocol
 
 
 def kill(member: DeferredRevokeConsumer) -> None:

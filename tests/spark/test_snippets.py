@@ -28,8 +28,8 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
 import pyspark_kafka_rebalance
 from pyspark_kafka_rebalance import stop_gracefully, testing
-from pyspark_kafka_rebalance.consumer.asynchronous import AsyncDeferredRevokeConsumer
-from pyspark_kafka_rebalance.consumer.deferred import DeferredRevokeConsumer
+from pyspark_kafka_rebalance.consumer.aio.asynchronous import AsyncDeferredRevokeConsumer
+from pyspark_kafka_rebalance.consumer.consumer import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.producer.group import ProducerGroup
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.certificates import CertificateAuthority

@@ -10,13 +10,13 @@ from uuid import UUID
 
 from kafka.structs import OffsetAndTimestamp, TopicPartition
 
-from pyspark_kafka_rebalance.consumer.deferred import PollResult
-from pyspark_kafka_rebalance.consumer.group_commit import GroupCommit
-from pyspark_kafka_rebalance.consumer.offset_commits import OffsetCommits
-from pyspark_kafka_rebalance.consumer.origin import Origin, with_origin
-from pyspark_kafka_rebalance.consumer.ownership import Ownership
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
-from pyspark_kafka_rebalance.consumer.told_remaining import ToldRemaining
+from pyspark_kafka_rebalance.consumer.commits.offset_commits import OffsetCommits
+from pyspark_kafka_rebalance.consumer.consumer import PollResult
+from pyspark_kafka_rebalance.consumer.membership.ownership import Ownership
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.group_commit import GroupCommit
+from pyspark_kafka_rebalance.consumer.offsets.origin import Origin, with_origin
+from pyspark_kafka_rebalance.consumer.offsets.told_remaining import ToldRemaining
 from pyspark_kafka_rebalance.errors import PartitionsLostError
 
 PARTITIONS = [TopicPartition("t", n) for n in range(4)]

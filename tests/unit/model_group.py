@@ -13,9 +13,9 @@ from fake_members import FakeMember, Group
 from kafka.structs import TopicPartition
 from model_log import Logs, PartitionLog
 
-from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 
 P, Q = (TopicPartition("t", n) for n in range(2))
 BOTH = (P, Q)

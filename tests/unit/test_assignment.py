@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group.assignment import QueryAssignment
+from pyspark_kafka_rebalance.source.group.owned.assignment import QueryAssignment
 from pyspark_kafka_rebalance.source.offsets import RebalanceEvent
 
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]

@@ -4,7 +4,10 @@ import re
 
 import pytest
 
-from pyspark_kafka_rebalance.consumer.topic_patterns import broker_pattern, matches_internal_topics
+from pyspark_kafka_rebalance.consumer.membership.topic_patterns import (
+    broker_pattern,
+    matches_internal_topics,
+)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance.consumer.commit_by_hand import CommitByHand
-from pyspark_kafka_rebalance.consumer.offset_commits import OffsetCommits
+from pyspark_kafka_rebalance.consumer.commits.commit_by_hand import CommitByHand
+from pyspark_kafka_rebalance.consumer.commits.offset_commits import OffsetCommits
 
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]
 partitions = st.sampled_from(PARTITIONS)

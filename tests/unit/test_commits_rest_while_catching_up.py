@@ -12,9 +12,9 @@ from typing import Any
 from kafka.errors import NoError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance.consumer.commit_by_hand import EnteredCommit
-from pyspark_kafka_rebalance.consumer.commit_loop import _REST_S, CommitLoop
-from pyspark_kafka_rebalance.consumer.member_record import Member
+from pyspark_kafka_rebalance.consumer.commits.commit_by_hand import EnteredCommit
+from pyspark_kafka_rebalance.consumer.commits.commit_loop import _REST_S, CommitLoop
+from pyspark_kafka_rebalance.consumer.protocol.member_record import Member
 
 P = TopicPartition("t", 0)
 

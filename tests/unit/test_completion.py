@@ -6,11 +6,11 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import PartitionsLostError
-from pyspark_kafka_rebalance.consumer.completion import Completion
-from pyspark_kafka_rebalance.consumer.gaps import Gap
-from pyspark_kafka_rebalance.consumer.inherited import Inherited
-from pyspark_kafka_rebalance.consumer.partition_completion import PartitionCompletion
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.progress.completion import Completion
+from pyspark_kafka_rebalance.consumer.progress.inherited import Inherited
+from pyspark_kafka_rebalance.consumer.progress.partition_completion import PartitionCompletion
 
 P = TopicPartition("orders", 0)
 

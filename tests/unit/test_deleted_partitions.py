@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.source.group.deleted_partitions import DeletedPartitions, Left
+from pyspark_kafka_rebalance.source.group.owned.deleted_partitions import DeletedPartitions, Left
 
 P, Q = (TopicPartition("t", n) for n in range(2))
 

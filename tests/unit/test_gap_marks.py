@@ -7,11 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap, runs
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap, runs
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group.assignment import QueryAssignment
-from pyspark_kafka_rebalance.source.group.gap_marks import GapMarks
+from pyspark_kafka_rebalance.source.group.owned.assignment import QueryAssignment
+from pyspark_kafka_rebalance.source.group.owned.gap_marks import GapMarks
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 LIVE = 40

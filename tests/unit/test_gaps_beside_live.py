@@ -19,9 +19,9 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import PartitionsLostError
 from pyspark_kafka_rebalance.consumer.catch_up import CatchUpOptions
-from pyspark_kafka_rebalance.consumer.completion import Completion
-from pyspark_kafka_rebalance.consumer.gaps import Gap, holding
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap, holding
+from pyspark_kafka_rebalance.consumer.progress.completion import Completion
 
 P = TopicPartition("t", 0)
 counts = st.integers(1, 6)

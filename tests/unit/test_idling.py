@@ -6,7 +6,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import OptionError
-from pyspark_kafka_rebalance.consumer.idling import Idling, checked_idle_ms
+from pyspark_kafka_rebalance.consumer.ordered.idling import Idling, checked_idle_ms
 
 ONE, TWO = TopicPartition("topic", 1), TopicPartition("topic", 2)
 

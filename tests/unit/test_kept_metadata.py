@@ -11,7 +11,7 @@ import pytest
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance.consumer.kept_metadata import KeptMetadata
+from pyspark_kafka_rebalance.consumer.commits.kept_metadata import KeptMetadata
 
 P = TopicPartition("t", 0)
 SENT = {P: OffsetAndMetadata(3, "unprocessed/1 ...", -1)}

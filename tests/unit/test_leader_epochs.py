@@ -7,7 +7,7 @@ from copy import deepcopy
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pyspark_kafka_rebalance.consumer.leader_epochs import LeaderEpochs
+from pyspark_kafka_rebalance.consumer.offsets.leader_epochs import LeaderEpochs
 
 END = 30
 

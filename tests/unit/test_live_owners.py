@@ -6,7 +6,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.source.group.live_owners import owned_by_live_others
+from pyspark_kafka_rebalance.source.group.others.live_owners import owned_by_live_others
 
 FIRST, SECOND = (frozenset({TopicPartition("orders", n)}) for n in range(2))
 JOINED_EPOCH = 7

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group.marking import (
+from pyspark_kafka_rebalance.source.group.others.marking import (
     AT_MOST_S,
     JOIN_S,
     STILL_S,

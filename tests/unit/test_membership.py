@@ -20,24 +20,26 @@ from fake_members import PARTITIONS, PATIENCE_S, FakeMember, Group
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.deferred import PollResult
-from pyspark_kafka_rebalance.consumer.gaps import Gap
+from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
-from pyspark_kafka_rebalance.source.group import clients as clients_module
-from pyspark_kafka_rebalance.source.group import deleted_partitions as deleted_partitions_module
-from pyspark_kafka_rebalance.source.group import deletion_watch as deletion_watch_module
-from pyspark_kafka_rebalance.source.group import foreign_ranges as foreign_ranges_module
-from pyspark_kafka_rebalance.source.group import joining as joining_module
-from pyspark_kafka_rebalance.source.group import live_owner_watch as live_owner_watch_module
-from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
-from pyspark_kafka_rebalance.source.group import marking as marking_module
 from pyspark_kafka_rebalance.source.group import membership as membership_module
-from pyspark_kafka_rebalance.source.group.deleted_partitions import DeletedPartitions
+from pyspark_kafka_rebalance.source.group.clients import query_clients as clients_module
+from pyspark_kafka_rebalance.source.group.logs import deletion_watch as deletion_watch_module
+from pyspark_kafka_rebalance.source.group.logs import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
+from pyspark_kafka_rebalance.source.group.others import foreign_ranges as foreign_ranges_module
+from pyspark_kafka_rebalance.source.group.others import joining as joining_module
+from pyspark_kafka_rebalance.source.group.others import live_owner_watch as live_owner_watch_module
+from pyspark_kafka_rebalance.source.group.others import marking as marking_module
+from pyspark_kafka_rebalance.source.group.owned import (
+    deleted_partitions as deleted_partitions_module,
+)
+from pyspark_kafka_rebalance.source.group.owned.deleted_partitions import DeletedPartitions
 from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun

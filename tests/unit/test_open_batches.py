@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
-from pyspark_kafka_rebalance.source.group.open_batches import OpenBatches
+from pyspark_kafka_rebalance.source.group.batches.open_batches import OpenBatches
 from pyspark_kafka_rebalance.source.offset_json import offset_to_json
 from pyspark_kafka_rebalance.source.offsets import INITIAL_OFFSET
 

@@ -25,11 +25,11 @@ from kafka.consumer.subscription_state import SubscriptionState
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from test_timestamp_merge import batch
 
-from pyspark_kafka_rebalance.consumer import ordered_records
 from pyspark_kafka_rebalance.consumer.fetch_metadata import EndOffset
-from pyspark_kafka_rebalance.consumer.found_records import count
 from pyspark_kafka_rebalance.consumer.kafka_python.subscription import Subscription
-from pyspark_kafka_rebalance.consumer.ordered_records import TimestampOrderedRecords
+from pyspark_kafka_rebalance.consumer.offsets.found_records import count
+from pyspark_kafka_rebalance.consumer.ordered import ordered_records
+from pyspark_kafka_rebalance.consumer.ordered.ordered_records import TimestampOrderedRecords
 from pyspark_kafka_rebalance.consumer.poll_result import PollResult
 from pyspark_kafka_rebalance.consumer.taken import Taken
 

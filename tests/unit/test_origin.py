@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
-from pyspark_kafka_rebalance.consumer.inherited import is_described
-from pyspark_kafka_rebalance.consumer.origin import Origin, Stretch, with_origin, without_origin
-from pyspark_kafka_rebalance.consumer.remaining import Decoded, Remaining, Told, is_ours
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import (
+    Decoded,
+    Remaining,
+    Told,
+    is_ours,
+)
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.origin import (
+    Origin,
+    Stretch,
+    with_origin,
+    without_origin,
+)
+from pyspark_kafka_rebalance.consumer.progress.inherited import is_described
 
 OFFSETS = st.integers(0, 2**63 - 1)
 NAMES = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=16)

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import PartitionsLostError
-from pyspark_kafka_rebalance.consumer.completion import Completion
-from pyspark_kafka_rebalance.consumer.offset_commits import OffsetCommits
+from pyspark_kafka_rebalance.consumer.commits.offset_commits import OffsetCommits
+from pyspark_kafka_rebalance.consumer.progress.completion import Completion
 
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]
 #: The offsets that exist. What lies between was compacted, or is the mark of a transaction.

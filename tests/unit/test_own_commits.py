@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
-from pyspark_kafka_rebalance.consumer.group_commit import GroupCommit
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.consumer.origin import Origin, Stretch
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
-from pyspark_kafka_rebalance.source.group.own_commits import OwnCommits, token_of
-from pyspark_kafka_rebalance.source.group.rival_runs import runs_in
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.group_commit import GroupCommit
+from pyspark_kafka_rebalance.consumer.offsets.origin import Origin, Stretch
+from pyspark_kafka_rebalance.source.group.owned.own_commits import OwnCommits, token_of
+from pyspark_kafka_rebalance.source.group.starts.rival_runs import runs_in
 from pyspark_kafka_rebalance.source.offsets import StreamOffset
 from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.ownership import Ownership, Step
+from pyspark_kafka_rebalance.consumer.membership.ownership import Ownership, Step
 
 PARTITIONS = [TopicPartition("t", n) for n in range(4)]
 TIMEOUT_S = 5

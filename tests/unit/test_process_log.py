@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-OURS = "pyspark_kafka_rebalance.source.group.coverage"
+OURS = "pyspark_kafka_rebalance.source.group.others.coverage"
 #: As log collectors recognise Spark's lines.
 LINE = re.compile(r"(\d\d/\d\d/\d\d \d\d:\d\d:\d\d) (WARN|ERROR|FATAL) ([\w.]+): (.*)")
 

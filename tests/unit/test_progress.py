@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.offset_commits import OffsetCommits
+from pyspark_kafka_rebalance.consumer.commits.offset_commits import OffsetCommits
 
 PARTITIONS = [TopicPartition("t", n) for n in range(3)]
 some_partitions = st.sets(st.sampled_from(PARTITIONS))

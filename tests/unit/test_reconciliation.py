@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.reconciliation import Reconciliation
+from pyspark_kafka_rebalance.consumer.membership.reconciliation import Reconciliation
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 P = [TopicPartition("orders", n) for n in range(5)]

@@ -15,7 +15,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 from record_batches import Record, build, control
 
-from pyspark_kafka_rebalance.consumer.record_time import RecordTime
+from pyspark_kafka_rebalance.consumer.offsets.record_time import RecordTime
 from pyspark_kafka_rebalance.errors import (
     AuthorizationError,
     CorruptRecordError,
@@ -24,14 +24,15 @@ from pyspark_kafka_rebalance.errors import (
 from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
 from pyspark_kafka_rebalance.fetch.columns import record_schema
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group import awaited_partitions, last_change
-from pyspark_kafka_rebalance.source.group import log_ends as log_ends_module
-from pyspark_kafka_rebalance.source.group.awaited_partitions import AwaitedPartitions
-from pyspark_kafka_rebalance.source.group.last_change import LastChange
-from pyspark_kafka_rebalance.source.group.log_ends import LogEnds
-from pyspark_kafka_rebalance.source.group.owned_partitions import OwnedPartition
+from pyspark_kafka_rebalance.source.group.logs import awaited_partitions
+from pyspark_kafka_rebalance.source.group.logs import log_ends as log_ends_module
+from pyspark_kafka_rebalance.source.group.logs.awaited_partitions import AwaitedPartitions
+from pyspark_kafka_rebalance.source.group.logs.log_ends import LogEnds
+from pyspark_kafka_rebalance.source.group.logs.record_times import RecordTimes
+from pyspark_kafka_rebalance.source.group.owned import last_change
+from pyspark_kafka_rebalance.source.group.owned.last_change import LastChange
+from pyspark_kafka_rebalance.source.group.owned.owned_partitions import OwnedPartition
 from pyspark_kafka_rebalance.source.group.query_state import QueryState
-from pyspark_kafka_rebalance.source.group.record_times import RecordTimes
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
 

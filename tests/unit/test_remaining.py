@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
-from pyspark_kafka_rebalance.consumer.remaining import Decoded, Remaining, Told
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Decoded, Remaining, Told
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
 
 #: Offsets of the model. What lies at the horizon and beyond is always unprocessed.
 HORIZON = 40

@@ -24,8 +24,8 @@ from model_group import BOTH, ModelMember
 from model_spark import Range, Row
 from test_source_skips_and_repeats_nothing import Queries
 
-from pyspark_kafka_rebalance.source.group import own_commits as own_commits_module
-from pyspark_kafka_rebalance.source.group import rival_runs as rival_runs_module
+from pyspark_kafka_rebalance.source.group.owned import own_commits as own_commits_module
+from pyspark_kafka_rebalance.source.group.starts import rival_runs as rival_runs_module
 
 RESTORED, OTHER = 0, 1
 

@@ -42,13 +42,13 @@ from model_spark import (
     SteppedPump,
 )
 
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.group import batch_proofs as batch_proofs_module
-from pyspark_kafka_rebalance.source.group import clients as clients_module
-from pyspark_kafka_rebalance.source.group import joining as joining_module
 from pyspark_kafka_rebalance.source.group import membership as membership_module
+from pyspark_kafka_rebalance.source.group.clients import query_clients as clients_module
+from pyspark_kafka_rebalance.source.group.others import joining as joining_module
 from pyspark_kafka_rebalance.source.offset_json import parse_offset
 
 QUERIES = range(2)

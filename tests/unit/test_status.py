@@ -14,10 +14,10 @@ from uuid import UUID
 import pytest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
-from pyspark_kafka_rebalance.consumer.told_remaining import bound_to
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.told_remaining import bound_to
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.status import command, screen
 from pyspark_kafka_rebalance.status.backlog import Backlog, Logs, Topic, backlog_of

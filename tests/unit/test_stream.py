@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
 from pyspark_kafka_rebalance.errors import (
     DataLossError,
     KafkaRebalanceError,

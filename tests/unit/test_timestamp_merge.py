@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.arrow_merge import ArrowGroup, merged, ordered_schema
-from pyspark_kafka_rebalance.consumer.idling import Idling
-from pyspark_kafka_rebalance.consumer.ordered_records import by_number
-from pyspark_kafka_rebalance.consumer.timestamp_merge import RecordGroup, TimestampMerge
+from pyspark_kafka_rebalance.consumer.ordered.arrow_merge import ArrowGroup, merged, ordered_schema
+from pyspark_kafka_rebalance.consumer.ordered.idling import Idling
+from pyspark_kafka_rebalance.consumer.ordered.ordered_records import by_number
+from pyspark_kafka_rebalance.consumer.ordered.timestamp_merge import RecordGroup, TimestampMerge
 from pyspark_kafka_rebalance.fetch.columns import record_schema
 
 ONE, TWO = TopicPartition("topic", 1), TopicPartition("topic", 2)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.gaps import Gap
-from pyspark_kafka_rebalance.consumer.remaining import Remaining
-from pyspark_kafka_rebalance.consumer.told_remaining import ToldRemaining, bound_to
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
+from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.told_remaining import ToldRemaining, bound_to
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 HERE = "here"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.deferred import PollResult
+from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.errors import MembershipError, PartitionsLostError
 from pyspark_kafka_rebalance.testing.verifiable_consumer import VerifiableConsumer
 from pyspark_kafka_rebalance.testing.verifiable_events import (

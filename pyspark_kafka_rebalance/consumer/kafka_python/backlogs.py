@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
@@ -14,8 +14,7 @@ from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from kafka.util import Timer
 
 from ..catch_up import CatchUpOptions
-from ..gap_hand_outs import GapHandOuts
-from ..remaining import Remaining
+from ..offsets.commit_metadata import Decoded, Remaining
 from .next_records import next_timestamps
 from .questions import epoch_ends, told_places
 from .starts import Backlog
@@ -32,6 +31,22 @@ _T = TypeVar("_T")
 _ASK_MS = 2_000
 
 
+class SetsAside(Protocol):
+    """What becomes of a backlog; see ``GapHandOuts``."""
+
+    def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
+        """What the group has not processed, by its last commit."""
+
+    def set_aside(
+        self,
+        partition: TopicPartition,
+        start: OffsetAndMetadata,
+        remaining: Remaining,
+        in_order: bool,
+    ) -> None:
+        """Begin the partition at the live position, with the rest to be caught up."""
+
+
 class LogBacklogs:
     """The backlogs of one consumer; everything here is called on its I/O loop.
 
@@ -43,7 +58,7 @@ class LogBacklogs:
         The consumer's.
     options : CatchUpOptions
         Say what a backlog is.
-    gaps : GapHandOuts
+    gaps : SetsAside
         Takes what is set aside.
     now_ms : callable
         The time of the clock that the records' timestamps are from.
@@ -54,7 +69,7 @@ class LogBacklogs:
         consumer: KafkaConsumer,
         io: GroupCoordinator,
         options: CatchUpOptions,
-        gaps: GapHandOuts,
+        gaps: SetsAside,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._consumer = consumer

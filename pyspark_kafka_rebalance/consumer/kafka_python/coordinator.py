@@ -4,8 +4,8 @@ kafka-python has no place to plug in another coordinator. What works from 3.0.5 
 KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass in
 its place before the first poll. The subclass below keeps what kafka-python does well (finding the
 coordinator, OffsetFetch, pattern subscription). It hands membership over to
-:class:`~pyspark_kafka_rebalance.consumer.group_membership.GroupMembership`, which gets parts of it:
-``io_loop.py``, ``topic_metadata.py``, ``subscription.py``.
+``membership.group_membership.GroupMembership``, which gets parts of it: ``io_loop.py``,
+``topic_metadata.py``, ``subscription.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 from kafka.util import Timer, WeakMethod
 
 from ...transport.kafka_python_version import require_names
-from ..member_record import Member
+from ..protocol.member_record import Member
 from .assignor import OwnedPartitionsAssignor
 from .io_loop import IoLoop
 from .log_offsets import LogOffsets

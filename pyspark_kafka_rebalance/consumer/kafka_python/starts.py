@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
     from kafka.future import Future
 
-    from ..remaining import Remaining
+    from ..offsets.commit_metadata import Remaining
     from .io_loop import IoLoop
 
 

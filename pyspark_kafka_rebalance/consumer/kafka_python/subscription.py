@@ -11,7 +11,7 @@ from kafka.consumer.subscription_state import SubscriptionState, TopicPartitionS
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ...transport.kafka_python_version import require_names
-from ..read_ahead import ReadAhead
+from ..offsets.read_ahead import ReadAhead
 from ..taken import Taken
 
 if TYPE_CHECKING:

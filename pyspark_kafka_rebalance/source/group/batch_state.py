@@ -8,11 +8,11 @@ from uuid import UUID
 
 from kafka.structs import TopicPartition
 
-from ...consumer.gaps import Gap
+from ...consumer.offsets.gaps import Gap
 from ...fetch.offset_range import OffsetRange
 from ..offsets import MemberState, RebalanceEvent, StreamOffset
+from .batches.unproven_batches import NOTHING, CaughtUp
 from .query_state import SharedState
-from .unproven_batches import NOTHING, CaughtUp
 
 Gaps = Mapping[TopicPartition, Sequence[Gap]]
 

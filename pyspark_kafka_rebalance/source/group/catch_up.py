@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from ...consumer.gaps import Gap, without
+from ...consumer.offsets.gaps import Gap, without
 from ..plan.available_now import AvailableNowRun
 from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap
 from ..spark_versions import ReadAllAvailable, ReadLimit
-from .log_ends import LogEnds
+from .batches.unproven_batches import NOTHING, CaughtUp
+from .logs.log_ends import LogEnds
 from .query_state import QueryState
-from .unproven_batches import NOTHING, CaughtUp
 
 if TYPE_CHECKING:
     from ..options import SourceOptions

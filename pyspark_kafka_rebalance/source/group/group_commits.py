@@ -19,8 +19,8 @@ from kafka.structs import TopicPartition
 from ...consumer.pump import Pump
 from ...errors import PartitionsLostError, names_of
 from .batch_proofs import BatchProofs
-from .deletion_watch import DeletionWatch
-from .query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .logs.deletion_watch import DeletionWatch
 from .query_state import QueryState
 
 if TYPE_CHECKING:

@@ -25,26 +25,26 @@ from ..offsets import RebalanceEvent
 from ..query_identity import QueryIdentity
 from .batch_proofs import BatchProofs
 from .batch_state import BatchState, Gaps, state_for_offset, state_now
+from .batches.unproven_batches import NOTHING, CaughtUp
 from .catch_up import CatchUp
-from .clients import partitions_of
-from .coverage import Coverage
-from .deleted_partitions import Left
-from .deletion_watch import DeletionWatch
-from .first_ends import FirstEnds
-from .foreign_ranges import ForeignRanges
+from .clients.query_clients import partitions_of
+from .clients.query_member import QueryMember
+from .clients.query_members import QueryMembers
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
-from .joining import Joining
-from .known_to_group import KnownToGroup
 from .left_behind import LeftBehind
-from .log_ends import LogEnds
+from .logs.deletion_watch import DeletionWatch
+from .logs.log_ends import LogEnds
+from .logs.record_times import RecordTimes
+from .others.coverage import Coverage
+from .others.foreign_ranges import ForeignRanges
+from .others.joining import Joining
+from .others.known_to_group import KnownToGroup
 from .overdue_batch import OverdueBatch
-from .own_commits import OwnCommits
-from .query_member import QueryMember
-from .query_members import QueryMembers
+from .owned.deleted_partitions import Left
+from .owned.own_commits import OwnCommits
 from .query_state import QueryState
-from .record_times import RecordTimes
-from .start_lookup import StartLookup
-from .unproven_batches import NOTHING, CaughtUp
+from .starts.first_ends import FirstEnds
+from .starts.start_lookup import StartLookup
 
 if TYPE_CHECKING:
     from ..options import SourceOptions

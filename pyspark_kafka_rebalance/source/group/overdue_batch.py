@@ -18,9 +18,9 @@ from kafka.structs import TopicPartition
 
 from ...errors import names_of
 from .batch_proofs import BatchProofs
-from .batch_time import BatchTime, advice_on_overdue
-from .foreign_ranges import ForeignRanges
-from .query_members import QueryMembers
+from .batches.batch_time import BatchTime, advice_on_overdue
+from .clients.query_members import QueryMembers
+from .others.foreign_ranges import ForeignRanges
 from .query_state import QueryState
 
 if TYPE_CHECKING:

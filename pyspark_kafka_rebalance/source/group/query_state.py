@@ -4,9 +4,9 @@ The locks of a planner process, from the outermost to the innermost. A thread th
 only those below it, and holds none of them over I/O::
 
     QueryState             all of SharedState: what is owned, planned, proven; where to start
-      a member's hand-outs   what of it may be committed (consumer/hand_outs.py)
-        its membership         its generation and its losses (consumer/group_membership.py)
-          its commits            what waits for the broker's answer (consumer/commit_loop.py)
+      a member's hand-outs   what of it may be committed (progress/hand_outs.py)
+        its membership         its generation and its losses (membership/group_membership.py)
+          its commits            what waits for the broker's answer (commits/commit_loop.py)
 
 Three calls to members are made under the lock of the state: whether they may hand out (the lease),
 which commits are acknowledged, and forgetting commits. None of them blocks. Members never call
@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from ...consumer.group_commit import GroupCommit
-from ...consumer.remaining import Remaining
+from ...consumer.offsets.commit_metadata import Remaining
+from ...consumer.offsets.group_commit import GroupCommit
 from ..catch_up_options import CatchUpOptions
 from ..plan.catch_up import CatchUpPace
 from ..query_identity import QueryIdentity
-from .assignment import QueryAssignment
-from .last_change import LastChange
-from .open_batches import OpenBatches
-from .own_commits import OwnCommits
-from .starts import Starts
+from .batches.open_batches import OpenBatches
+from .owned.assignment import QueryAssignment
+from .owned.last_change import LastChange
+from .owned.own_commits import OwnCommits
+from .owned.starts import Starts
 
 if TYPE_CHECKING:
     from ..options import SourceOptions

@@ -16,7 +16,7 @@ from uuid import UUID
 from kafka.protocol.consumer import DEFAULT_GENERATION_ID
 from kafka.structs import TopicPartition
 
-from ...consumer.remaining import Remaining
+from ...consumer.offsets.commit_metadata import Remaining
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent, StreamOffset
 

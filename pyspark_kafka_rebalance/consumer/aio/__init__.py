@@ -1,0 +1,1 @@
+"""The asyncio faces of the consumer."""

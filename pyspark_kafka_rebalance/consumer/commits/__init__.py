@@ -1,0 +1,1 @@
+"""What is to be committed, and the loop that sends it."""

@@ -1,0 +1,127 @@
+"""Commits by hand: what the application commits itself, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kafka import errors as kafka_errors
+from kafka.future import Future
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ...errors import names_of
+from ..offsets.committable import Committable, as_entry
+from ..offsets.gaps import Gap, without
+from ..protocol.answers import Verdict, verdict_of
+
+#: After these verdicts the same commit may be accepted a little later.
+_PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
+
+
+class CommitByHand:
+    """One commit that the application made itself; compared by identity.
+
+    Attributes
+    ----------
+    offsets : dict of TopicPartition to OffsetAndMetadata
+        What is not answered yet.
+    accepted : dict of TopicPartition to OffsetAndMetadata
+        What the broker has accepted of it.
+    moved_back : set of TopicPartition
+        Where the accepted offset was lower than the one acknowledged before, or than where reading
+        began.
+    lost : set of TopicPartition
+        The partitions that were dropped after it was sent.
+    truncated : set of TopicPartition
+        Where it names a record that is gone since it was entered.
+    claims : dict of TopicPartition to tuple of Gap
+        For partitions that catch up (KIP-333): which records it says are processed.
+    processed_below : dict of TopicPartition to int
+        Where records that it names were handed out again since it was entered: it marks only lower
+        offsets than this as processed.
+    """
+
+    def __init__(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        self.offsets = {partition: as_entry(value) for partition, value in offsets.items()}
+        self.accepted: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.moved_back: set[TopicPartition] = set()
+        self.lost: set[TopicPartition] = set()
+        self.truncated: set[TopicPartition] = set()
+        self.claims: dict[TopicPartition, tuple[Gap, ...]] = {}
+        self.processed_below: dict[TopicPartition, int] = {}
+
+    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """The position moved back to this offset: later records are to be processed again."""
+        self.processed_below[partition] = min(offset, self.processed_below.get(partition, offset))
+
+    def processed(self) -> dict[TopicPartition, int]:
+        """The next offsets below which the accepted part marks all records as processed."""
+        return {
+            p: min(entry.offset, self.processed_below.get(p, entry.offset))
+            for p, entry in self.accepted.items()
+        }
+
+    def claims_of(self, partition: TopicPartition) -> list[Gap]:
+        """What it claims for a partition, without what was handed out again since."""
+        claims = self.claims.get(partition, ())
+        if partition in self.processed_below:
+            return without(claims, self.processed_below[partition])
+        return [*claims]
+
+    def claimed(self) -> dict[TopicPartition, list[Gap]]:
+        """The claims of the accepted partitions."""
+        return {p: self.claims_of(p) for p in self.claims if p in self.accepted}
+
+
+class EnteredCommit(CommitByHand):
+    """A commit by hand on its way.
+
+    Parameters
+    ----------
+    offsets : mapping
+        What to commit.
+    retried : bool
+        Whether it is sent again after an error that may pass, until ``CommitLoop.give_up``.
+    on_accepted : callable
+        Called on the I/O loop with this commit when the broker has accepted it, or some of its
+        partitions, before the future is done.
+
+    Attributes
+    ----------
+    future : Future
+        kafka-python's; done when the answer is final. Its error is the broker's, the connection's,
+        or PartitionsLostError.
+    """
+
+    def __init__(
+        self,
+        offsets: Mapping[TopicPartition, Committable],
+        retried: bool,
+        on_accepted: Callable[[EnteredCommit], None],
+    ) -> None:
+        super().__init__(offsets)
+        self.retried = retried
+        self.on_accepted = on_accepted
+        self.future = Future()
+
+
+def final_error(
+    by_hand: EnteredCommit,
+    errors: Mapping[TopicPartition, type[Exception]],
+    unanswered: Exception | None,
+) -> Exception | None:
+    """The error of a commit by hand that was not accepted; None if it is to be sent again."""
+    wrong = {p: errors[p] for p in by_hand.offsets if p in errors}
+    fatal = {p: error for p, error in wrong.items() if not _passes(error)}
+    if not fatal and by_hand.retried:
+        return None
+    if unanswered is not None:
+        return unanswered
+    error = next(iter((fatal or wrong).values()), kafka_errors.RebalanceInProgressError)  # not sent
+    told: Exception = error(names_of(p for p in by_hand.offsets if wrong.get(p, error) is error))
+    return told
+
+
+def _passes(error: type[Exception]) -> bool:
+    if error is kafka_errors.UnknownTopicIdError:
+        return False  # the topic that was assigned is gone, even if another has its name now
+    return verdict_of(error) in _PASSING or issubclass(error, kafka_errors.RetriableError)

@@ -1,0 +1,395 @@
+"""CommitLoop: sends what OffsetCommits decides, over the lane, one commit at a time.
+
+It goes on during joins. A commit that meets another generation is sent again after the join.
+Commits of lost partitions are forgotten, and never sent by a later generation. Commits by hand go
+the same way, in one order with those of the background; the future of each gets its outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ...errors import names_of
+from ..observer import Observed
+from ..offsets.commit_metadata import DEFAULT_METADATA_BYTES
+from ..offsets.committable import Committable
+from ..protocol.answers import Verdict, verdict_of
+from ..protocol.lane import Lane
+from ..protocol.member_record import Member, not_owned
+from .changed_gaps import ChangedGaps
+from .commit_by_hand import CommitByHand, EnteredCommit, final_error
+from .kept_metadata import KeptMetadata
+from .offset_commits import OffsetCommits
+
+if TYPE_CHECKING:
+    from ..kafka_python.coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+_FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
+
+#: The loop looks again this often even if there is nothing to send.
+_IDLE_S = 5.0
+
+#: While partitions catch up, the next background commit waits this long. Every poll of a gap brings
+#: one, and hundreds a second would keep the broker busy, and this loop, which also fetches the live
+#: records.
+_REST_S = 0.02
+
+
+class CommitLoop:
+    """The commits of one member.
+
+    Parameters
+    ----------
+    io, lane
+        Where to send.
+    backoff_s : float
+        How long to wait before sending again what was not accepted.
+    member : callable
+        Returns the member as it is now; None while it may not commit.
+    on_accepted : callable
+        Called with the send time of an accepted commit (it renews the lease).
+    on_verdict : callable
+        Called for every answer to the present member that is no acceptance, with what it is about:
+        the partitions, or why there was no answer. Not for a refused commit by hand, whose future
+        gets the error.
+    """
+
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        lane: Lane,
+        backoff_s: float,
+        *,
+        member: Callable[[], Member | None],
+        on_accepted: Callable[[float], None],
+        on_verdict: Callable[[Verdict, type[Exception], str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._io = io
+        self._lane = lane
+        self._backoff_s = backoff_s
+        self._member = member
+        self._on_accepted = on_accepted
+        self._on_verdict = on_verdict
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._commits = OffsetCommits()
+        self._unknown: frozenset[TopicPartition] = frozenset()  # to the broker, not reported yet
+        self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # their futures not done yet
+        self._ended = False
+        #: Makes the metadata of a commit that has none of its own, from the partition, the offset,
+        #: how many bytes fit, and the commit by hand, if it is one.
+        self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
+            lambda *_: ""
+        )
+        #: Holds the observer, if any, that is called with the answers.
+        self.observed = Observed()
+        #: Returns whether partitions are catching up.
+        self.catches_up: Callable[[], bool] = lambda: False
+        self._rests = False
+        self._metadata_bytes = DEFAULT_METADATA_BYTES
+        self._kept = KeptMetadata(lane)
+        self._changed = ChangedGaps()
+        self._alarm = io.loop.alarm()
+
+    # -- any thread -------------------------------------------------------------------------------
+
+    # Every record may bring a commit, and waking the loop costs a system call and a switch of the
+    # interpreter lock, which fetches wait for. While a commit waits for its answer, or to be sent
+    # again, and while it rests, the loop looks again by itself.
+
+    def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        """Commit these next offsets when the lane is free, merged with what waits."""
+        with self._lock:
+            looks_again = self._rests or self._commits.any_outstanding()
+            self._commits.add(offsets)
+        if not looks_again:
+            self.wake()
+
+    def tell_gaps(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        """The offsets to commit are unchanged, but not the progress beyond: commit that soon."""
+        with self._lock:
+            outstanding = bool(self._changed) or self._commits.any_outstanding()
+            looks_again = self._rests or self._ended or outstanding
+            if not self._ended:
+                self._changed.note(offsets)
+        if not looks_again:
+            self.wake()
+
+    def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
+        """Note where a former owner has committed, maybe with metadata of the application's own."""
+        with self._lock:
+            self._commits.begin(partition, offset, described)
+
+    def forget_gaps(self, partitions: Collection[TopicPartition]) -> None:
+        """Commit no more progress beyond these offsets: that is the next owner's business."""
+        with self._lock:
+            self._changed.forget(partitions)
+
+    def hurry(self) -> None:
+        """Commit the progress beyond the committed offsets now."""
+        with self._lock:
+            self._changed.hurry()
+            waits = bool(self._changed)
+        if waits:
+            self.wake()
+
+    def enter(self, by_hand: EnteredCommit) -> None:
+        """Send this commit by hand, after what was entered before it.
+
+        Raises PartitionsLostError if the loop has ended.
+        """
+        with self._lock:
+            if self._ended:
+                raise not_owned(by_hand.offsets)
+            self._commits.enter(by_hand)
+        self.wake()
+
+    def give_up(self, by_hand: EnteredCommit) -> None:
+        """Nobody waits for it any longer: it is not sent (again)."""
+        with self._lock:
+            by_hand.retried = False
+            if self._commits.sent_by_hand is not by_hand:
+                self._commits.withdraw(by_hand)
+
+    def wake(self) -> None:
+        """Look again at what waits: a generation was joined, or the loop is to end."""
+        self._alarm.notify()
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Send nothing more for these partitions, by hand or in the background."""
+        with self._lock:
+            self._changed.forget(partitions)
+            for by_hand in self._commits.drop(partitions):
+                self._withdrawn.append((by_hand, not_owned(by_hand.offsets)))
+        self.wake()
+
+    def seek(self, partition: TopicPartition, offset: int | None) -> None:
+        """Polls are to go on from this offset, but nothing came from there; None if unknown yet."""
+        with self._lock:
+            self._changed.go_back(partition, offset or 0)
+            self._commits.seek(partition, offset)
+
+    def move_back(self, partition: TopicPartition, offset: int) -> None:
+        """Polls go on from this offset, which may be lower; so may the next commit be."""
+        with self._lock:
+            self._changed.go_back(partition, offset)
+            self._commits.move_back(partition, offset)
+
+    def truncate(self, partition: TopicPartition, offset: int) -> None:
+        """The records from this offset on are gone: forget what was said about them."""
+        with self._lock:
+            self._changed.forget([partition])
+            self._commits.truncate(partition, offset)
+
+    def forget_all(self) -> None:
+        """The membership is lost: what waits must not be sent by a later generation."""
+        with self._lock:
+            self._forget_all(not_owned)
+        self.wake()
+
+    def _forget_all(
+        self, why: Callable[[dict[TopicPartition, OffsetAndMetadata]], Exception]
+    ) -> None:
+        before, self._commits = self._commits, OffsetCommits()
+        self._changed.forget_all()
+        for by_hand in before.all_by_hand():
+            if by_hand is not before.sent_by_hand:  # that one gets its answer
+                self._withdrawn.append((by_hand, why(by_hand.offsets)))
+
+    def outstanding(self, partition: TopicPartition) -> bool:
+        """Whether a commit of the partition, or progress beyond its offset, is not answered yet."""
+        with self._lock:
+            return partition in self._changed or self._commits.outstanding(partition)
+
+    def any_outstanding(self) -> bool:
+        """Whether any commit, or progress beyond an offset, is not answered yet."""
+        with self._lock:
+            return bool(self._changed) or self._commits.any_outstanding()
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The next offset of the partition that the broker acknowledged last."""
+        with self._lock:
+            return self._commits.acknowledged(partition)
+
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Partitions that the broker lacks, whose commit was given up since the last call."""
+        with self._lock:
+            unknown, self._unknown = self._unknown, frozenset()
+        return unknown
+
+    # -- the I/O loop -----------------------------------------------------------------------------
+
+    async def run(self, active: Callable[[], bool]) -> None:
+        """Send until no longer ``active``."""
+        try:
+            while active():
+                self._tell_withdrawn()
+                member = self._member()
+                with self._lock:
+                    commits = self._commits
+                    idle_s = self._changed.repeat(commits, self._clock(), _IDLE_S)
+                    offsets = {} if member is None else commits.take()
+                if member is None or not offsets:
+                    await self._alarm(idle_s)
+                elif not await self._send(member, commits, offsets):
+                    await self._alarm(self._backoff_s)
+                elif self.catches_up():
+                    await self._rest()
+        finally:
+            with self._lock:
+                self._ended = True
+                self._forget_all(not_owned)
+            self._tell_withdrawn()
+
+    async def _rest(self) -> None:
+        """Leave the loop to the fetches for a while; a commit by hand or ``wake`` ends the rest."""
+        with self._lock:
+            self._rests = True
+        try:
+            await self._alarm(_REST_S)
+        finally:
+            with self._lock:
+                self._rests = False
+
+    def _described(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by_hand: CommitByHand | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Add metadata with the progress beyond each offset, where there are none.
+
+        Each commit needs them, because it replaces the metadata of the one before it. The
+        application's own stay.
+        """
+        limit = self._metadata_bytes
+        return {
+            p: entry
+            if entry.metadata
+            else entry._replace(metadata=self.metadata_of(p, entry.offset, limit, by_hand))
+            for p, entry in offsets.items()
+        }
+
+    def _tell_withdrawn(self) -> None:
+        """Fail the futures of withdrawn commits here: where these are withdrawn, locks are held.
+
+        The callbacks of a future may do anything.
+        """
+        with self._lock:
+            withdrawn, self._withdrawn = self._withdrawn, []
+        for by_hand, error in withdrawn:
+            assert isinstance(by_hand, EnteredCommit)
+            by_hand.future.failure(error)
+
+    async def _send(
+        self,
+        member: Member,
+        commits: OffsetCommits,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+    ) -> bool:
+        """Send one commit and record each partition's answer; whether all answers were final."""
+        sent_at = self._clock()
+        by_hand = commits.sent_by_hand
+        assert by_hand is None or isinstance(by_hand, EnteredCommit)
+        unanswered: Exception | None = None
+        too_large: list[TopicPartition] = []
+        described: dict[TopicPartition, OffsetAndMetadata] = {}
+        try:
+            if self._io.coordinator_unknown():
+                await self._io.lookup_coordinator()
+                with self._lock:  # what was lost while the coordinator was looked up is not sent
+                    same = commits is self._commits and member == self._member()
+                    offsets = commits.recall() if same else {}
+            described = self._described(offsets, by_hand)
+            errors = await self._lane.commit(member, described) if offsets else {}
+            too_large = self._too_large(offsets, described, errors)
+            if (
+                too_large and by_hand is not None
+            ):  # the application did not ask for our metadata: send again without
+                bare = {p: offsets[p] for p in too_large}
+                errors, too_large = {**errors, **await self._lane.commit(member, bare)}, []
+                described |= bare
+        except kafka_errors.KafkaError as failure:
+            errors = dict.fromkeys(offsets, type(failure))
+            unanswered = failure
+        verdicts = {partition: verdict_of(error) for partition, error in errors.items()}
+        for p in too_large:
+            verdicts[p] = Verdict.BUSY
+        accepted = [p for p, verdict in verdicts.items() if verdict is Verdict.ACCEPTED]
+        refused: list[TopicPartition] = []
+        failure_by_hand: Exception | None = None
+        with self._lock:
+            commits.acknowledge(accepted)
+            # After a loss another membership may have the same id, at the same epoch.
+            ours = commits is self._commits and member == self._member()
+            if by_hand is None:
+                refused = [
+                    p
+                    for p, verdict in verdicts.items()
+                    if verdict in (Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
+                ]
+                commits.settle(refused)
+            elif by_hand.offsets:
+                if by_hand.lost or commits is not self._commits:
+                    failure_by_hand = not_owned(by_hand.offsets)
+                else:
+                    failure_by_hand = final_error(by_hand, errors, unanswered)
+                if failure_by_hand is not None:
+                    commits.withdraw(by_hand)
+            commits.retry()
+            self._unknown |= {p for p in refused if verdicts[p] is Verdict.NO_SUCH_PARTITION}
+        if errors and (observer := self.observed.by) is not None:
+            others = {p: e for p, e in errors.items() if verdicts[p] is not Verdict.ACCEPTED}
+            observer.commit_answered(accepted, others, self._clock() - sent_at)
+        for p in refused:
+            log.warning(
+                "offset %d of %s-%d cannot be committed: %s",
+                offsets[p].offset,
+                *p,
+                errors[p].__name__,
+            )
+        if ours:
+            if accepted:
+                self._on_accepted(sent_at)
+            for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
+                # The future of a commit by hand gets the error itself.
+                told = by_hand is not None and verdict is Verdict.REFUSED
+                if verdict is not Verdict.ACCEPTED and not told:
+                    named = names_of(p for p in offsets if errors[p] is error)
+                    self._on_verdict(verdict, error, str(unanswered or named))
+        if by_hand is None:
+            final = all(verdicts.get(p) in _FINAL for p in offsets)
+        else:
+            if accepted and ours:
+                by_hand.on_accepted(by_hand)
+            if failure_by_hand is not None:
+                by_hand.future.failure(failure_by_hand)
+            elif not by_hand.offsets:
+                by_hand.future.success(None)
+            final = failure_by_hand is not None or not by_hand.offsets
+        await self._kept.check({p: described[p] for p in accepted})
+        return final
+
+    def _too_large(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        described: Mapping[TopicPartition, OffsetAndMetadata],
+        errors: Mapping[TopicPartition, type[Exception]],
+    ) -> list[TopicPartition]:
+        """Partitions whose gaps exceed ``offset.metadata.max.bytes``; lowers the limit for ours."""
+        refused = [
+            p
+            for p, error in errors.items()
+            if error is kafka_errors.OffsetMetadataTooLargeError
+            and not offsets[p].metadata
+            and described[p].metadata
+        ]
+        for p in refused:
+            self._metadata_bytes = min(self._metadata_bytes, len(described[p].metadata) // 2)
+        return refused

@@ -1,0 +1,239 @@
+"""GroupMembership: one member of a consumer group, in either protocol.
+
+It runs on the consumer's I/O loop, so that heartbeats go on however rarely the application polls.
+It puts together what other modules decide: who the member is and what happened to it
+(``member_record.py``), when to heartbeat and whether the application is alive (``heartbeats.py``),
+what errors mean (``verdicts.py``), and how to join, which each protocol does in its own way
+(``classic.py`` and ``next_generation.py``). Two places decide at a heartbeat that the membership is
+lost: ``beat`` there, and ``lose_if_expired`` here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from ..commits.commit_by_hand import EnteredCommit
+from ..offsets.committable import Committable
+from ..protocol.member_record import AssignmentReceived, Lost, Member, refuse_strangers
+from .group_protocol import GroupProtocol
+from .member_parts import MemberParts
+
+log = logging.getLogger(__name__)
+
+
+class GroupMembership:
+    """The membership, as the consumer and the seam to kafka-python see it.
+
+    Parameters
+    ----------
+    parts : MemberParts
+        The parts of the member.
+    protocol : GroupProtocol
+        Made of the same parts.
+    committable : callable
+        Returns the partitions that may be committed: owned, and their revoke not completed.
+
+    Attributes
+    ----------
+    parts : MemberParts
+        As given; ``record``, ``commits`` and ``lease`` are some of them.
+    record : MemberRecord
+        Who the member is, and what happened to it.
+    protocol : GroupProtocol
+        Notified of what the consumer has applied and released.
+    commits : CommitLoop
+        What waits to be committed, and what is acknowledged.
+    lease : Lease
+        Until when the membership is certain.
+    """
+
+    def __init__(
+        self,
+        parts: MemberParts,
+        protocol: GroupProtocol,
+        committable: Callable[[], frozenset[TopicPartition]],
+    ) -> None:
+        self.record = parts.record
+        self.protocol = protocol
+        self.commits = parts.commits
+        self.lease = parts.lease
+        self.parts = parts
+        self._committable = committable
+        self._started = False
+        parts.record.watch(ended=self._ended, lost=self._wake)
+
+    # -- read by any thread -----------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The generation or member epoch joined last; -1 outside the group."""
+        return self.record.member.generation
+
+    @property
+    def member_id(self) -> str:
+        """The id by which the coordinator knows this member; empty before the first join."""
+        return self.record.member.member_id
+
+    @property
+    def handed_out_as(self) -> Member:
+        """``MemberRecord.handed_out_as``."""
+        return self.record.handed_out_as
+
+    def is_stable(self) -> bool:
+        """Whether it has joined, with nothing under way and no assignment to be applied."""
+        return self.protocol.is_stable()
+
+    # -- called by the consumer, on the thread that polls ------------------------------------------
+
+    def start(self) -> None:
+        """Start the loops; idempotent. The first call is the first poll."""
+        if not self._started:
+            self._started = True
+            self.parts.liveness.alive()
+            for loop in (self.protocol.run, self._heartbeat_loop, self._commit_loop):
+                self.parts.loop.spawn(self._guarded, loop)
+
+    def polled(self) -> None:
+        """The application is alive (``max_poll_interval_ms`` counts from here)."""
+        if self.parts.liveness.alive():
+            self._wake()
+
+    def pumped(self) -> None:
+        """Somebody polls for the application, which may or may not be alive."""
+        if self.parts.liveness.pumped():
+            self._wake()
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the membership for good."""
+        if self.record.failure is not None:
+            raise self.record.failure
+
+    def take_event(self) -> AssignmentReceived | Lost | None:
+        """The next event to apply, in order."""
+        with self.record.lock:
+            event = self.record.take_event()
+            if isinstance(event, AssignmentReceived):
+                self.protocol.taken(event)
+            return event
+
+    def loss_waits(self) -> bool:
+        """Whether the next event is a loss."""
+        return self.record.loss_waits()
+
+    def lose_if_expired(self) -> None:
+        """Lose the membership if no heartbeat has succeeded for the session timeout."""
+        if self.record.member.joined and self.lease.expired():
+            self.record.lose(
+                f"no successful heartbeat for {self.lease.session_timeout_ms:g} ms",
+                keep_member_id=True,
+            )
+
+    def commit(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        """Commit these next offsets when the lane is free, merged with what waits.
+
+        Raises
+        ------
+        PartitionsLostError
+            One of the partitions is lost, even if no poll has reported that yet.
+        """
+        with self.record.lock:
+            self.record.refuse_lost(offsets)
+            self.commits.add(offsets)
+
+    def commit_by_hand(self, by_hand: EnteredCommit) -> None:
+        """Commit what the application commits itself, in one order with all other commits.
+
+        Raises
+        ------
+        PartitionsLostError
+            As for ``commit``, or one is not owned; also outside a generation, where the broker
+            would take it for the commit of a group without members and accept it.
+        """
+        committable = self._committable()
+        with self.record.lock:
+            joined = self.record.member.joined
+            refuse_strangers(by_hand.offsets, committable if joined else frozenset())
+            self.record.refuse_lost(by_hand.offsets)
+            self.commits.enter(by_hand)
+
+    @property
+    def by_topic_id(self) -> bool:
+        """Whether the partitions of a topic created anew are revoked and assigned again."""
+        return self.protocol.by_topic_id
+
+    def on_metadata_update(self) -> None:
+        """Topics or partitions may have changed."""
+        self.protocol.on_metadata_update()
+
+    def leave(self, timeout_ms: float | None = None, reason: str = "unsubscribed") -> None:
+        """Leave the group over the lane."""
+        self.protocol.leave(self.record.depart(), reason, timeout_ms)
+
+    def leave_until_polled(self, reason: str) -> None:
+        """Leave the group now, as if the application did not poll; the next poll joins again."""
+        self.parts.loop.spawn(self._leave_idle, reason)
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Leave the group and end the loops."""
+        if self.record.closed:
+            return
+        self.record.closed = True
+        try:
+            self.leave(timeout_ms, "closed")
+        finally:
+            self._wake()
+            self.commits.wake()
+
+    # -- the I/O loop -----------------------------------------------------------------------------
+
+    def _ended(self) -> None:
+        """The membership ended; the record is locked."""
+        self.commits.forget_all()
+        self.lease.give_up()
+        self.protocol.forget()
+
+    def _wake(self) -> None:
+        """Wake the waiting loops: something changed that they must look at."""
+        self.parts.heartbeat_alarm.notify()
+        self.protocol.wake()
+
+    async def _guarded(self, loop: Callable[[], Any]) -> None:
+        """Run a loop; if it dies, the membership ends and the next poll says why."""
+        group_id = self.parts.group_id
+        try:
+            await loop()
+        except Exception as error:
+            if self.record.closed or self.parts.loop.closed:
+                # What the loop waited for went away with the connections.
+                log.debug("group %s: a loop ended as the client was closed: %r", group_id, error)
+                return
+            log.exception("group %s: the membership's loop failed", group_id)
+            self.record.failure = error
+
+    async def _heartbeat_loop(self) -> None:
+        parts = self.parts
+        while parts.active():
+            wait = self.protocol.until_beat()
+            if wait > 0:
+                await parts.heartbeat_alarm(wait)
+                continue
+            parts.schedule.sent()
+            self.lose_if_expired()
+            if parts.liveness.silent_too_long():
+                await self._leave_idle(parts.liveness.verdict)
+                continue
+            await self.protocol.beat()
+
+    async def _leave_idle(self, reason: str) -> None:
+        """Leave, and stay out of the group until the next poll."""
+        member = self.record.member
+        self.parts.liveness.stay_out()
+        self.record.lose(reason)
+        await self.protocol.leave_async(member, reason)
+
+    async def _commit_loop(self) -> None:
+        await self.commits.run(self.parts.active)

@@ -1,0 +1,152 @@
+"""MemberParts: the parts of a group member other than its protocol."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafka import errors as kafka_errors
+
+from ..commits.commit_loop import CommitLoop
+from ..protocol.answers import Consequence, Verdict, after_commit, explained
+from ..protocol.lane import Lane
+from ..protocol.member_record import Member, MemberRecord
+from .heartbeats import HeartbeatSchedule, Liveness
+from .lease import Lease, suspend_aware_clock
+
+if TYPE_CHECKING:
+    from ..kafka_python.coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+class BrokerRules(NamedTuple):
+    """How a broker treats the members of a protocol.
+
+    Attributes
+    ----------
+    commit_version : int
+        The highest OffsetCommit version: up to v8 it has the classic protocol's meaning; from v9
+        on, the member epoch fences.
+    member_id_survives : bool
+        Whether a fenced member comes back with the same id.
+    commits_are_signs_of_life : bool
+        Whether an accepted commit resets the session timer.
+    """
+
+    commit_version: int
+    member_id_survives: bool
+    commits_are_signs_of_life: bool
+
+
+class MemberParts:
+    """The assembled parts of one member, and the actions that all protocols share.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    config : mapping
+        kafka-python's consumer configuration.
+    rules : BrokerRules
+        The rules of the protocol.
+    clock : callable, optional
+        Returns seconds; all parts use it. For tests.
+    """
+
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        config: Mapping[str, Any],
+        rules: BrokerRules,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.io = io
+        self.loop = io.loop
+        self.metadata = io.metadata
+        self.subscription = io.subscription
+        self.config = config
+        self.group_id: str = config["group_id"]
+        self.instance_id: str | None = config["group_instance_id"]
+        self.backoff_s: float = config["retry_backoff_ms"] / 1000
+        self.clock = clock or time.monotonic
+        self.lease = Lease(config["session_timeout_ms"], clock or suspend_aware_clock)
+        self.schedule = HeartbeatSchedule(config["heartbeat_interval_ms"] / 1000, self.clock)
+        self.liveness = Liveness(config["max_poll_interval_ms"], self.clock)
+        self.heartbeat_alarm = self.loop.alarm()
+        self.record = MemberRecord(self.group_id, id_survives=rules.member_id_survives)
+        # A lost answer must be noticed while the session still leaves time to try again.
+        timeout_ms = min(config["request_timeout_ms"], config["session_timeout_ms"] / 3)
+        self.lane = Lane(io, self.group_id, self.instance_id, timeout_ms, rules.commit_version)
+        renew = self.lease.renew if rules.commits_are_signs_of_life else _ignore
+        self.commits = CommitLoop(
+            io,
+            self.lane,
+            self.backoff_s,
+            member=self._committing_member,
+            on_accepted=renew,
+            on_verdict=self._commit_refused,
+            clock=self.lease.clock,
+        )
+
+    def active(self) -> bool:
+        """Whether the member's loops should go on."""
+        record = self.record
+        return not record.closed and not self.loop.closed and record.failure is None
+
+    def hurry(self) -> None:
+        """Heartbeat often for a while, because the assignment has changed."""
+        self.schedule.hurry()
+        self.heartbeat_alarm.notify()
+
+    def draw(
+        self,
+        found: Consequence,
+        error: type[Exception],
+        *,
+        reason: str | None = None,
+        failure: Exception | None = None,
+    ) -> None:
+        """Apply the consequences that all protocols share.
+
+        Parameters
+        ----------
+        found : Consequence
+            The consequences that ``verdicts`` found.
+        error : type
+            The error that they follow from.
+        reason : str, optional
+            Why the membership is lost, in more words than the error's name.
+        failure : Exception, optional
+            The error itself, if there is one with a message.
+        """
+        if error is kafka_errors.FencedInstanceIdError:
+            reason = f"{error.__name__}: another process uses {self.instance_id!r}"
+            failure = error(self.instance_id)
+        if Consequence.FIND_COORDINATOR in found:
+            self.io.coordinator_dead(error.__name__)
+        if Consequence.LOST in found:
+            self.record.lose(reason or error.__name__)
+        if Consequence.FAILED in found:
+            self.fail(failure or error())
+
+    def fail(self, error: Exception) -> None:
+        """End the membership for good."""
+        failure = explained(error, self.group_id, self.subscription.topics)
+        self.record.failure = failure
+        log.error("%s", failure)
+
+    def _committing_member(self) -> Member | None:
+        member = self.record.member
+        return member if member.joined else None
+
+    def _commit_refused(self, verdict: Verdict, error: type[Exception], detail: str) -> None:
+        found = after_commit(verdict)
+        failure = error(detail) if Consequence.FAILED in found else None
+        self.draw(found, error, failure=failure)
+
+
+def _ignore(sent_at: float) -> None:
+    """Ignore an accepted commit: it is no sign of life."""

@@ -1,0 +1,1 @@
+"""The records of several partitions in the order of their timestamps (KIP-695)."""

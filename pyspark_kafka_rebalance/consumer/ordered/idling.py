@@ -1,0 +1,142 @@
+"""Idling: whether records are handed out while another partition has none buffered (KIP-695).
+
+The rule of Kafka Streams' ``PartitionGroup.readyToProcess``, for one group of partitions whose
+records are merged by their timestamps. For each partition without buffered records:
+
+============  =====================  ====================  =====================
+its lag       max_task_idle_ms -1    0                     n > 0
+============  =====================  ====================  =====================
+unknown       go on                  wait for an answer    wait for an answer
+more than 0   go on                  wait for the records  wait for the records
+0             go on                  go on                 wait n ms, then go on
+============  =====================  ====================  =====================
+
+The n ms begin once both hold: nothing is buffered, and the broker has said that there is nothing
+more. (In Streams they begin when it happens to look.) An answer without records proves nothing by
+itself, because brokers send one for quotas and size limits, too; the lag in it decides.
+
+Pure: the caller gives the times, in seconds of any one clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from ...errors import OptionError
+
+#: Never wait: what Streams calls MAX_TASK_IDLE_MS_DISABLED.
+NEVER = -1
+
+
+def checked_idle_ms(value: Any) -> int:
+    """Check ``max_task_idle_ms``; raises OptionError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < NEVER:
+        raise OptionError("max_task_idle_ms", value, "-1 (never wait), 0, or milliseconds")
+    return value
+
+
+class Idling:
+    """The rule for one group of partitions.
+
+    Parameters
+    ----------
+    max_task_idle_ms : int
+        As `checked_idle_ms` returns it.
+    """
+
+    def __init__(self, max_task_idle_ms: int) -> None:
+        self._max_idle_s = max_task_idle_ms / 1000
+        self._never = max_task_idle_ms == NEVER
+        self._partitions: set[TopicPartition] = set()
+        self._empty_since: dict[TopicPartition, float] = {}
+        self._lags: dict[TopicPartition, int] = {}
+        self._zero_since: dict[TopicPartition, float] = {}
+        # Once the group goes on, it does so until something happens: time alone does not stop it.
+        self._goes_on = False
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def add(self, partition: TopicPartition, now: float) -> None:
+        """A partition joins; nothing of it is buffered or known."""
+        self.remove([partition])
+        self._partitions.add(partition)
+        self._empty_since[partition] = now
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions leave; nobody waits for them any more."""
+        for partition in partitions:
+            self._partitions.discard(partition)
+            self._empty_since.pop(partition, None)
+            self.unknown(partition)
+
+    def filled(self, partition: TopicPartition) -> None:
+        """Records of the partition are buffered now."""
+        self._empty_since.pop(partition, None)
+
+    def emptied(self, partition: TopicPartition, now: float) -> None:
+        """The partition's last buffered record was handed out, or its buffer was dropped."""
+        self._empty_since.setdefault(partition, now)
+        self._goes_on = False
+
+    def answered(self, partition: TopicPartition, lag: int, now: float) -> None:
+        """A fetch was answered: ``lag`` offsets lie behind what is buffered."""
+        if partition not in self._partitions:
+            return
+        self._lags[partition] = lag
+        if lag == 0:
+            self._zero_since.setdefault(partition, now)
+        else:
+            self._zero_since.pop(partition, None)
+        self._goes_on = False
+
+    def unknown(self, partition: TopicPartition) -> None:
+        """What the last answer said no longer holds: after a seek, for example."""
+        self._lags.pop(partition, None)
+        self._zero_since.pop(partition, None)
+        self._goes_on = False
+
+    # -- what follows -----------------------------------------------------------------------------
+
+    def is_ready(self, now: float) -> bool:
+        """Whether the buffered record with the lowest timestamp may be handed out."""
+        if self._never or not self._empty_since or self._goes_on:
+            return True
+        if len(self._empty_since) == len(self._partitions):
+            return False  # no record is buffered
+        self._goes_on = all(
+            (deadline := self._deadline(p)) is not None and deadline <= now
+            for p in self._empty_since
+        )
+        return self._goes_on
+
+    def next_deadline(self) -> float | None:
+        """When time alone may make the group go on; None if something else has to happen."""
+        deadlines = [self._deadline(p) for p in self._empty_since]
+        known = [deadline for deadline in deadlines if deadline is not None]
+        return max(known) if known and len(known) == len(deadlines) else None
+
+    def stops_without(self, partition: TopicPartition) -> bool:
+        """Whether nothing more is handed out for now once the partition has nothing buffered."""
+        if self._never:
+            return False
+        return self._max_idle_s > 0 or self._lags.get(partition) != 0
+
+    def held_back_by(self) -> set[TopicPartition]:
+        """Partitions for which the broker has to say or send more before the group goes on."""
+        if self._never:
+            return set()
+        return {p for p in self._empty_since if self._deadline(p) is None}
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """The lag in the last answer; None while unknown."""
+        return self._lags.get(partition)
+
+    def _deadline(self, partition: TopicPartition) -> float | None:
+        """When to stop waiting for an empty partition; None while its lag is unknown or not 0."""
+        zero_since = self._zero_since.get(partition)
+        if zero_since is None:
+            return None
+        return max(zero_since, self._empty_since[partition]) + self._max_idle_s

@@ -1,0 +1,431 @@
+"""HandOuts: what polls handed out and what of it may be committed, under one lock.
+
+Any thread may report what is processed, while the polling thread hands out, gives up and loses
+partitions, and the I/O loop accepts commits. One lock makes each of these one step: a commit either
+counts before its partition stops being assigned, or it is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ...errors import PartitionsLostError
+from ...transport.forks import RefusedLock
+from ..commits.commit_by_hand import CommitByHand
+from ..membership.group_membership import GroupMembership
+from ..membership.ownership import Ownership
+from ..offsets.commit_metadata import Remaining, is_ours
+from ..offsets.found_records import offsets_of
+from ..offsets.leader_epochs import UNKNOWN
+from ..offsets.origin import with_origin
+from ..offsets.told_remaining import ToldRemaining
+from ..protocol.member_record import refuse_strangers
+from ..taken import Taken
+from .completion import Completion
+from .entered_commits import EnteredCommits
+from .gap_hand_outs import GapHandOuts
+from .inherited import inherit, is_described
+from .seeks import Seeks
+from .truncations import Truncations
+
+if TYPE_CHECKING:
+    from ..kafka_python.coordinator import GroupCoordinator
+
+
+class HandOuts:
+    """The records that polls returned, until they are processed or their partition is gone.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    membership : GroupMembership
+        Commits what is processed.
+    ownership : Ownership
+        What may be committed.
+    not_returned : callable
+        Called if a poll is interrupted, or raises.
+
+    Attributes
+    ----------
+    lock : threading.Lock
+        Held while a commit is added, and while Ownership changes. Never held over I/O or a
+        listener.
+    by_hand : EnteredCommits
+        The commits by hand on their way.
+    seeks : Seeks
+        The application's seeks.
+    truncations : Truncations
+        Where records are gone, and others in their place.
+    gaps : GapHandOuts
+        What is read besides the live records (KIP-333).
+    describe : callable or None
+        Says who commits; see ``CommittingConsumer.describe_commits``.
+    """
+
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        ownership: Ownership,
+        not_returned: Callable[[], None],
+    ) -> None:
+        self.lock: threading.Lock | RefusedLock = threading.Lock()
+        self._not_returned = not_returned
+        self._group_id = io.group_id
+        self._subscription = io.subscription
+        self._metadata = io.metadata
+        self._starts = io.starts
+        self._membership = membership
+        self._ownership = ownership
+        self._completion = Completion()
+        membership.commits.metadata_of = self._describe_commit
+        self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
+        self._told = ToldRemaining()  # by commit_remaining
+        self.by_hand = EnteredCommits(self)
+        self.seeks = Seeks(self)
+        self.truncations = Truncations(self)
+        self.gaps = GapHandOuts(self)
+
+    def refuse_all(self) -> None:
+        """In a forked child: the hand-outs are the parent's, and so is whoever holds the lock."""
+        self.lock = self.seeks.lock = RefusedLock()
+
+    # -- any thread -------------------------------------------------------------------------------
+
+    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Everything below these next offsets is processed: commit it in the background.
+
+        Raises PartitionsLostError, and then nothing of the call counts.
+        """
+        with self.lock:
+            self.carry_out()
+            try:
+                self._refuse_lost(offsets)
+            except PartitionsLostError:
+                self._hear_of_lost(offsets)
+                raise
+            # While nothing is handed out, a commit may be where the group stands, and not lower.
+            starts = {p: start.offset for p in offsets if (start := self._starts.of(p))}
+            for partition, offset in offsets.items():
+                self.truncations.look_whether_anew(partition, offset)
+            positions = {p: self._subscription.position(p) for p in offsets}
+            self._completion.refuse_truncated(
+                {p: offset for p, offset in offsets.items() if offset != starts.get(p)}, positions
+            )
+            for partition, offset in offsets.items():
+                self.seeks.note_start(partition)
+                if offset == positions[partition]:
+                    self.seeks.led_to(partition, offset)
+            before = self.gaps.positions(offsets) if self.gaps.known else {}
+            reached = self._completion.complete_below(offsets)
+            self._membership.commit(self._completion.epochs.entries(reached))
+            same = {p: at for p, at in before.items() if reached.get(p) == at}
+            if same:  # but not the progress beyond
+                self._membership.commits.tell_gaps(self._completion.epochs.entries(same))
+
+    def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
+        """The records at these offsets are processed: commit as far as all are.
+
+        Raises PartitionsLostError, and ValueError for what was not handed out.
+        """
+        with self.lock:
+            self.carry_out()
+            self._refuse_lost({partition: max(offsets, default=0)})
+            self.truncations.look_whether_anew(partition, max(offsets, default=-1) + 1)
+            position = self._completion.complete(partition, offsets)
+            if position is not None:
+                self._membership.commit(self._completion.epochs.entries({partition: position}))
+            elif (position := self._completion.position(partition)) is not None:
+                self._membership.commits.tell_gaps(
+                    self._completion.epochs.entries({partition: position})
+                )
+
+    def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        """Commit what is left to process of partitions from which polls hand out nothing.
+
+        Raises PartitionsLostError, and then nothing of the call counts.
+        """
+        with self.lock:
+            self.carry_out()
+            self._refuse_lost({p: left.committed() for p, left in remaining.items()})
+            further, beyond = self._told.news(remaining)
+            self._membership.commit(self._completion.epochs.entries(further))
+            self._told.tell(
+                {p: (remaining[p], self.truncations.bound(p)) for p in (*further, *beyond)}
+            )
+            if beyond:
+                self._membership.commits.tell_gaps(self._completion.epochs.entries(beyond))
+                self._membership.commits.hurry()
+
+    def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
+        """What :meth:`commit_remaining` was given last, if the broker has accepted it."""
+        with self.lock:
+            told, commits = self._told.of(partition), self._membership.commits
+            if told is None or commits.outstanding(partition):
+                return None
+            return told if commits.acknowledged(partition) == told.committed() else None
+
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Partitions that the broker lacks, whose commit was given up since the last call.
+
+        :meth:`commit_remaining` may be given the same for them again.
+        """
+        with self.lock:
+            unknown = self._membership.commits.take_unknown()
+            self._told.forget(unknown)
+        return unknown
+
+    def unprocessed(self) -> frozenset[TopicPartition]:
+        """The partitions with records that were handed out and are not processed."""
+        with self.lock:
+            self.carry_out()
+            return self._completion.pending()
+
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the commits that wait, and forget what was handed out."""
+        with self.lock:
+            self._subscription.taken.forget(partitions)
+            self._membership.commits.drop(partitions)
+            self._completion.forget(partitions)
+            self._told.forget(partitions)
+            self.by_hand.forget(frozenset(partitions))
+            for partition in partitions:
+                self._starts.take(partition)  # the group is to move back from there
+
+    # -- the thread that polls --------------------------------------------------------------------
+
+    def hand_out(
+        self, records: Mapping[TopicPartition, list[Any]]
+    ) -> dict[TopicPartition, list[Any]]:
+        """A poll returns these records, or Arrow batches of them; returns what to hand out.
+
+        That leaves out what the previous owner had processed behind a slow record.
+        """
+        if (ahead := self._subscription.ahead).reading:  # handed out when a merge returns them
+            with self.lock:
+                for partition in ahead.gaps.keys() & records.keys():
+                    self.truncations.goes_on(partition, next(offsets_of(records[partition]))[0][0])
+                ahead.note(records, self._completion.epochs.before)
+            return dict(records)
+        owed = {}
+        with self.lock:
+            for partition, found in records.items():
+                if kept := self._hand_out(partition, found):
+                    owed[partition] = kept
+        return owed
+
+    def _hand_out(self, partition: TopicPartition, found: list[Any]) -> list[Any]:
+        """Hand out one partition's records, once the poll has returned; locked.
+
+        What the records say of the log is applied at once: it holds whether they are returned or
+        not, and the next poll can say it again.
+        """
+        completion, truncations = self._completion, self.truncations
+        bound = truncations.bound(partition)
+        brought = list(offsets_of(found))
+        first, after = brought[0][0][0], brought[-1][0][-1] + 1
+        if not self._subscription.taken.has_noted(partition):
+            if (start := self._starts.of(partition)) is not None:
+                self._begin(partition, start, first, bound)
+            elif completion.of(partition) is None:
+                self._membership.commits.begin(partition, first, described=False)
+        self.seeks.read_to(partition, after)
+        same = truncations.is_bound(partition, bound)
+        if partition in completion.sought:
+            self.by_hand.handed_out_again(partition, first)
+        truncations.goes_on(partition, first)
+        if not same:
+            truncations.begin_anew(partition, first, bound)
+        if (inherited := completion.inherited(partition, first)) is not None:
+            epochs = completion.epochs[partition]
+            for offsets, epoch in brought:
+                epochs.learn(offsets[0], offsets[-1] + 1, epoch)
+            inherited = inherited.as_seen(found)
+            completion.inherit(partition, inherited)
+            found = inherited.still_owed(found)
+            brought = list(offsets_of(found)) if found else []
+        for offsets, epoch in brought:
+            anew = completion.written_anew_from(partition, offsets[0], epoch)
+            if anew is not None:
+                truncations.truncate(partition, anew)
+
+        def returned() -> None:
+            self._starts.take(partition)
+            for offsets, epoch in brought:
+                completion.hand_out(partition, offsets, epoch)
+            if inherited is not None:
+                completion.begun(partition).go_on(after)
+
+        self.note(partition, returned)
+        return found
+
+    def note(self, partition: TopicPartition, returned: Callable[[], None]) -> None:
+        """Carry this out once the poll under way has returned; locked."""
+        self._subscription.taken.note(partition, returned)
+
+    def begin_poll(self) -> Taken:
+        """A poll begins; returns what it takes, of which nothing is handed out until it returns."""
+        if not self._subscription.taken.returned:
+            self.take_back()  # taking it back was interrupted, too
+        with self.lock:
+            self.carry_out()
+        taken = self._subscription.taken = Taken()
+        return taken
+
+    def take_back(self) -> None:
+        """The poll under way is interrupted, and returns nothing."""
+        self._not_returned()
+        with self.lock:
+            self._subscription.take_back()
+
+    def carry_out(self) -> None:
+        """What the last poll has returned is handed out; locked by the caller.
+
+        Before anything else is done with what was handed out.
+        """
+        self._subscription.taken.carry_out()
+
+    def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
+        """Notice positions that went back to where there is no record yet."""
+        with self.lock:
+            for partition in self._completion.partitions() - set(handed_out):
+                position = self._subscription.position(partition)
+                # After a seek, lower offsets may be committed from the seek on, and once more from
+                # the next hand-out on; not with each poll in between.
+                if position is not None and partition not in self._completion.sought:
+                    self.truncations.goes_on(partition, position)
+            for partition in self._completion.sought.keys() - set(handed_out):
+                if (position := self._subscription.position(partition)) is not None:
+                    self.seeks.led_to(partition, position)
+
+    def leave(self, partitions: Iterable[TopicPartition]) -> None:
+        """The revokes of these are completed; their last commits may be on their way.
+
+        Progress behind a slow record goes with those commits. Locked by the caller.
+        """
+        self._membership.commits.hurry()
+        partitions = frozenset(partitions)
+        self._subscription.taken.forget(partitions)
+        self._completion.leave(partitions)
+        self.seeks.forget(partitions)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are lost, or released; locked by the caller."""
+        partitions = frozenset(partitions)
+        self._subscription.taken.forget(partitions)
+        self._membership.commits.forget_gaps(partitions)
+        self._completion.forget(partitions)
+        self._told.forget(partitions)
+        self.by_hand.forget(partitions)
+        self.seeks.forget(partitions)
+        self.truncations.forget(partitions)
+
+    def forget_all(self) -> None:
+        """Nothing is assigned any more; locked by the caller."""
+        self._subscription.taken = Taken(returned=True)
+        self.seeks.forget_all()
+        self.truncations.forget_all()
+        self._told.forget_all()
+        self.by_hand.forget_all()
+        self._completion.forget_all()
+
+    def end(self, give_up: bool = False) -> bool:
+        """Refuse commits from now on, unless some are outstanding; returns whether it does.
+
+        With ``give_up`` it does so in any case.
+        """
+        with self.lock:
+            if self._membership.commits.any_outstanding() and not give_up:
+                return False
+            self._ownership.give_up(self._ownership.owned)
+            self._subscription.taken = Taken(returned=True)
+            self._completion.forget_all()
+            return True
+
+    # -- the I/O loop -----------------------------------------------------------------------------
+
+    def _describe_commit(
+        self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
+    ) -> str:
+        """The metadata of a commit of this offset: who made it, and the progress beyond it."""
+        if self.describe is None:
+            return self._gaps_behind(partition, offset, limit, by_hand)
+        with self.lock:
+            bound = self.truncations.bound(partition)
+        origin = self.describe(partition, offset, limit, bound)
+        left = limit - len(origin) - 1
+        return with_origin(origin, self._gaps_behind(partition, offset, left, by_hand))
+
+    def _gaps_behind(
+        self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
+    ) -> str:
+        """The metadata of a commit of this offset: the progress beyond it.
+
+        A commit by hand may move the group back below processed records: then these come again.
+        """
+        claims = () if by_hand is None else by_hand.claims.get(partition, ())
+        with self.lock:
+            self.carry_out()
+            told = self._told.metadata(partition, offset, limit, self.truncations.bound(partition))
+            if told is not None and not by_hand:
+                return told
+            if not self.seeks.has_begun(partition):
+                start = self._starts.of(partition)
+                if start is not None and start.offset == offset and is_ours(start.metadata):
+                    return str(start.metadata)  # as the previous owner wrote them
+            found = self._completion.still_committed(partition)
+            if by_hand and not claims and found is not None and found.is_complete(offset):
+                return ""
+            remaining, leader_epoch = self._completion.remaining(partition, offset, claims)
+            bound = self.truncations.bound_before(partition)
+        if not remaining.gaps:  # as in most commits, and one may hold 10,000 partitions
+            return ""
+        if bound != self.truncations.bound(partition):
+            return ""  # they are of the old topic, which was created anew since
+        return remaining.encode(limit, bound, leader_epoch)
+
+    # -- locked -----------------------------------------------------------------------------------
+
+    def _begin(
+        self, partition: TopicPartition, start: OffsetAndMetadata, first: int, bound: str
+    ) -> None:
+        """The first records since the assignment have come; the partition starts at this commit."""
+        if start.offset > 0:
+            epochs = self._completion.epochs[partition]
+            epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
+        if told := inherit(partition, start, bound):
+            self._completion.inherit(partition, told)
+        if partition not in self._completion.sought:
+            self._membership.commits.begin(partition, start.offset, is_described(start))
+        elif first > start.offset:
+            self._completion.epochs[partition].learn(start.offset, first, UNKNOWN)
+        if first < start.offset:  # sought, or found to be truncated
+            self._membership.commits.move_back(partition, first)
+
+    def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+        # With partitions assigned by hand there is no membership to commit for.
+        committable = self._ownership.assignment if self._subscription.subscribed else frozenset()
+        refuse_strangers(offsets, committable)
+        self.refuse_overdue(offsets)
+        self._membership.record.refuse_lost(offsets)
+
+    def _hear_of_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """A commit is refused: its workers need not be heard again about what is lost."""
+        for partition, offset in offsets.items():
+            try:
+                self._refuse_lost({partition: offset})
+            except PartitionsLostError:
+                is_over = self._completion.of(partition) is None
+                self._completion.before.refused(partition, offset, is_over)
+
+    def refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
+        """Refuse partitions past their deadline: they are lost, even before a poll says so."""
+        now = time.monotonic()
+        in_time = frozenset(p for p in offsets if not self._ownership.is_overdue(p, now))
+        refuse_strangers(offsets, in_time)

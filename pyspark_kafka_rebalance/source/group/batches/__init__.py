@@ -1,0 +1,1 @@
+"""The batches that Spark was given and has not committed yet. Pure."""

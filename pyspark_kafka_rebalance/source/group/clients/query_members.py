@@ -1,0 +1,187 @@
+"""QueryMembers: the clients of one query, built by its pump and shared by its other parts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from ....consumer.cluster_queries import ClusterQueries
+from ....consumer.offsets.commit_metadata import Remaining
+from ....consumer.offsets.group_commit import GroupCommit
+from ....consumer.pump import Pump
+from ....errors import KafkaRebalanceError
+from ..query_state import QueryState
+from .query_clients import build_clients, partitions_of
+from .query_member import QueryClient, QueryMember
+
+if TYPE_CHECKING:
+    from ...options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: Timeout of one look-up of committed or end offsets; the next tick tries again.
+LOOKUP_TIMEOUT_MS = 5_000
+
+#: How long one client may take to leave its group and close. More is not worth waiting for: without
+#: a coordinator the session timeout does the same.
+_CLOSE_AT_MOST_S = 3.0
+
+
+class QueryMembers:
+    """The members in reader order; iterate on the pump's thread, or once they are built.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        The stream's options.
+    run : str
+        Prefix of the client ids.
+    state : QueryState
+        Knows whether they have a generation.
+    pump : Pump
+        Builds and closes them; :meth:`client` raises its failure.
+    """
+
+    def __init__(self, options: SourceOptions, run: str, state: QueryState, pump: Pump) -> None:
+        self._options = options
+        self._run = run
+        self._state = state
+        self._pump = pump
+        self._clients: list[QueryClient] = []
+        self._to_build: Iterator[QueryClient] = iter(())
+        self._built = threading.Event()
+
+    def __iter__(self) -> Iterator[QueryMember]:
+        return iter([client.member for client in self._clients])
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __getitem__(self, index: int) -> QueryMember:
+        return self._clients[index].member
+
+    def cluster_of(self, index: int) -> ClusterQueries:
+        """The client for broker look-ups about this member's partitions."""
+        return self._clients[index].cluster
+
+    def committed(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
+    ) -> dict[TopicPartition, Remaining]:
+        """Request now what the group is owed; leaves out partitions without a committed offset.
+
+        What this query has committed itself beyond its checkpoint counts as owed (``OwnCommits``).
+        Raises as ``QueryMember.committed_offsets``.
+        """
+        commits = self.group_commits(partitions, timeout_ms, index)
+        with self._state as state:
+            return {p: state.seen(p, commit) for p, commit in commits.items()}
+
+    def group_commits(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
+    ) -> dict[TopicPartition, GroupCommit]:
+        """As :meth:`committed`, but as the group says it, whoever has committed.
+
+        What is processed beyond the committed offset is used only with ``parallelRebalance=live``:
+        a reader that goes in order cannot skip it.
+        """
+        in_order = self._options.catch_up is None
+        return self[index].group_commits(partitions, timeout_ms, in_order)
+
+    def build_first(self) -> None:
+        """Build the first client, which finds out whether the brokers let us in.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            As :func:`build_clients`.
+        """
+        self._to_build = map(self._described, build_clients(self._options, self._run))
+        self._clients.append(next(self._to_build))
+
+    def _described(self, client: QueryClient) -> QueryClient:
+        """Have the client's commits say that they are this query's."""
+        with self._state as state:
+            client.member.describe_commits(state.own_commits.describe)
+        return client
+
+    def build_others(self) -> None:
+        """Build the others, unless the pump is already stopping; raises as :meth:`build_first`."""
+        if not self._pump.is_stopping:
+            self._clients.extend(self._to_build)
+            log.info(
+                "group %s: %d clients built for %s",
+                self._options.group_id,
+                len(self._clients),
+                self._options.pattern or ", ".join(self._options.topics or ()),
+            )
+
+    def are_built(self) -> None:
+        """Let :meth:`client` return."""
+        self._built.set()
+
+    def close(self) -> None:
+        """Close them in the pump's remaining time; a failing one does not keep others open."""
+        self._built.set()  # a thread waiting for a member learns why there is none
+        for member in self:
+            left_s = min(self._pump.left_s(), _CLOSE_AT_MOST_S)
+            try:
+                member.close(timeout_ms=max(100.0, left_s * 1000))
+            except Exception:
+                log.exception("group %s: a member did not close cleanly", self._options.group_id)
+
+    def client(self) -> ClusterQueries:
+        """Wait for :meth:`are_built`; returns one for look-ups unrelated to membership.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            The query was stopped before it had a client, or the pump has failed.
+        """
+        self._built.wait()
+        self._pump.raise_failure()
+        if not self._clients:
+            raise KafkaRebalanceError("the query was stopped before it had a member")
+        return self._clients[0].cluster
+
+    @contextmanager
+    def asking(self) -> Iterator[ClusterQueries]:
+        """The client for a look-up; if the pump fails meanwhile, raises the pump's error."""
+        client = self.client()
+        try:
+            yield client
+        except Exception:
+            self._pump.raise_failure()
+            raise
+
+    def partitions(self) -> set[TopicPartition]:
+        """All partitions the query can read (see ``partitions_of``); waits for the clients."""
+        return partitions_of(self._options, self.client())
+
+    def has_joined(self) -> bool:
+        """Whether all members have joined, and no join is under way."""
+        with self._state as state:
+            polled = bool(state.generations)
+        return polled and self.are_stable()
+
+    def are_stable(self) -> bool:
+        """Whether no member has a join under way."""
+        return all(member.is_stable for member in self)
+
+    def have_settled(self) -> bool:
+        """Whether all members have joined, and none of their partitions is being revoked."""
+        with self._state as state:
+            moving = bool(state.assignment.partitions.revoking())
+        return not moving and self.has_joined()
+
+    def session_timeout_ms(self) -> float:
+        """The longest session timeout of the members; the configured one before they are built.
+
+        In the consumer protocol, the broker's value once a member has joined.
+        """
+        given: float = self._options.consumer_config["session_timeout_ms"]
+        return max((member.session_timeout_ms for member in self), default=given)

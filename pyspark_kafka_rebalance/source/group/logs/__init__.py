@@ -1,0 +1,1 @@
+"""What brokers say about the partitions' logs: ends, starts, timestamps, deletions."""

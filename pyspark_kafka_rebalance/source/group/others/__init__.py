@@ -1,0 +1,1 @@
+"""What other members of the group own and have delivered."""

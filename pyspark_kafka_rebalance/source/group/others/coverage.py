@@ -1,0 +1,194 @@
+"""Coverage: whether a run with an end (AvailableNow, Once) would leave records that nobody reads.
+
+A partition is covered if it is ours, if another live member owns it, or if the group has read all
+of it. A run ends only when every partition is covered. ``live_owners`` decides which members are
+alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ....consumer.pump import Pump
+from ....errors import KafkaRebalanceError, names_of
+from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..logs.log_ends import LogEnds
+from ..query_state import QueryState
+from .live_owner_watch import LiveOwnerWatch
+
+if TYPE_CHECKING:
+    from ...options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: How often such a run rechecks what others own, its own members, and its partitions' starts.
+COVERAGE_TICK_S = 0.1
+_OWN_TICK_S = 0.02
+_STARTS_TICK_S = 0.005
+
+#: How long to wait until the starts of our partitions are known: enough for a broker restart.
+_STARTS_WITHIN_S = 60.0
+
+
+class Coverage:
+    """Checks the coverage of one query; used by the planner's thread.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        The stream's options.
+    state : QueryState
+        Knows what is ours.
+    members : QueryMembers
+        Their client makes the look-ups.
+    log_ends : LogEnds
+        Knows where the logs end.
+    pump : Pump
+        Waits end when it ends.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        state: QueryState,
+        members: QueryMembers,
+        log_ends: LogEnds,
+        pump: Pump,
+    ) -> None:
+        self._options = options
+        self._state = state
+        self._members = members
+        self._log_ends = log_ends
+        self._pump = pump
+        self._live_owners = LiveOwnerWatch(options)
+        self._read_by_group: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def read_by_group(self) -> frozenset[TopicPartition]:
+        """Partitions of others that the group had read to the given ends in some check so far."""
+        return self._read_by_group
+
+    @property
+    def within_s(self) -> float:
+        """How long the group may take to give every partition to a live member, in seconds.
+
+        Other members may use the whole rebalance timeout to rejoin or to release. A dead member
+        stays in the group until its session expires.
+        """
+        rebalance_ms: float = self._options.consumer_config["max_poll_interval_ms"]
+        return (rebalance_ms + self._members.session_timeout_ms()) / 1000
+
+    def wait(
+        self,
+        ends: Mapping[TopicPartition, int] | None = None,
+        until: Callable[[], bool] = lambda: False,
+        patience_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Wait until the members have joined and nothing is :meth:`uncovered`.
+
+        The members do not all join at the same moment, so the first must give most of what it got
+        to the others. Those revokes do not wait for their rows in the next batch, because that is
+        planned only after this wait: the batch of Once would miss the records. A revoke that waits
+        for a batch under way ends the wait.
+
+        The wait lasts at most :attr:`within_s`, then raises. After that it waits for the starts of
+        our partitions, for as long as a broker may take to restart, and goes on without them.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int] or None
+            As in :meth:`uncovered`.
+        until : callable
+            Ends the wait early.
+        patience_s : callable
+            How long after the members have joined to go on without an error, whatever is uncovered;
+            None: never.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            Some partitions were neither ours nor a live member's for longer than the group may
+            take; names them.
+        """
+        deadline = time.monotonic() + self.within_s
+        joined_at: float | None = None
+        while not until() and not self._pump.is_stopping:
+            uncovered = self.uncovered(ends)
+            if not uncovered and self._members.have_settled():
+                break
+            if self._state.a_revoke_waits_for_a_batch(release_unread=True):
+                break
+            now = time.monotonic()
+            if now >= deadline:
+                raise self.error(uncovered)
+            has_joined = self._members.has_joined()
+            if has_joined:
+                joined_at = now if joined_at is None else joined_at
+                at_most_s = patience_s()
+                if at_most_s is not None and now - joined_at >= at_most_s:
+                    break
+            waits_for_others = uncovered and has_joined
+            self._pump.wait(COVERAGE_TICK_S if waits_for_others else _OWN_TICK_S)
+        deadline = time.monotonic() + _STARTS_WITHIN_S
+        while (starting := self._state.unpositioned()) and not until():
+            if time.monotonic() >= deadline:
+                log.warning(
+                    "group %s: start offsets still unknown: %s", self._options.group_id, starting
+                )
+                return
+            self._pump.wait(_STARTS_TICK_S)
+            self._pump.raise_failure()
+
+    def error(self, uncovered: Collection[TopicPartition]) -> KafkaRebalanceError:
+        """The error for partitions that stay uncovered."""
+        what = names_of(sorted(uncovered)) if uncovered else "its members have not joined"
+        return KafkaRebalanceError(
+            f"group {self._options.group_id!r}: not read to the end, because after "
+            f"{self.within_s:g} s neither this query nor another live member owned some "
+            f"partitions: {what}"
+        )
+
+    def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
+        """Partitions with unread records that neither we nor another live member own.
+
+        Parameters
+        ----------
+        ends : Mapping[TopicPartition, int] or None
+            End offsets to read to, exclusive; by default the current ones.
+
+        Raises
+        ------
+        KafkaRebalanceError
+            The brokers do not say what other members own, or the membership has failed.
+        """
+        self._members.client()  # waits until they are built
+        if self._options.partitions is not None:
+            return []  # there are no other members
+        there = self._members.partitions() if ends is None else ends.keys()
+        with self._state as state:
+            ours = state.assignment.partitions.all().keys() - state.assignment.partitions.revoking()
+        foreign = sorted(there - ours)
+        if not foreign or not self._members.has_joined():
+            return foreign
+        if ends is None:
+            ends = self._log_ends.end_offsets(foreign)
+        try:
+            left = self._members.committed(foreign, LOOKUP_TIMEOUT_MS)
+        except kafka_errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            return foreign
+        committed = {p: one.committed() for p, one in left.items()}
+        unread = [p for p in foreign if committed.get(p, 0) < ends.get(p, 1)]
+        self._read_by_group |= set(foreign) - set(unread)
+        if not unread:
+            return []
+        own_ids = {member.member_id for member in self._members}
+        others = self._live_owners.owned(own_ids, self._members.session_timeout_ms())
+        return [p for p in unread if p not in others]

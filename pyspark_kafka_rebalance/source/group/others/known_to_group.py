@@ -1,0 +1,100 @@
+"""KnownToGroup: what the group knows of partitions before this query owns any.
+
+It asks which partitions are new to the group, and which offsets the group has for the checkpoint's
+partitions. Each is asked once, and again after a retriable error. Runs on the pump's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kafka import errors as kafka_errors
+
+from ....consumer.pump import Pump
+from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..query_state import QueryState
+from .new_to_group import new_to_group
+
+if TYPE_CHECKING:
+    from ...options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+#: How soon to repeat a failed look-up that the members need before they join.
+_ASK_AGAIN_S = 0.02
+
+
+class KnownToGroup:
+    """Asks on behalf of one query.
+
+    Parameters
+    ----------
+    options : SourceOptions
+        The stream's options.
+    state : QueryState
+        Says what to ask for, and records the answers.
+    members : QueryMembers
+        They make the look-ups.
+    pump : Pump
+        Ends a wait when it is stopping.
+    """
+
+    def __init__(
+        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
+    ) -> None:
+        self._options = options
+        self._state = state
+        self._members = members
+        self._pump = pump
+        # Whether find_committed is done. With assign, the partitions are the query's own from the
+        # beginning, so there is nothing to ask.
+        self._has_asked = options.partitions is not None
+
+    def find_new(self) -> None:
+        """Find out, before the members join, which partitions are new to the group."""
+        # With ``assign`` the group's offsets say nothing about partitions that are not named.
+        if self._options.partitions is not None:
+            return
+        with self._state as state:
+            asked = state.starts.maybe_new_to_group()
+        while asked and not self._pump.is_stopping:
+            try:
+                committed = self._members[0].committed_offsets(asked, LOOKUP_TIMEOUT_MS)
+            except kafka_errors.KafkaError as error:
+                if not error.retriable:
+                    return  # joining the group raises a better error
+                log.warning(
+                    "group %s: cannot look up the committed offsets yet: %r",
+                    self._options.group_id,
+                    error,
+                )
+                self._pump.wait(_ASK_AGAIN_S)
+                continue
+            with self._state as state:
+                state.starts.found_new_to_group(new_to_group(asked, committed))
+            return
+
+    def find_committed(self) -> None:
+        """Find out, once, the group's committed offsets of the checkpoint's partitions.
+
+        If an offset is lower by the time the partition is assigned, another query has found the log
+        shorter in between (``Positioning.start_at``).
+        """
+        if self._has_asked:
+            return
+        with self._state as state:
+            asked = state.starts.may_go_back(state.assignment.marks.unheard_of())
+        try:
+            committed = self._members.committed(asked, LOOKUP_TIMEOUT_MS) if asked else {}
+        except kafka_errors.KafkaError as error:
+            self._has_asked = not error.retriable  # the start look-up raises a better error
+            log.info(
+                "group %s: cannot look up the committed offsets yet: %r",
+                self._options.group_id,
+                error,
+            )
+            return
+        self._has_asked = True
+        with self._state as state:
+            state.assignment.commits.acknowledge_remaining(committed)

@@ -1,0 +1,1 @@
+"""What a query owns of its partitions, and how far it has read them. Pure."""

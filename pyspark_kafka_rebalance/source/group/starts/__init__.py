@@ -1,0 +1,1 @@
+"""Where a query starts: its group's offsets, its checkpoint, or ``startingOffsets``."""
