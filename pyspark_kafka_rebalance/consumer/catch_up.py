@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition
 
 from ..errors import OptionError
 from .offsets.commit_metadata import Remaining
-from .offsets.gaps import Gap
+from .offsets.offset_set import Gap
 
 #: A backlog of at most this many offsets is read as usual, in a few hundredths of a second.
 DEFAULT_THRESHOLD = 10_000

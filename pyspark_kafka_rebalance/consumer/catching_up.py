@@ -32,7 +32,7 @@ from .kafka_python.records import ReadableRecords
 from .kafka_python.second_reader import Bell, Read, SecondReader
 from .membership.ownership import Ownership
 from .offsets.found_records import count, within
-from .offsets.gaps import Gap, above
+from .offsets.offset_set import Gap, above
 from .progress.gap_hand_outs import GapHandOuts
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,9 @@ from kafka.structs import TopicPartition
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.next_records import next_timestamps
 from .offsets.checked_arguments import checked_offsets, checked_partition, checked_partitions
-from .offsets.commit_metadata import Remaining, Told
-from .offsets.group_commit import GroupCommit
+from .offsets.commit_metadata import GroupCommit, Remaining, Told
+from .offsets.found_records import RecordTime
 from .offsets.origin import Origin
-from .offsets.record_time import RecordTime
 from .offsets.told_remaining import bound_to
 
 log = logging.getLogger(__name__)

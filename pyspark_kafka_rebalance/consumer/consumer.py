@@ -19,20 +19,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from kafka.errors import IllegalStateError, KafkaTimeoutError
+from kafka.future import Future
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
-from ..errors import OptionError
+from ..errors import OptionError, PartitionsLostError
 from ..transport.forks import leave_to_parent, refuse
 from ..transport.secured_clients import net_client
 from .catch_up import CatchUpOptions
 from .catching_up import CatchingUp
-from .committing_consumer import CommittingConsumer
+from .cluster_queries import ClusterQueries
 from .configuration import checked_config
-from .fetch_metadata import EndOffsets
+from .fetch_metadata import EndOffsets, FetchMetadata
 from .kafka_python.coordinator import replace_coordinator
 from .kafka_python.polling import (
     end_iteration,
@@ -44,15 +47,21 @@ from .kafka_python.polling import (
     watch_fetches,
 )
 from .kafka_python.records import ReadableRecords, name_what_is_unreadable
+from .membership.group_membership import GroupMembership, chosen_protocol, membership_in
 from .membership.ownership import Ownership
-from .membership.protocol_choice import chosen_protocol, membership_in
 from .observer import Observed
-from .offsets.checked_arguments import checked_partitions
+from .offsets.checked_arguments import (
+    checked_commit,
+    checked_offset,
+    checked_offsets,
+    checked_partition,
+    checked_partitions,
+)
+from .offsets.commit_metadata import Remaining
 from .poll_result import PollResult as PollResult
-from .polls import Polls
+from .polls import ListenerCalls, Polls, Rebalancing
 from .progress.hand_outs import HandOuts
-from .rebalance_listener import ListenerCalls
-from .rebalancing import Rebalancing
+from .progress.partition import LOG_END
 from .taken import returns_what_it_takes
 
 if TYPE_CHECKING:
@@ -60,6 +69,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from kafka.consumer.fetcher import ConsumerRecord
+    from kafka.structs import ConsumerGroupMetadata
     from typing_extensions import Self, Unpack
 
     from ..settings.typed_settings import (
@@ -69,6 +79,468 @@ if TYPE_CHECKING:
     )
 
 log = logging.getLogger(__name__)
+
+
+class MemberStatus(ClusterQueries):
+    """The state of a group member as of its last poll.
+
+    A KafkaConsumer that reports what it owns; on any thread, also while a poll runs.
+    """
+
+    _membership: GroupMembership
+    _ownership: Ownership
+    _ends: EndOffsets
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions assigned now, including those to be revoked.
+
+        A partition leaves the assignment when its revoke is completed or it is lost, even while an
+        unanswered last commit still delays its release to the group.
+
+        Returns
+        -------
+        set of TopicPartition
+            A snapshot that belongs to the caller, as in ``KafkaConsumer``.
+        """
+        return set(self.assigned)
+
+    @property
+    def assigned(self) -> frozenset[TopicPartition]:
+        """As ``assignment``, but not to be changed."""
+        return (
+            self._ownership.assignment
+            if self._io.subscription.subscribed
+            else self._io.subscription.owned()
+        )
+
+    def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions whose revoke the next poll completes, unless it is delayed."""
+        return self._ownership.to_be_revoked
+
+    def get_lost_partitions(self) -> frozenset[TopicPartition]:
+        """Partitions that were lost during the last poll."""
+        return self._ownership.lost
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end, as of the last poll.
+
+        Never asks a broker. The end is the high watermark, or the last stable offset under
+        ``read_committed``. Java's ``Consumer#currentLag`` (KIP-695).
+
+        Returns
+        -------
+        int or None
+            None while the position or the end is unknown: no fetch has been answered yet.
+
+        Raises
+        ------
+        IllegalStateError
+            The partition is not assigned; ``position`` and ``highwater`` raise it, too.
+        """
+        partition = checked_partition("current_lag", partition)
+        if partition not in self.assigned:
+            raise IllegalStateError(f"{partition} is not assigned")
+        standing = self._standing_of(partition)
+        return None if standing is None else standing.lag
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether partitions are assigned by the group, and not by ``assign``."""
+        return self._io.subscription.subscribed
+
+    @property
+    def generation(self) -> int:
+        """The generation of the assignment in force; -1 before the first."""
+        return self._ownership.generation
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The membership that owns what polls returned, for ``send_offsets_to_transaction``.
+
+        Call it for each transaction, right before the offsets are sent: partitions that stay are
+        owned in the newest generation, and the coordinator refuses older ones.
+
+        After a loss it is the membership that was lost, and the coordinator refuses the
+        transaction: until the next assignment is in force, or, if the membership goes on without
+        some of its partitions, until a poll has reported them as lost. Outside a group (partitions
+        assigned by hand) the generation is -1, and the coordinator refuses nothing.
+        """
+        found: ConsumerGroupMetadata = super().group_metadata()
+        return found
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether this member has joined and its assignment is in force."""
+        return self._membership.is_stable()
+
+    @property
+    def heard_at(self) -> float:
+        """When the last heartbeat that was accepted was sent, monotonic seconds; -inf before."""
+        return self._membership.parts.schedule.heard_at
+
+    @property
+    def member_id(self) -> str:
+        """The id by which the coordinator knows this member; empty before the first join."""
+        return self._membership.member_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """The member is out after this long without a sign of life; the broker's, once known."""
+        return self._membership.lease.session_timeout_ms
+
+    def may_hand_out(self) -> bool:
+        """Whether the membership is certain now: the lease holds, and no loss is unapplied."""
+        return self._membership.lease.holds() and not self._membership.loss_waits()
+
+    def acknowledged(self, partition: TopicPartition) -> int | None:
+        """The next offset of an owned partition whose commit the broker has acknowledged."""
+        return self._membership.commits.acknowledged(checked_partition("acknowledged", partition))
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """``KafkaConsumer.highwater``: the end of the log, as of the last fetch."""
+        highwater: int | None = super().highwater(checked_partition("highwater", partition))
+        return highwater
+
+    def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
+        """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""
+        position = self._io.subscription.position(partition)
+        end = self._ends.latest(partition)
+        return None if end is None or position is None else end.seen_from(position)
+
+    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
+        end = self._ends.latest(partition)
+        position = self._io.subscription.read_position(partition)
+        return None if end is None or position is None else end.seen_from(position)
+
+
+class CommittingConsumer(MemberStatus):
+    """How an application reports the records that it has processed.
+
+    A KafkaConsumer whose commits go on during joins, and end when ownership ends.
+
+    Background commits and commits by hand share one path and one order (``offset_commits.py``).
+    What polls handed out is in ``hand_outs.py``. After a seek, lower offsets may be committed.
+    """
+
+    _hand_outs: HandOuts
+    _catching_up: CatchingUp | None = None
+
+    def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Records below these next offsets are processed: commit them in the background.
+
+        Commits are aggregated, in order and one at a time, and go on during joins. The group learns
+        of a completed revoke only once the broker has acknowledged them; ``close`` drains them. Any
+        thread may call this, and also ``assignment``, ``acknowledged``, ``current_lag`` and the
+        lists.
+
+        Parameters
+        ----------
+        offsets : dict of TopicPartition to int
+            The next offset to read (last processed + 1).
+
+        Raises
+        ------
+        PartitionsLostError
+            This group member does not own one of the partitions (if assigned by hand, use
+            ``commit``), or its log was truncated since and the offset is that of a record that is
+            gone. Nothing of this call is committed.
+        """
+        self._hand_outs.commit_processed(checked_offsets("commit_processed", offsets))
+
+    def processed(self, partition: TopicPartition, *offsets: int) -> None:
+        """The records of a partition at these offsets are processed, in any order.
+
+        Commits, as ``commit_processed`` does, as far as everything that polls handed out is
+        processed: the lowest offset that is not, or the one after the last. For asynchronous
+        workers: any thread may call it, also again for the same record.
+
+        Parameters
+        ----------
+        partition : TopicPartition
+            Where the records come from.
+        *offsets : int
+            The records' own offsets (not the next ones).
+
+        Raises
+        ------
+        PartitionsLostError
+            The partition is not owned any more, or is owned anew and these records were handed out
+            before that; a worker cannot know. The present owner delivers them too.
+        ValueError
+            No poll has handed out one of them. As with the other error, nothing of this call
+            counts.
+        """
+        partition = checked_partition("processed", partition)
+        self._hand_outs.processed(
+            partition, [checked_offset("processed", partition, offset) for offset in offsets]
+        )
+
+    def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        """As ``commit_processed``, but says all that is left to process of each partition.
+
+        For applications that read records by other means than polls. The group's offset is the
+        lowest one that is left. The rest travels as the commit's metadata, and is committed again
+        if only that has changed.
+
+        Raises
+        ------
+        PartitionsLostError
+            As ``commit_processed``.
+        """
+        checked_partitions("commit_remaining", remaining)
+        self._hand_outs.commit_remaining(remaining)
+
+    def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
+        """Let each commit say who made it, as the first part of its metadata.
+
+        Parameters
+        ----------
+        describe : callable
+            From a partition, the offset to commit, the most bytes, and what metadata are bound to;
+            called on the I/O thread. See ``Origin.encode``.
+        """
+        self._hand_outs.describe = describe
+
+    def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
+        """What ``commit_remaining`` was given last, if the broker has accepted it; else None."""
+        return self._hand_outs.acknowledged_remaining(partition)
+
+    def unprocessed(self) -> frozenset[TopicPartition]:
+        """Owned partitions with records that polls handed out and nobody has ``processed``."""
+        return self._hand_outs.unprocessed()
+
+    def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
+        """``KafkaConsumer.commit``: what the broker accepts counts as processed.
+
+        It shares one order with all other commits of this consumer: a background commit from before
+        it is not sent after it, and one from after it only if it is higher. A lower offset than
+        before moves the group back, as in Kafka's own consumers.
+
+        Raises
+        ------
+        PartitionsLostError
+            One of the partitions is not owned, or is lost, even if no poll has reported that yet.
+            Nothing of this call is committed.
+        KafkaTimeoutError
+            No final answer within ``timeout_ms`` (default ``request_timeout_ms``).
+        KafkaError
+            The broker refuses the commit.
+        """
+        everything = offsets is None
+        if not everything:
+            offsets = checked_commit("commit", offsets)
+        if not self._io.subscription.subscribed:
+            super().commit(self._consumed() if everything else offsets, timeout_ms)
+            return
+        self.commit_entries(self._positions() if everything else offsets, timeout_ms, everything)
+
+    def commit_entries(
+        self, offsets: Mapping[TopicPartition, Any], timeout_ms: float | None, everything: bool
+    ) -> None:
+        """As ``commit`` of a member; ``everything``: these are all records that were handed out."""
+        by_hand = self._hand_outs.by_hand.enter(offsets, retried=True, everything=everything)
+        if timeout_ms is None:
+            timeout_ms = self.config["request_timeout_ms"]
+        try:
+            self._io.loop.run(self._io.loop.wait_for, by_hand.future, timeout_ms)
+        except KafkaTimeoutError:
+            self._membership.commits.give_up(by_hand)
+            raise
+
+    def commit_async(self, offsets: Any = None, callback: Any = None) -> Future:
+        """``KafkaConsumer.commit_async``: what the broker accepts counts as processed.
+
+        It shares one order with all other commits, as ``commit`` does. It is sent once: a failure
+        only reaches the future and the callback. The records then stay ``unprocessed``, so that
+        their revoke can be delayed until another commit.
+        """
+        everything = offsets is None
+        if not everything:
+            offsets = checked_commit("commit_async", offsets)
+        if not self._io.subscription.subscribed:
+            offsets = self._consumed() if everything else offsets
+            return super().commit_async(offsets, callback)
+        if everything:
+            offsets = self._positions()
+        try:
+            future = self._hand_outs.by_hand.enter(
+                offsets, retried=False, everything=everything
+            ).future
+        except PartitionsLostError as error:
+            future = Future().failure(error)
+        return self._io.tell_in_polls(future, offsets, callback)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """``KafkaConsumer.seek``; a lower offset than before may be committed from here on."""
+        self.seek_or_skip(partition, offset)
+
+    def seek_or_skip(
+        self, partition: TopicPartition, offset: int
+    ) -> tuple[TopicPartition] | tuple[()]:
+        """Seek; returns what was sought: nothing if the gaps' reader only skips the unreadable."""
+        partition = checked_partition("seek", partition)
+        offset = checked_offset("seek", partition, offset)
+        if self._catching_up is not None and self._catching_up.skip(partition, offset):
+            return ()  # polls go on where they are
+        super().seek(partition, offset)
+        self._io.subscription.ahead.forget([partition])
+        self._hand_outs.seeks.sought([partition], offset)
+        return (partition,)
+
+    def refuse_iteration_of_two(self) -> None:
+        """Raise OptionError if live records and those of the gaps have no common order."""
+        if self._catching_up is not None and not self._catching_up.in_order:
+            raise OptionError(
+                "parallel_rebalance",
+                "live",
+                "None or 'ordered' to iterate, because an iteration has one order; or call poll",
+            )
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.seek_to_beginning``; lower offsets may be committed from there on."""
+        self.seek_to_beginning_or_skip(*partitions)
+
+    def seek_to_beginning_or_skip(self, *partitions: TopicPartition) -> Collection[TopicPartition]:
+        """Seek; returns what was sought, not where the gaps' reader skips what the log lacks."""
+        partitions = tuple(checked_partitions("seek_to_beginning", partitions))
+        asked = partitions or self._io.subscription.owned()
+        if self._catching_up is not None:
+            skipped = self._catching_up.skip_to_beginning(asked)
+            asked = partitions = tuple(p for p in asked if p not in skipped)
+            if skipped and not partitions:
+                return ()
+        super().seek_to_beginning(*partitions)
+        self._io.subscription.ahead.forget(asked)
+        self._hand_outs.seeks.sought(asked)
+        return asked
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.seek_to_end``."""
+        partitions = tuple(checked_partitions("seek_to_end", partitions))
+        super().seek_to_end(*partitions)
+        sought = partitions or self._io.subscription.owned()
+        self._io.subscription.ahead.forget(sought)
+        self._hand_outs.seeks.sought(sought, LOG_END)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.pause``; a merge by timestamps goes on without them."""
+        super().pause(*self._assigned_ones("pause", partitions))
+        self._io.subscription.ahead.dirty = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """``KafkaConsumer.resume``."""
+        super().resume(*self._assigned_ones("resume", partitions))
+        self._io.subscription.ahead.dirty = True
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """``KafkaConsumer.assign``."""
+        partitions = checked_partitions("assign", partitions)
+        super().assign(partitions)
+        if partitions:
+            self._membership.record.assigned_by_hand()
+        with self._hand_outs.lock:
+            self._io.subscription.taken.forget(self._io.subscription.taken.positions.keys())
+        ahead = self._io.subscription.ahead
+        ahead.forget(ahead.buffered() - set(partitions))
+
+    def catch_up_lag(self, partition: TopicPartition) -> int:
+        """How many offsets of the set-aside backlog are still to be handed out (KIP-333).
+
+        0 once the partition has caught up. Like ``current_lag``, which is the lag of the live
+        records, it asks no broker, counts offsets, and raises IllegalStateError if the partition is
+        not assigned.
+        """
+        partition = checked_partition("catch_up_lag", partition)
+        if partition not in self.assigned:
+            raise IllegalStateError(f"{partition} is not assigned")
+        return self._hand_outs.gaps.lag(partition)
+
+    def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int | None:
+        """``KafkaConsumer.position``; with "ordered" that of the backlog, while there is one.
+
+        With "live" it is always the live one.
+        """
+        partition = checked_partition("position", partition)
+        position: int | None = super().position(partition, timeout_ms)
+        if position is not None:
+            position = self._io.subscription.position(partition)
+        with self._hand_outs.lock:
+            self._hand_outs.carry_out()
+        if self._catching_up is not None and self._catching_up.in_order:
+            below = self._hand_outs.gaps.next_offset(partition)
+            return position if below is None else below
+        return position
+
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the commits that wait, and let a lower offset be committed next.
+
+        For the one case in which a committed position must move back: the records are gone. What
+        was handed out is forgotten; seek to where polls are to go on.
+        """
+        self._hand_outs.forget_commits(checked_partitions("forget_commits", partitions))
+
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Partitions that the broker lacks, whose commit was given up since the last call."""
+        return self._hand_outs.take_unknown()
+
+    def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
+        """The id of the assigned topic; None in the classic protocol, which assigns by name."""
+        return self._membership.parts.lane.topic_id_of(partition)
+
+    def drain(self, timeout_ms: float) -> bool:
+        """Wait until all commits are answered; False if ``timeout_ms`` runs out first.
+
+        Commits of a lost partition are not waited for: a poll reports the loss.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        while self._membership.commits.any_outstanding():
+            self._membership.commits.hurry()
+            if time.monotonic() >= deadline:
+                return False
+            self._membership.raise_if_failed()
+            time.sleep(0.002)
+        return True
+
+    @returns_what_it_takes
+    def __next__(self) -> ConsumerRecord:
+        """The next record of the library's iterator, which may drop records that a poll brought."""
+        catching_up = self._catching_up
+        self.refuse_iteration_of_two()
+        while True:
+            record = super().__next__()
+            if not self._io.subscription.subscribed:
+                return record
+            partition = TopicPartition(record.topic, record.partition)
+            if catching_up is not None:
+                handed_out = catching_up.iterated(partition, record)
+                if handed_out:
+                    return record
+                if handed_out is not None:
+                    continue  # lost, or sought past
+            if self._hand_outs.hand_out({partition: [record]}):
+                return record
+
+    def _assigned_ones(
+        self, call: str, partitions: Iterable[TopicPartition]
+    ) -> list[TopicPartition]:
+        """The partitions, all of which are assigned; else kafka-python fails halfway."""
+        asked, owned = checked_partitions(call, partitions), self._io.subscription.owned()
+        for partition in asked:
+            if partition not in owned:
+                raise IllegalStateError(f"{call}: {partition} is not assigned")
+        return asked
+
+    def returned_positions(self) -> dict[TopicPartition, Any]:
+        """Where the application is in each assigned partition: what ``commit()`` commits."""
+        return self._positions() if self.is_subscribed else self._consumed()
+
+    def _positions(self) -> dict[TopicPartition, Any]:
+        """What a commit by hand without offsets commits; without completed revokes."""
+        consumed = self._consumed()
+        return {p: consumed[p] for p in self.assigned & consumed.keys()}
+
+    def _consumed(self) -> dict[TopicPartition, Any]:
+        return self._io.subscription.consumed()
+
 
 #: Rows of one poll_arrow: about 10 MB of 100-byte records, and a few milliseconds of decoding.
 _ARROW_POLL_RECORDS = 100_000

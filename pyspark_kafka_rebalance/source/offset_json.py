@@ -63,7 +63,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from ..consumer.offsets.gaps import Gap
+from ..consumer.offsets.offset_set import Gap
 from ..errors import OffsetFormatError
 from ..fetch.offset_range import OffsetRange
 from ..settings.values import INT_MAX, LONG_MAX

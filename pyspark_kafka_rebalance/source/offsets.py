@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from kafka.structs import TopicPartition
 
 from ..consumer.offsets.commit_metadata import Remaining
-from ..consumer.offsets.gaps import Gap
+from ..consumer.offsets.offset_set import Gap
 from ..fetch.offset_range import OffsetRange
 
 

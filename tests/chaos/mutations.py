@@ -142,7 +142,7 @@ MUTATIONS = (
     Mutation(
         "lease",
         "a process that was suspended for longer than its session hands out all the same",
-        "consumer/membership/lease.py",
+        "consumer/membership/heartbeats.py",
         'return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at',
         'return float("inf") if self._renewed_at is None else 0.0',
         named="asleep",
@@ -208,7 +208,7 @@ MUTATIONS = (
     Mutation(
         "backwards",
         "a lower offset is committed in the background after a higher one (1)",
-        "consumer/commits/commit_line.py",
+        "consumer/commits/offset_commits.py",
         "        if entry.offset > self.floor:\n"
         "            self.waiting, self.floor, self.added_after",
         "        if entry.offset:\n            self.waiting, self.floor, self.added_after",

@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.consumer import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, MembershipError
 from pyspark_kafka_rebalance.source.group.clients import assign_client
 from pyspark_kafka_rebalance.source.group.clients.assign_client import AssignClient

@@ -39,7 +39,7 @@ from pyspark_kafka_rebalance import (
 )
 from pyspark_kafka_rebalance.consumer.kafka_python.second_reader import SecondReader
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.testing import LocalKafka
 from tests.compacted_log import CompactedLog
 

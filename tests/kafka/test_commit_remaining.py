@@ -8,9 +8,8 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
-from pyspark_kafka_rebalance.consumer.offsets.group_commit import GroupCommit
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import GroupCommit, Remaining
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import PartitionsLostError
 from pyspark_kafka_rebalance.source.group.clients.assign_client import AssignClient
 

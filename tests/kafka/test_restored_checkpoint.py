@@ -13,7 +13,7 @@ from group_members import wait_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.group.starts import rival_runs

@@ -13,8 +13,7 @@ from kafka.structs import OffsetAndTimestamp, TopicPartition
 from pyspark_kafka_rebalance.consumer.commits.offset_commits import OffsetCommits
 from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.consumer.membership.ownership import Ownership
-from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.group_commit import GroupCommit
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import GroupCommit, Remaining
 from pyspark_kafka_rebalance.consumer.offsets.origin import Origin, with_origin
 from pyspark_kafka_rebalance.consumer.offsets.told_remaining import ToldRemaining
 from pyspark_kafka_rebalance.errors import PartitionsLostError

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pyspark_kafka_rebalance.consumer.membership.topic_patterns import (
+from pyspark_kafka_rebalance.consumer.membership.next_generation import (
     broker_pattern,
     matches_internal_topics,
 )

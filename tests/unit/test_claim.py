@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from settable_clock import Clock
 
-from pyspark_kafka_rebalance.consumer.membership.claim import Claim
+from pyspark_kafka_rebalance.consumer.membership.classic import Claim
 
 
 def test_a_dynamic_member_that_is_known_may_always_claim(clock: Clock) -> None:

@@ -7,10 +7,9 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import PartitionsLostError
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.consumer.progress.completion import Completion
-from pyspark_kafka_rebalance.consumer.progress.inherited import Inherited
-from pyspark_kafka_rebalance.consumer.progress.partition_completion import PartitionCompletion
+from pyspark_kafka_rebalance.consumer.progress.partition import Inherited, PartitionCompletion
 
 P = TopicPartition("orders", 0)
 

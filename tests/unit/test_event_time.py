@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.offsets.record_time import RecordTime
+from pyspark_kafka_rebalance.consumer.offsets.found_records import RecordTime
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.event_time_options import EventTimeOptions
 from pyspark_kafka_rebalance.source.plan import times as times_module

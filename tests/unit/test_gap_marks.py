@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap, runs
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap, runs
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.owned.assignment import QueryAssignment
 from pyspark_kafka_rebalance.source.group.owned.gap_marks import GapMarks

@@ -20,7 +20,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance import PartitionsLostError
 from pyspark_kafka_rebalance.consumer.catch_up import CatchUpOptions
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap, holding
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap, holding
 from pyspark_kafka_rebalance.consumer.progress.completion import Completion
 
 P = TopicPartition("t", 0)

@@ -16,9 +16,9 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.consumer.progress.completion import Completion
-from pyspark_kafka_rebalance.consumer.progress.inherited import Inherited, inherit
+from pyspark_kafka_rebalance.consumer.progress.partition import Inherited, inherit
 from pyspark_kafka_rebalance.errors import PartitionsLostError
 
 P = TopicPartition("t", 0)

@@ -13,7 +13,7 @@ from kafka.structs import TopicPartition
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from pyspark_kafka_rebalance import kafka_progress
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json

@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.kafka_python.log_offsets import LogOffsets
 from pyspark_kafka_rebalance.consumer.kafka_python.topic_metadata import TopicMetadata
-from pyspark_kafka_rebalance.consumer.offsets.record_time import RecordTime
+from pyspark_kafka_rebalance.consumer.offsets.found_records import RecordTime
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.offsets.record_time import RecordTime
+from pyspark_kafka_rebalance.consumer.offsets.found_records import RecordTime
 from pyspark_kafka_rebalance.source.plan.look_ups import LookUps
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
 

@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.offset_json import parse_offset
 from pyspark_kafka_rebalance.source.offsets import INITIAL_OFFSET, StreamOffset

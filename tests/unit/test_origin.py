@@ -15,14 +15,14 @@ from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import (
     Told,
     is_ours,
 )
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.consumer.offsets.origin import (
     Origin,
     Stretch,
     with_origin,
     without_origin,
 )
-from pyspark_kafka_rebalance.consumer.progress.inherited import is_described
+from pyspark_kafka_rebalance.consumer.progress.partition import is_described
 
 OFFSETS = st.integers(0, 2**63 - 1)
 NAMES = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=16)

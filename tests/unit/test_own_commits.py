@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
-from pyspark_kafka_rebalance.consumer.offsets.group_commit import GroupCommit
+from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import GroupCommit, Remaining
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.consumer.offsets.origin import Origin, Stretch
 from pyspark_kafka_rebalance.source.group.owned.own_commits import OwnCommits, token_of
 from pyspark_kafka_rebalance.source.group.starts.rival_runs import runs_in

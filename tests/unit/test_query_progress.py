@@ -10,7 +10,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import progress
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json

@@ -15,7 +15,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 from record_batches import Record, build, control
 
-from pyspark_kafka_rebalance.consumer.offsets.record_time import RecordTime
+from pyspark_kafka_rebalance.consumer.offsets.found_records import RecordTime
 from pyspark_kafka_rebalance.errors import (
     AuthorizationError,
     CorruptRecordError,

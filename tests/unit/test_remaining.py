@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Decoded, Remaining, Told
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 
 #: Offsets of the model. What lies at the horizon and beyond is always unprocessed.
 HORIZON = 40

@@ -16,7 +16,7 @@ from pyspark_kafka_rebalance.consumer.catch_up import (
     where_to_seek,
 )
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 
 P, Q, R = [TopicPartition("t", n) for n in range(3)]
 LIVE = CatchUpOptions(in_order=False, threshold=100)

@@ -20,7 +20,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import (
     DataLossError,
     KafkaRebalanceError,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
-from pyspark_kafka_rebalance.consumer.offsets.gaps import Gap
+from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.consumer.offsets.told_remaining import ToldRemaining, bound_to
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)

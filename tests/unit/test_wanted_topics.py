@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspark_kafka_rebalance.consumer.membership.wanted_topics import Wanted, WantedTopics
+from pyspark_kafka_rebalance.consumer.membership.next_generation import Wanted, WantedTopics
 
 
 @pytest.fixture

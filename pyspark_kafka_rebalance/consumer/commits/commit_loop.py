@@ -22,10 +22,9 @@ from ..offsets.committable import Committable
 from ..protocol.answers import Verdict, verdict_of
 from ..protocol.lane import Lane
 from ..protocol.member_record import Member, not_owned
-from .changed_gaps import ChangedGaps
 from .commit_by_hand import CommitByHand, EnteredCommit, final_error
 from .kept_metadata import KeptMetadata
-from .offset_commits import OffsetCommits
+from .offset_commits import ChangedGaps, OffsetCommits
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator

@@ -25,7 +25,7 @@ from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 from kafka.util import Timer
 
-from ..offsets.record_time import RecordTime
+from ..offsets.found_records import RecordTime
 
 if TYPE_CHECKING:
     from .io_loop import IoLoop

@@ -25,7 +25,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ...errors import UnreadableRecordError
 from ...transport.kafka_python_version import require_names
 from ..catch_up import BUFFERED_BYTES, Places, places, where_to_seek
-from ..offsets.gaps import Gap
+from ..offsets.offset_set import Gap
 from .polling import (
     StepsBeside,
     hand_out_as,

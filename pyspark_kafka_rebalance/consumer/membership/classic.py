@@ -17,21 +17,129 @@ Invariants, besides those of ``member_record.py``:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ..protocol.answers import Consequence, after_heartbeat, after_join
+from ..protocol.answers import Consequence, after_heartbeat, after_join, gone_already
 from ..protocol.join import Joined, JoinProtocol, Review
 from ..protocol.member_record import AssignmentReceived, Attempt, Member
-from .claim import Claim
-from .heartbeats import IDLE_S
-from .leaving import Leaving
+from .heartbeats import IDLE_S, UnheardWrites
 from .member_parts import BrokerRules, MemberParts
-from .unheard_writes import UnheardWrites
+
+if TYPE_CHECKING:
+    from ..kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
+
+
+class Claim:
+    """Until when nobody else can have been given what a member owns.
+
+    Whether a member may claim what it owns, when the group may have gone on without it.
+
+    ILLEGAL_GENERATION says that the coordinator knows the member, in another generation. There are
+    three ways to get there:
+
+    * The coordinator has failed over. It persists a generation when the leader's assignment
+      arrives; a generation that was not persisted is forgotten. The group is in the previous
+      generation, and the owners of partitions in it still own them.
+    * An answer to this member was lost. Its JoinGroup has claimed all the same, and what a member
+      claims goes to nobody else.
+    * The group has gone on without the member. A dynamic member is removed then, and gets
+      UNKNOWN_MEMBER_ID. A static member stays, with what its last JoinGroup claimed, and the leader
+      may have given the rest away. Before that, the coordinator waits for its JoinGroup for the
+      rebalance timeout.
+
+    So the claim of a dynamic member stands as long as the coordinator knows the member. The claim
+    of a static member stands for the rebalance timeout after the group was last known to be in its
+    generation.
+
+    Parameters
+    ----------
+    static : bool
+        Whether the member has a ``group.instance.id``.
+    rebalance_timeout_ms : int
+        How long the coordinator waits for its JoinGroup.
+    clock : callable
+        Seconds; must run during suspension.
+    """
+
+    def __init__(self, static: bool, rebalance_timeout_ms: int, clock: Callable[[], float]) -> None:
+        self._lasts_s = rebalance_timeout_ms / 1000 if static else math.inf
+        self._clock = clock
+        self._stood_at = -math.inf
+
+    def stood(self, sent_at: float) -> None:
+        """The coordinator accepted the member's generation in a request sent at ``sent_at``."""
+        self._stood_at = max(self._stood_at, sent_at)
+
+    def stands(self) -> bool:
+        """Whether what is owned may be claimed: nobody else was given any of it."""
+        return self._clock() - self._stood_at < self._lasts_s or self._lasts_s == math.inf
+
+
+class Leaving:
+    """Tells the coordinator that a member leaves its group.
+
+    Sends the leave request of one member, in the way of its protocol.
+
+    A member can leave during its first join, too. The coordinator already knows the member by then,
+    and would keep it, and the partitions assigned to it, until the session times out.
+
+    Parameters
+    ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    group_id : str
+        For the log.
+    send : callable
+        A coroutine function that tells the coordinator, and returns the broker's error class.
+    """
+
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        group_id: str,
+        send: Callable[[Member, str], Coroutine[Any, Any, type[Exception]]],
+    ) -> None:
+        self._io = io
+        self._loop = io.loop
+        self._group_id = group_id
+        self._send = send
+
+    def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
+        """Tell the coordinator, if it knows the member; not to be called on the I/O loop."""
+        if member.member_id:
+            self._loop.run(self.leave_async, member, reason, timeout_ms)
+
+    async def leave_async(
+        self, member: Member, reason: str, timeout_ms: float | None = None
+    ) -> None:
+        """Tell the coordinator, if it knows the member.
+
+        If that fails, the session timeout has the same effect.
+        """
+        if not member.member_id:
+            return
+        try:
+            if self._io.coordinator_unknown():
+                await self._loop.wait_for(self._io.lookup_coordinator(), timeout_ms)
+            error = await self._loop.wait_for(
+                self._loop.spawn(self._send, member, reason), timeout_ms
+            )
+        except kafka_errors.KafkaError as failure:
+            error = type(failure)
+        if error is kafka_errors.NoError:
+            log.info("group %s: member %s left: %s", self._group_id, member.member_id, reason)
+        elif gone_already(error):
+            log.info("group %s: member %s is gone already", self._group_id, member.member_id)
+        else:
+            log.warning("group %s: leaving failed: %s", self._group_id, error.__name__)
+
 
 RULES = BrokerRules(commit_version=8, member_id_survives=False, commits_are_signs_of_life=True)
 

@@ -6,21 +6,31 @@ It puts together what other modules decide: who the member is and what happened 
 what errors mean (``verdicts.py``), and how to join, which each protocol does in its own way
 (``classic.py`` and ``next_generation.py``). Two places decide at a heartbeat that the membership is
 lost: ``beat`` there, and ``lose_if_expired`` here.
+
+The choice between the two group protocols.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
+from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
+from ...errors import UnsupportedBrokerError
 from ..commits.commit_by_hand import EnteredCommit
+from ..kafka_python.questions import offers_consumer_protocol
 from ..offsets.committable import Committable
 from ..protocol.member_record import AssignmentReceived, Lost, Member, refuse_strangers
-from .group_protocol import GroupProtocol
-from .member_parts import MemberParts
+from . import classic, next_generation
+from .classic import ClassicProtocol
+from .member_parts import GroupProtocol, MemberParts
+from .next_generation import NextGenerationProtocol
+
+if TYPE_CHECKING:
+    from ..kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -237,3 +247,58 @@ class GroupMembership:
 
     async def _commit_loop(self) -> None:
         await self.commits.run(self.parts.active)
+
+
+def chosen_protocol(consumer: KafkaConsumer, group_protocol: str) -> str:
+    """Choose ``"classic"`` or ``"consumer"`` by what the brokers offer.
+
+    If ``group_protocol`` is ``"classic"``, no broker is asked.
+
+    Raises
+    ------
+    UnsupportedBrokerError
+        ``"consumer"`` is requested and not offered.
+    """
+    if group_protocol == "classic":
+        return group_protocol
+    offered = offers_consumer_protocol(consumer)
+    if not offered and group_protocol == "consumer":
+        raise UnsupportedBrokerError(
+            "the brokers do not offer the consumer group protocol (KIP-848: Apache Kafka 4.0 "
+            "or later, with the feature group.version at 1); use group_protocol='classic'"
+        )
+    chosen = "consumer" if offered else "classic"
+    log.info("group %s: the %s protocol", consumer.config["group_id"], chosen)
+    return chosen
+
+
+def membership_in(
+    protocol: str,
+    group_remote_assignor: str | None,
+    io: GroupCoordinator,
+    config: Mapping[str, Any],
+    revoking: Callable[[], Collection[TopicPartition]],
+    committable: Callable[[], frozenset[TopicPartition]],
+) -> GroupMembership:
+    """Create a member that speaks this protocol.
+
+    Parameters
+    ----------
+    protocol : {"classic", "consumer"}
+        The protocol.
+    group_remote_assignor : str, optional
+        Consumer protocol: the server-side assignor.
+    io : GroupCoordinator
+        The seam to kafka-python.
+    config : mapping
+        kafka-python's consumer configuration.
+    revoking : callable
+        Returns the partitions whose revoke is requested and that are not released yet.
+    committable : callable
+        Returns the partitions that may be committed: owned, and their revoke not completed.
+    """
+    if protocol == "classic":
+        parts = MemberParts(io, config, classic.RULES)
+        return GroupMembership(parts, ClassicProtocol(parts, revoking), committable)
+    parts = MemberParts(io, config, next_generation.RULES)
+    return GroupMembership(parts, NextGenerationProtocol(parts, group_remote_assignor), committable)

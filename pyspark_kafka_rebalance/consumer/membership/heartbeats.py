@@ -7,7 +7,98 @@ times as a whole, and a heartbeat that is a little early or late does no harm.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+
+from kafka import errors as kafka_errors
+
+#: The margin is this share of the session timeout. It leaves time to record what was handed out
+#: just before the lease ends, before the broker can give the partition away.
+MARGIN_SHARE = 0.1
+
+
+def suspend_aware_clock() -> float:
+    """Seconds on a monotonic clock that runs while the machine is suspended (Linux: BOOTTIME)."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+
+
+class Lease:
+    """How long the membership is certain.
+
+    The broker fences a member that it has not heard from for the session timeout. A process that
+    was stopped (SIGSTOP, a long garbage collection, a suspended machine) does not notice that; the
+    lease does, from the clock alone, before anything is handed out.
+
+    Dated by the *send* time of a request that the broker then accepted: the broker's session
+    timer cannot have started earlier than that. A join is dated by its SyncGroup, not by its
+    JoinGroup: the broker may hold a JoinGroup for longer than the session, and a newcomer, which is
+    in no generation yet, cannot heartbeat meanwhile. The broker expects no heartbeat from it: it
+    starts the timer when the join completes, and again with the SyncGroup.
+
+    Parameters
+    ----------
+    session_timeout_ms : int
+        ``session.timeout.ms`` of the member.
+    clock : callable
+        Seconds; must run during suspension.
+    """
+
+    def __init__(
+        self, session_timeout_ms: int, clock: Callable[[], float] = suspend_aware_clock
+    ) -> None:
+        self.session_timeout_ms = session_timeout_ms
+        self.clock = clock
+        self._renewed_at: float | None = None
+
+    def renew(self, sent_at: float) -> None:
+        """The broker accepted a heartbeat, commit or SyncGroup that was sent at ``sent_at``."""
+        if self._renewed_at is None or sent_at > self._renewed_at:
+            self._renewed_at = sent_at
+
+    def give_up(self) -> None:
+        """The membership ended: nothing is certain until the next renewal."""
+        self._renewed_at = None
+
+    def holds(self) -> bool:
+        """Whether records may be handed out now: the session minus its margin has not passed."""
+        return self._age() < self.session_timeout_ms / 1000 * (1 - MARGIN_SHARE)
+
+    def expired(self) -> bool:
+        """Whether the last renewal is a whole session old: the member may have been fenced."""
+        return self._renewed_at is not None and self._age() >= self.session_timeout_ms / 1000
+
+    def _age(self) -> float:
+        return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at
+
+
+#: A coordinator that shuts down gives one such answer, too; the next one comes from another.
+_SO_MANY = 2
+
+
+class UnheardWrites:
+    """A coordinator that waits for a write that was replicated long ago.
+
+    A Kafka 4 coordinator answers a heartbeat once its earlier writes for its groups are replicated.
+    One that has just taken over may not notice that they are (seen with 4.3.0: the high watermark
+    rises after the log was loaded, and before anybody listens to it). It then answers every
+    heartbeat with COORDINATOR_NOT_AVAILABLE after 5 s, until something else is written to that
+    partition of ``__consumer_offsets``. A group that commits recovers with its next commit. Members
+    of a quiet group would lose all they own at the end of their sessions, so they have to make it
+    write.
+    """
+
+    def __init__(self) -> None:
+        self._unavailable = 0
+
+    def answered(self, error: type[Exception]) -> bool:
+        """Note the answer to a heartbeat; return whether something should be written now."""
+        if error is not kafka_errors.CoordinatorNotAvailableError:
+            self._unavailable = 0
+            return False
+        self._unavailable += 1
+        return self._unavailable % _SO_MANY == 0
+
 
 #: After a generation change every member heartbeats this often for this long, because a member
 #: learns of the rest of a rebalance with its next heartbeat.

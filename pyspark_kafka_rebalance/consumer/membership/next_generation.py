@@ -9,14 +9,17 @@ Invariants, in addition to those of ``member_record.py``:
  2. A heartbeat lists as owned what the consumer has not released, and what it might apply while the
     heartbeat is in flight.
  3. At most one assignment waits to be applied: the newest.
+
+Topic patterns: which of them a broker may match, and how it spells them. Pure.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
@@ -26,14 +29,129 @@ from ..messages import ConsumerGroupHeartbeatRequest
 from ..protocol.answers import Consequence, after_consumer_heartbeat
 from ..protocol.lane import error_of
 from ..protocol.member_record import AssignmentReceived, Attempt, Member
-from .heartbeats import IDLE_S
-from .leaving import Leaving
+from .classic import Leaving
+from .heartbeats import IDLE_S, UnheardWrites
 from .member_parts import BrokerRules, MemberParts
 from .reconciliation import Reconciliation, Report
-from .unheard_writes import UnheardWrites
-from .wanted_topics import Wanted, WantedTopics
+
+if TYPE_CHECKING:
+    from ..kafka_python.io_loop import IoLoop
+    from ..kafka_python.subscription import Subscription
+    from ..kafka_python.topic_metadata import TopicMetadata
 
 log = logging.getLogger(__name__)
+
+#: Kafka's own topics, of all versions so far; none of them need exist when a client subscribes.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def broker_pattern(pattern: str) -> str:
+    r"""Translate a pattern of kafka-python's for the broker, to RE2 syntax.
+
+    kafka-python's patterns are Python's and match the beginning of a name. The broker's match the
+    whole name, and spell Python's ``\Z`` as ``\z``.
+    """
+    return "(?:" + re.sub(r"\\(.)", lambda e: r"\z" if e[1] == "Z" else e[0], pattern) + ").*"
+
+
+def matches_internal_topics(pattern: str, internal_topics: Collection[str]) -> bool:
+    """Whether a pattern of kafka-python's matches one of Kafka's own topics.
+
+    A broker would assign that topic like any other. RE2 cannot exclude a name: it has no
+    look-ahead.
+
+    Parameters
+    ----------
+    pattern : str
+        In Python's syntax.
+    internal_topics : collection of str
+        The topics that brokers call internal, in addition to ``INTERNAL_TOPICS``.
+    """
+    return any(re.match(pattern, topic) for topic in INTERNAL_TOPICS.union(internal_topics))
+
+
+#: ConsumerGroupHeartbeat v1 has the regular expression.
+_PATTERN_VERSION = 1
+
+
+class Wanted(NamedTuple):
+    """Topics by name, or a pattern for the broker to match."""
+
+    topics: frozenset[str]
+    pattern: str | None
+
+
+class WantedTopics:
+    """The subscription that a member of the consumer protocol sends (KIP-848).
+
+    The member sends names, or a regular expression that the coordinator matches. If brokers cannot
+    match it, or would match what the application must not see, the member sends the names that
+    match here instead.
+
+    Parameters
+    ----------
+    loop : IoLoop
+        Knows what the brokers understand.
+    metadata : TopicMetadata
+        Knows which topics are internal.
+    subscription : Subscription
+        What the application has subscribed to.
+    exclude_internal_topics : bool
+        Whether a pattern leaves out the brokers' internal topics.
+    """
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        metadata: TopicMetadata,
+        subscription: Subscription,
+        exclude_internal_topics: bool,
+    ) -> None:
+        self._loop = loop
+        self._metadata = metadata
+        self._subscription = subscription
+        self._exclude_internal_topics = exclude_internal_topics
+        self._told: Wanted | None = None
+        self._unreadable: str | None = None
+
+    def now(self) -> Wanted:
+        """What to send now."""
+        pattern = self._subscription.pattern
+        if (
+            pattern is None
+            or pattern == self._unreadable
+            or not self._tells_patterns()
+            or (
+                self._exclude_internal_topics
+                and matches_internal_topics(pattern, self._metadata.internal_topics)
+            )
+        ):
+            return Wanted(self._subscription.topics, None)
+        return Wanted(frozenset(), broker_pattern(pattern))
+
+    def is_told(self, wanted: Wanted) -> bool:
+        """Whether the coordinator knows that this is wanted."""
+        return wanted == self._told
+
+    def told(self, wanted: Wanted) -> None:
+        """Note that the coordinator has accepted this."""
+        self._told = wanted
+
+    def match_here(self) -> str | None:
+        """Match the current pattern here, since the broker cannot parse it; return the pattern."""
+        self._unreadable = self._subscription.pattern
+        return self._unreadable
+
+    def fields(self, wanted: Wanted) -> dict[str, Any]:
+        """The heartbeat fields for this subscription."""
+        fields: dict[str, Any] = {"subscribed_topic_names": sorted(wanted.topics)}
+        if self._tells_patterns():
+            fields["subscribed_topic_regex"] = wanted.pattern or ""
+        return fields
+
+    def _tells_patterns(self) -> bool:
+        return self._loop.api_version(ConsumerGroupHeartbeatRequest) >= _PATTERN_VERSION
+
 
 #: Member epochs that are requests: join, leave, and leave as a static member that comes back.
 _JOIN_EPOCH = 0

@@ -5,11 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.consumer.fetcher import ConsumerRecord
 
-from .gaps import Gap, holding
+from .offset_set import Gap, holding
+
+
+class RecordTime(NamedTuple):
+    """A record's offset and timestamp, as brokers report it for ListOffsets."""
+
+    offset: int
+    timestamp: int
 
 
 def offsets_of(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:

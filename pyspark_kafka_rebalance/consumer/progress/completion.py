@@ -20,12 +20,9 @@ from types import MappingProxyType
 from kafka.structs import TopicPartition
 
 from ..offsets.commit_metadata import Remaining
-from ..offsets.gaps import Gap, without
 from ..offsets.leader_epochs import UNKNOWN, EpochsByPartition
-from .handed_out_before import HandedOutBefore
-from .inherited import Inherited
-from .partition_completion import PartitionCompletion
-from .sought import LOG_END, Sought
+from ..offsets.offset_set import Gap, without
+from .partition import LOG_END, HandedOutBefore, Inherited, PartitionCompletion, Sought
 
 
 class Completion:

@@ -24,10 +24,9 @@ from ...errors import UnreadableRecordError
 from ..commits.commit_by_hand import CommitByHand
 from ..offsets.commit_metadata import Decoded, Remaining, Told
 from ..offsets.found_records import offsets_of, within
-from ..offsets.gaps import Gap, less
 from ..offsets.leader_epochs import UNKNOWN
-from .inherited import is_described, warn_of
-from .sought import LOG_END
+from ..offsets.offset_set import Gap, less
+from .partition import LOG_END, is_described, warn_of
 
 if TYPE_CHECKING:
     from .hand_outs import HandOuts

@@ -7,34 +7,350 @@ counts before its partition stops being assigned, or it is refused.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ...errors import PartitionsLostError
+from ...errors import PartitionsLostError, UnreadableRecordError
 from ...transport.forks import RefusedLock
-from ..commits.commit_by_hand import CommitByHand
+from ..commits.commit_by_hand import CommitByHand, EnteredCommit
 from ..membership.group_membership import GroupMembership
 from ..membership.ownership import Ownership
 from ..offsets.commit_metadata import Remaining, is_ours
 from ..offsets.found_records import offsets_of
 from ..offsets.leader_epochs import UNKNOWN
+from ..offsets.offset_set import Gap
 from ..offsets.origin import with_origin
-from ..offsets.told_remaining import ToldRemaining
+from ..offsets.told_remaining import ToldRemaining, bound_to
 from ..protocol.member_record import refuse_strangers
 from ..taken import Taken
 from .completion import Completion
-from .entered_commits import EnteredCommits
 from .gap_hand_outs import GapHandOuts
-from .inherited import inherit, is_described
-from .seeks import Seeks
-from .truncations import Truncations
+from .partition import LOG_END, inherit, is_described
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
+
+log = logging.getLogger(__name__)
+
+
+class Seeks:
+    """What the application's seeks change about commits.
+
+    A part of ``HandOuts``, under its lock; its ``Completion`` knows where polls go on. From a
+    sought offset on, lower offsets may be committed. A seek past a record at which polls stopped is
+    not a seek in this sense: it gives up that record, and nothing else.
+    """
+
+    def __init__(self, hand_outs: HandOuts) -> None:
+        self.lock = hand_outs.lock
+        self._subscription = hand_outs._subscription
+        self._metadata = hand_outs._metadata
+        self._starts = hand_outs._starts
+        self._membership = hand_outs._membership
+        self._commits = hand_outs._membership.commits
+        self._completion = hand_outs._completion
+        # Unreadable records at which polls stopped, by partition: [start, end).
+        self._unreadable: dict[TopicPartition, Gap] = {}
+
+    # -- the thread that polls --------------------------------------------------------------------
+
+    def stopped(self, error: UnreadableRecordError) -> None:
+        """Note an error that polls raise, again and again, until the application seeks past it."""
+        if error.next_offset is not None:
+            with self.lock:
+                partition = TopicPartition(error.topic, error.partition)
+                self._unreadable[partition] = Gap(error.offset, error.next_offset)
+
+    def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
+        """Note a seek of the application to this offset; None if the offset is not known.
+
+        `LOG_END` is beyond every record.
+        """
+        with self.lock:
+            self._subscription.taken.carry_out()
+            self._subscription.taken.forget(partitions)
+            for partition in partitions:
+                unreadable = self._unreadable.pop(partition, None)
+                if unreadable is not None and unreadable.end == offset:
+                    self._completion.skip(partition, *unreadable)
+                    return  # an offset is given for only one partition, whose polls go on
+            if offset is None:  # its topic may have been recreated; the id tells
+                self._metadata.refresh()
+            for partition in partitions:
+                self._sought(partition, offset)
+
+    # -- locked -----------------------------------------------------------------------------------
+
+    def read_to(self, partition: TopicPartition, after: int) -> None:
+        """Note that polls brought records up to this next offset."""
+        unreadable = self._unreadable.get(partition)
+        if unreadable is not None and after > unreadable.start:  # it could be read now
+            del self._unreadable[partition]
+
+    def _sought(self, partition: TopicPartition, offset: int | None) -> None:
+        before = self._completion.position(partition)
+        if self._subscription.subscribed:
+            self.note_start(partition, None if offset == LOG_END else offset)
+            self._commits.seek(partition, offset)
+        self._completion.seek([partition], offset)
+        after = self._completion.position(partition)
+        if before is None or after is None or after <= before:
+            return
+        found = self._completion.of(partition)
+        if found is not None and found.singly:  # its position is committed as workers complete it
+            # If it is lost by now, the next poll says so.
+            with contextlib.suppress(PartitionsLostError):
+                self._membership.commit(self._completion.epochs.entries({partition: after}))
+
+    def led_to(self, partition: TopicPartition, position: int) -> None:
+        """Resolve a seek to an end of the log: polls are at this position now."""
+        if self._completion.sought.leads_to(partition, position):
+            self._sought(partition, position)
+
+    def note_start(self, partition: TopicPartition, sought: int | None = None) -> None:
+        """Commit nothing in the background that is below the partition's start.
+
+        Until something is handed out, the lowest offset to commit is the one that the group has
+        committed, or the sought one if the seek came before anybody looked that up.
+        """
+        if not self.has_begun(partition):
+            if (start := self._starts.of(partition)) is not None:
+                self._commits.begin(partition, start.offset, is_described(start))
+            elif sought is not None:
+                self._commits.begin(partition, sought, described=False)
+
+    def has_begun(self, partition: TopicPartition) -> bool:
+        """Whether polls brought records since the assignment, or the application sought."""
+        completion = self._completion
+        return completion.of(partition) is not None or partition in completion.sought
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget these partitions, which are not polled any more."""
+        for partition in partitions:
+            self._unreadable.pop(partition, None)
+
+    def forget_all(self) -> None:
+        """Forget all partitions."""
+        self._unreadable.clear()
+
+
+class Truncations:
+    """Other records take the place of those that were handed out.
+
+    What is gone of the records of one consumer's partitions; all but ``bound`` need the lock.
+
+    A part of ``HandOuts``, under its lock. A log was truncated, or its topic recreated. The signs
+    are polls that go on from a lower offset, a record of another leader epoch, or the topic's id.
+    What was said of the records that are gone does not apply to others: not here, not in commits
+    that are on their way, and not as gaps in the group's metadata, which are bound to the topic's
+    id.
+    """
+
+    def __init__(self, hand_outs: HandOuts) -> None:
+        self._group_id = hand_outs._group_id
+        self._metadata = hand_outs._metadata
+        self._completion = hand_outs._completion
+        self._commits = hand_outs._membership.commits
+        self._by_hand = hand_outs.by_hand
+        # What the gaps of each partition are bound to, from its first records on.
+        self._bounds: dict[TopicPartition, str] = {}
+
+    def bound(self, partition: TopicPartition) -> str:
+        """What a commit's metadata are bound to: elsewhere, the same offsets are other records.
+
+        Topic metadata with an error, and so without an id, do not mean that it is another topic.
+        """
+        topic_id = self._metadata.topic_id(partition.topic)
+        if topic_id is None and partition in self._bounds:
+            return self._bounds[partition]
+        return bound_to(topic_id, partition)
+
+    def bound_before(self, partition: TopicPartition) -> str | None:
+        """What the partition was bound to when its first records came; None before that."""
+        return self._bounds.get(partition)
+
+    def bind(self, partition: TopicPartition, bound: str) -> None:
+        """Note that the partition's records are those of this topic from now on."""
+        self._bounds[partition] = bound
+
+    def is_bound(self, partition: TopicPartition, bound: str) -> bool:
+        """Whether the partition's records are those of this topic; its first records always are."""
+        if self._bounds.get(partition) in (None, bound_to(None, partition)):
+            self._bounds[partition] = bound
+        return self._bounds[partition] == bound
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget partitions that are not owned any more."""
+        for partition in partitions:
+            self._bounds.pop(partition, None)
+
+    def forget_all(self) -> None:
+        """Forget all partitions."""
+        self._bounds.clear()
+
+    def goes_on(self, partition: TopicPartition, offset: int) -> None:
+        """Polls go on from this offset; if it is lower without a seek, the log was truncated."""
+        if partition in self._completion.sought:
+            self._commits.move_back(partition, offset)
+        elif self._completion.truncated_at(partition, offset):
+            log.warning(
+                "group %s: %s-%d goes back to offset %d: its log was truncated or its topic was "
+                "recreated; processed offsets from there on will not be committed",
+                self._group_id,
+                *partition,
+                offset,
+            )
+            self.truncate(partition, offset)
+            if not self._is_same_topic(partition):
+                self._bounds.pop(partition, None)
+
+    def _is_same_topic(self, partition: TopicPartition) -> bool:
+        """Whether the gaps left after polls went back may be committed as those of this topic.
+
+        If the topic was recreated and the metadata do not know it yet, nobody takes the gaps for
+        the new topic's: they are bound to the old id. Without an id, nothing tells the two apart.
+        """
+        before = self._bounds.get(partition)
+        return before not in (None, bound_to(None, partition)) and before == self.bound(partition)
+
+    def truncate(self, partition: TopicPartition, offset: int) -> None:
+        """Forget what was handed out from this offset on: those records are gone."""
+        self._commits.truncate(partition, offset)
+        self._completion.truncate(partition, offset)
+        self._by_hand.handed_out_again(partition, offset)
+
+    def look_whether_anew(self, partition: TopicPartition, end: int) -> None:
+        """Check for a recreated topic before a commit beyond what polls have reached.
+
+        Such a commit may be about a topic that no longer exists, if polls have brought nothing
+        since the new one is known.
+        """
+        found, before = self._completion.of(partition), self._bounds.get(partition)
+        if found is None or found.continues_at is None or before is None:
+            return
+        reached = 0 if partition in self._completion.sought else found.continues_at
+        if end <= reached:
+            return
+        bound = self.bound(partition)
+        if bound != before:
+            self.begin_anew(partition, reached, bound)
+
+    def begin_anew(self, partition: TopicPartition, offset: int, bound: str) -> None:
+        """The records from this offset on are those of a recreated topic.
+
+        What was handed out there before belongs to another log, and so do the gaps and what a
+        previous owner had finished. The same may be true of hand-outs below. They are kept anyway,
+        because the metadata may report the new topic later than polls do.
+        """
+        if (found := self._completion.of(partition)) is not None:
+            self.truncate(partition, offset)
+            found.aside.forget(0)
+        self._completion.disinherit(partition)
+        self._bounds[partition] = bound  # last: a poll that is interrupted begins again
+
+
+class EnteredCommits:
+    """Commits by hand on their way, and which handed out records they complete.
+
+    A part of ``HandOuts``, under its lock. What the broker has accepted counts as processed, except
+    records that were handed out again since the commit was entered.
+    """
+
+    def __init__(self, hand_outs: HandOuts) -> None:
+        self._all = hand_outs
+        self._completion = hand_outs._completion
+        self._membership = hand_outs._membership
+        # Weak: who sends a commit, or waits for it, keeps it alive.
+        self._under_way: WeakSet[EnteredCommit] = WeakSet()
+
+    # -- any thread -------------------------------------------------------------------------------
+
+    def enter(
+        self, offsets: Mapping[TopicPartition, Any], retried: bool, everything: bool = False
+    ) -> EnteredCommit:
+        """Put a commit by hand in its place among the others.
+
+        With ``everything``, the application named no offsets: the commit is of everything that was
+        handed out. Raises PartitionsLostError, and ValueError if the commit cannot carry the
+        application's metadata.
+        """
+        by_hand = EnteredCommit(offsets, retried, self._accepted)
+        if not offsets:
+            by_hand.future.success(None)
+            return by_hand
+        with self._all.lock:
+            self._all.carry_out()
+            self._all.refuse_overdue(by_hand.offsets)
+            if self._all.gaps.known:
+                self._all.gaps.claim(by_hand, everything)
+            self._membership.commit_by_hand(by_hand)
+            self._under_way.add(by_hand)
+        return by_hand
+
+    # -- locked -----------------------------------------------------------------------------------
+
+    def claims_of(self, partition: TopicPartition) -> list[Gap]:
+        """What the unanswered commits, which go before the next, claim of a partition."""
+        return [
+            claim
+            for by_hand in self._under_way
+            if not by_hand.future.is_done
+            for claim in by_hand.claims_of(partition)
+        ]
+
+    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """Answers from now on no longer mark records from this offset on as processed."""
+        for by_hand in self._under_way:
+            by_hand.handed_out_again(partition, offset)
+
+    def forget(self, partitions: Set[TopicPartition]) -> None:
+        """These are not owned any more: drop what was claimed of them.
+
+        When the answer to such a commit is late, they may already be assigned again, and what the
+        commit named is handed out once more.
+        """
+        for by_hand in self._under_way:
+            for partition in by_hand.claims.keys() & partitions:
+                by_hand.claims[partition] = ()
+
+    def forget_all(self) -> None:
+        """Nothing is owned any more."""
+        self.forget({p for by_hand in self._under_way for p in by_hand.claims})
+
+    # -- the I/O loop -----------------------------------------------------------------------------
+
+    def _accepted(self, by_hand: EnteredCommit) -> None:
+        """On the I/O loop: the broker has accepted the commit, or some of its partitions."""
+        processed = by_hand.processed()
+        with self._all.lock:
+            self._all.carry_out()
+            claimed = by_hand.claimed()
+            below = {p: offset for p, offset in processed.items() if p not in claimed}
+            for p, offset in below.items():  # the group stands there, whoever committed it
+                self._completion.before.hear(p, [Gap(0, offset)])
+            reached = self._completion.complete_below(below)
+            for p, claims in claimed.items():
+                if (found := self._completion.of(p)) is not None:
+                    found.pending.discard_all(claims)
+                if (position := self._completion.position(p)) is not None:
+                    reached[p] = position
+            # Beyond the committed offset, or beyond its part that was not handed out again since.
+            beyond = {
+                p: offset
+                for p, offset in reached.items()
+                if offset > processed[p] and p not in by_hand.moved_back
+            }
+            if beyond:
+                # If lost since, there is nothing to commit, and the next poll reports it.
+                with contextlib.suppress(PartitionsLostError):
+                    self._membership.commit(self._completion.epochs.entries(beyond))
 
 
 class HandOuts:

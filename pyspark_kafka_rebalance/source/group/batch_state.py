@@ -8,7 +8,7 @@ from uuid import UUID
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.gaps import Gap
+from ...consumer.offsets.offset_set import Gap
 from ...fetch.offset_range import OffsetRange
 from ..offsets import MemberState, RebalanceEvent, StreamOffset
 from .batches.unproven_batches import NOTHING, CaughtUp

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.gaps import Gap, without
+from ...consumer.offsets.offset_set import Gap, without
 from ..plan.available_now import AvailableNowRun
 from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap

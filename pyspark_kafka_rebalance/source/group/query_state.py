@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.commit_metadata import Remaining
-from ...consumer.offsets.group_commit import GroupCommit
+from ...consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ..catch_up_options import CatchUpOptions
 from ..plan.catch_up import CatchUpPace
 from ..query_identity import QueryIdentity

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.gaps import Gap, without
+from ...consumer.offsets.offset_set import Gap, without
 from ...fetch.offset_range import OffsetRange
 from .batch_planner import shares_of
 

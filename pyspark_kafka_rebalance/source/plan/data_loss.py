@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.gaps import Gap
+from ...consumer.offsets.offset_set import Gap
 from ...errors import DataLossError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.record_time import RecordTime
+from ...consumer.offsets.found_records import RecordTime
 from ...fetch.offset_range import OffsetRange
 from ..event_time_options import EventTimeOptions
 from ..spark_versions import ReadAllAvailable

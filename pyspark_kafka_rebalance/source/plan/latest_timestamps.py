@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.record_time import RecordTime
+from ...consumer.offsets.found_records import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .look_ups import LEAP_MS
 from .timelines import BEFORE_ALL

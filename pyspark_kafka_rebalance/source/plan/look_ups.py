@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.record_time import RecordTime
+from ...consumer.offsets.found_records import RecordTime
 from .timelines import Rows
 
 #: The timestamp in the answer that there is no such record; its offset says up to where there is

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from kafka.structs import TopicPartition
 
-from ...consumer.offsets.record_time import RecordTime
+from ...consumer.offsets.found_records import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .timelines import Rows
 

@@ -19,8 +19,7 @@ from kafka.structs import TopicPartition
 
 from ....consumer.commits.simple_commits import SimpleCommits
 from ....consumer.consumer import DeferredRevokeConsumer
-from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.group_commit import GroupCommit
+from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....consumer.poll_result import PollResult
 from ....errors import KafkaRebalanceError, MembershipError, names_of
 from ..owned.deleted_partitions import TOPIC_IDS_TIMEOUT_MS, DeletedPartitions, ask_for_missing

@@ -14,8 +14,7 @@ from uuid import UUID
 from kafka.structs import TopicPartition
 
 from ....consumer.cluster_queries import ClusterQueries
-from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.group_commit import GroupCommit
+from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....consumer.poll_result import PollResult
 
 

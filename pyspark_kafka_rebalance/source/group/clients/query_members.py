@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 from ....consumer.cluster_queries import ClusterQueries
-from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.group_commit import GroupCommit
+from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError
 from ..query_state import QueryState

@@ -15,7 +15,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ....consumer.cluster_queries import ClusterQueries
-from ....consumer.offsets.record_time import RecordTime
+from ....consumer.offsets.found_records import RecordTime
 from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError, names_of
 from ...plan.log_sizes import log_sizes

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kafka.structs import TopicPartition
 
-from ....consumer.offsets.record_time import RecordTime
+from ....consumer.offsets.found_records import RecordTime
 from ....errors import AuthorizationError, CorruptRecordError, KafkaRebalanceError
 from ....fetch.offset_range import OffsetRange
 from ...plan.timelines import Rows

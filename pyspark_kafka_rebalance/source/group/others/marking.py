@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.gaps import Gap
+from ....consumer.offsets.offset_set import Gap
 from ....errors import names_of
 from ....fetch.offset_range import OffsetRange
 

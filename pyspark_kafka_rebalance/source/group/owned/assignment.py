@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from kafka.structs import TopicPartition
 
-from ....consumer.offsets.gaps import Gap
+from ....consumer.offsets.offset_set import Gap
 from ....fetch.offset_range import OffsetRange
 from ...offsets import RebalanceEvent
 from ..batches.unproven_batches import NOTHING, CaughtUp, UnprovenBatches

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafka.structs import TopicPartition
 
-from ....consumer.offsets.gaps import Gap, holding, joined, less, without
+from ....consumer.offsets.offset_set import Gap, holding, joined, less, without
 from ....fetch.offset_range import OffsetRange
 
 

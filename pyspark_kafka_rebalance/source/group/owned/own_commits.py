@@ -26,9 +26,8 @@ from collections.abc import Iterable
 
 from kafka.structs import TopicPartition
 
-from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.gaps import Gap
-from ....consumer.offsets.group_commit import GroupCommit
+from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
+from ....consumer.offsets.offset_set import Gap
 from ....consumer.offsets.origin import MOST_STRETCHES, Stretch, origin_text
 from ...query_identity import QueryIdentity
 

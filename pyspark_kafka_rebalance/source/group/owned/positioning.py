@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.gaps import without
+from ....consumer.offsets.offset_set import without
 from ..batches.unproven_batches import UnprovenBatches
 from .gap_marks import GapMarks
 from .marks import Marks

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.group_commit import GroupCommit
+from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....errors import PartitionsLostError
 from ...query_identity import QueryIdentity
 from ..clients.query_member import QueryMember

@@ -14,8 +14,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ....consumer.cluster_queries import ClusterQueries
-from ....consumer.offsets.commit_metadata import Remaining
-from ....consumer.offsets.group_commit import GroupCommit
+from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....errors import PartitionsLostError
 from ...query_identity import QueryIdentity
 from ...starting_offsets import AtTimestamp

@@ -20,17 +20,327 @@ Pure. Not thread-safe; the owner holds a lock.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ..offsets.commit_metadata import Remaining
-from ..offsets.gaps import Gap, end_of, joined, runs, without
+from kafka.consumer.fetcher import ConsumerRecord
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from ...errors import PartitionsLostError
+from ..offsets.commit_metadata import Remaining, Told, is_ours
 from ..offsets.leader_epochs import UNKNOWN, LeaderEpochs
-from ..offsets.offset_set import OffsetSet
-from ..offsets.stretches import Stretches
-from .inherited import Inherited
-from .set_aside import SetAside
+from ..offsets.offset_set import (
+    Gap,
+    OffsetSet,
+    Stretches,
+    above,
+    common,
+    end_of,
+    holding,
+    joined,
+    less,
+    outside,
+    runs,
+    without,
+)
+
+log = logging.getLogger(__name__)
+
+#: A seek to the end goes beyond every record; offsets are signed 64-bit integers.
+LOG_END = 2**63 - 1
+
+
+class Sought(dict[TopicPartition, int | None]):
+    """Where the application sought to, if nothing was handed out since.
+
+    None is the beginning of the log, wherever that is, and LOG_END its end, until a poll has found
+    it.
+    """
+
+    def leads_to(self, partition: TopicPartition, position: int) -> bool:
+        """Whether this position, where polls are now, is where a seek to an unknown offset led."""
+        if partition not in self:
+            return False
+        offset = self[partition]
+        return offset is None or offset > position
+
+    def is_below(self, partition: TopicPartition, position: int) -> bool:
+        """Whether polls go on below this position after a seek, with nothing handed out since."""
+        offset = self.get(partition, LOG_END)
+        return offset is None or offset < position
+
+
+class SetAside:
+    """The part of one partition that is set aside, and not handed out yet (KIP-333).
+
+    The live part is read as usual, and begins at ``live_from``. Below it, a separate reader reads
+    some gaps, lowest first.
+
+    Invariant: unread offsets lie below the live part. Nobody has processed them, whatever is said
+    of records beyond: they hold back the position to commit. They are removed only by their reader,
+    by a seek or truncation to a lower offset, or by the application when it gives up what is
+    unreadable.
+
+    Parameters
+    ----------
+    gaps : iterable of Gap
+        What the group has not processed below the live position; all of it will be handed out.
+    live_from : int, optional
+        The live position; None if nothing was ever set aside.
+    in_order : bool
+        Whether records are handed out only after all lower ones. Then a committed position says
+        that everything below is processed, as in every consumer.
+    """
+
+    def __init__(
+        self, gaps: Iterable[Gap] = (), live_from: int | None = None, in_order: bool = False
+    ) -> None:
+        #: What is not handed out yet, in order. Replaced, never mutated: it is read without a lock.
+        self.unread: Sequence[Gap] = list(gaps)
+        self.live_from = live_from
+        self.in_order = in_order
+
+    def __contains__(self, offset: int) -> bool:
+        return holding(self.unread, offset) is not None
+
+    def pass_to(self, end: int) -> list[Gap]:
+        """Note that the reader has passed this end; return what was unread below it."""
+        passed = without(self.unread, end)
+        self.unread = above(self.unread, end)
+        return passed
+
+    def give_up(self, start: int, end: int) -> list[Gap]:
+        """Note that nobody reads [start, end) any more; return what was unread in it."""
+        given_up = list(common(self.unread, [Gap(start, end)]))
+        self.unread = without(self.unread, start, end)
+        return given_up
+
+    def forget(self, offset: int) -> None:
+        """Forget what is unread from this offset on: it is gone, and was never handed out."""
+        self.unread = without(self.unread, offset)
+
+    def go_back(self, offset: int) -> None:
+        """Give everything from this offset on to the live reader."""
+        if self.live_from is not None:
+            self.live_from = min(self.live_from, offset)
+            self.forget(offset)
+
+    def claimed_by(self, offset: int) -> tuple[Gap, ...]:
+        """The ranges that a commit of this next offset declares to be processed.
+
+        A commit in the live part says nothing about the gaps. A commit in a gap, or at the
+        boundary, covers that gap and those below. No commit covers what was not handed out.
+        """
+        start = 0
+        if self.live_from is not None and self.live_from < offset and not self.in_order:
+            start = self.live_from
+        return self.read_of(start, offset)
+
+    def read_of(self, start: int, end: int) -> tuple[Gap, ...]:
+        """The part of [start, end) that is not unread."""
+        return tuple(outside(self.unread, start, end))
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What the previous owner had processed behind a slow record, by its last commit.
+
+    Polls begin at the committed offset and meet those records again; they are left out. A record
+    with a later leader epoch than the commit knew is another record at the same offset: an unclean
+    election truncated the log in between (KIP-320). Arrow batches do not have the epoch.
+
+    Parameters
+    ----------
+    offset : int
+        The committed offset. Nothing is known of what is below.
+    remaining : Remaining
+        What is left from there on.
+    leader_epoch : int
+        The leader epoch of the highest record that was processed; -1 if unknown.
+    """
+
+    offset: int
+    remaining: Remaining
+    leader_epoch: int = -1
+
+    def as_seen(self, records: list[Any]) -> Inherited:
+        """The same, without what the epochs of these records prove to be gone (KIP-320).
+
+        Epochs grow with the offsets. A record below the highest processed one that has a later
+        epoch was written since, and so were all behind it.
+        """
+        if self.leader_epoch >= 0 and isinstance(records[0], ConsumerRecord):
+            for record in records:
+                if record.offset >= self.remaining.live:
+                    break
+                if record.leader_epoch > self.leader_epoch:
+                    return replace(self, remaining=self.remaining.start_over(record.offset))
+        return self
+
+    def still_owed(self, records: list[Any]) -> list[Any]:
+        """The records, or Arrow batches with the rows, that are not processed.
+
+        Each batch yields one or none; never an empty one.
+        """
+        if isinstance(records[0], ConsumerRecord):
+            if records[0].offset >= self.remaining.live:
+                return records
+            return [record for record in records if self._owes(record.offset)]
+        owed = []
+        for batch in records:
+            offsets = batch.column("offset").to_pylist()
+            rows = [row for row, offset in enumerate(offsets) if self._owes(offset)]
+            if len(rows) == len(offsets):
+                owed.append(batch)
+            elif rows:
+                owed.append(batch.take(rows))
+        return owed
+
+    def _owes(self, offset: int) -> bool:
+        return offset < self.offset or offset in self.remaining
+
+
+def inherit(
+    partition: TopicPartition, committed: OffsetAndMetadata, bound_to: str
+) -> Inherited | None:
+    """The progress beyond its offset that a commit's metadata hold; None if there is none."""
+    remaining, told, leader_epoch = Remaining.decode(committed.offset, committed.metadata, bound_to)
+    if told is Told.GAPS:
+        log.info(
+            "%s-%d: from offset %d on, %d of %d records may already be processed and are skipped",
+            *partition,
+            committed.offset,
+            remaining.live - committed.offset - remaining.count(remaining.live),
+            remaining.live - committed.offset,
+        )
+        return Inherited(committed.offset, remaining, leader_epoch)
+    if told is not Told.NOTHING:
+        warn_of(partition, committed, told)
+    return None
+
+
+def is_described(committed: OffsetAndMetadata) -> bool:
+    """Whether this commit carries metadata of the application's own."""
+    return bool(committed.metadata) and not is_ours(committed.metadata)
+
+
+def warn_of(partition: TopicPartition, committed: OffsetAndMetadata, told: Told) -> None:
+    """Log why a commit's metadata are ignored."""
+    log.warning(
+        "%s-%d: records from offset %d on may come again: the commit's metadata %s",
+        *partition,
+        committed.offset,
+        told.value,
+    )
+
+
+class HandedOutBefore:
+    """What was handed out of partitions that have begun anew since.
+
+    How far ended assignments and truncated logs were handed out, and their live records.
+
+    A worker may still process a record of an assignment that is over, or of a log that was
+    truncated. It does not know that, and what it reports must not count for what was handed out
+    since.
+
+    Invariant: a next offset means what it meant when it was handed out. Live records that were
+    being processed next to a gap when their assignment ended (KIP-333) may lie in a gap now, and
+    one of their workers is still to report. The first that names a next offset among them reports
+    only them, and nothing below. A worker that reports again, or was refused before, has been
+    heard.
+    """
+
+    def __init__(self) -> None:
+        self._over: dict[TopicPartition, int] = {}
+        # Live records whose workers are still to be heard; in order and disjoint.
+        self._live: dict[TopicPartition, list[Gap]] = {}
+        # Up to where workers were refused, in partitions that are lost but not over yet.
+        self._refused: dict[TopicPartition, int] = {}
+
+    def note(
+        self, partition: TopicPartition, next_offset: int | None, live: Gap | None = None
+    ) -> None:
+        """The partition begins anew; it was handed out up to here (exclusive), or not at all.
+
+        ``live`` are its live records that were in processing next to a gap.
+        """
+        if next_offset is not None:
+            self._over[partition] = max(next_offset, self._over.get(partition, 0))
+        refused = self._refused.pop(partition, 0)
+        if live is not None and refused < live.end:
+            live = Gap(max(live.start, refused), live.end)
+            self._live[partition] = sorted([*without(self._live.get(partition, ()), *live), live])
+
+    def refused(self, partition: TopicPartition, offset: int, is_over: bool = True) -> None:
+        """This next offset of a worker is refused; that worker has been heard.
+
+        Without ``is_over``, the partition is lost, but its assignment is not over yet.
+        """
+        live = holding(self._live.get(partition, ()), offset - 1)
+        if live is not None:
+            self.hear(partition, [Gap(live.start, offset)])
+        elif not is_over:
+            self._refused[partition] = max(offset, self._refused.get(partition, 0))
+
+    def hear(self, partition: TopicPartition, records: Sequence[Gap]) -> None:
+        """Workers have reported the records in these ranges, which are in order."""
+        if partition in self._live:
+            self._live[partition] = less(self._live[partition], records)
+            if not self._live[partition]:
+                del self._live[partition]
+
+    def claims(self, partition: TopicPartition, aside: SetAside, offset: int) -> tuple[Gap, ...]:
+        """Which records a commit of this next offset says are processed; its worker is heard."""
+        live = holding(self._live.get(partition, ()), offset - 1)
+        claims = aside.claimed_by(offset) if live is None else aside.read_of(live.start, offset)
+        self.hear(partition, claims)
+        return claims
+
+    def is_awaited(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether a worker of those live records, still to be heard, may name this next offset."""
+        return holding(self._live.get(partition, ()), offset - 1) is not None
+
+    def refuse(self, partition: TopicPartition, offset: int, handed_out: int) -> None:
+        """Raise PartitionsLostError if this next offset is that of a record that is gone.
+
+        If it is beyond what was handed out since, committing it would hide every record that is
+        written there.
+
+        Parameters
+        ----------
+        partition : TopicPartition
+        offset : int
+            The offset to commit, exclusive.
+        handed_out : int
+            How far (exclusive) polls went since; 0 if they went nowhere below the offset.
+        """
+        if handed_out < offset <= self._over.get(partition, -1):
+            self.refused(partition, offset)
+            raise PartitionsLostError(
+                f"nothing committed: {partition.topic}-{partition.partition} at {offset} is past "
+                f"{handed_out}, the offset that polls have reached since it was assigned again, or "
+                "since its log was truncated or read again"
+            )
+
+    def why_not(self, partition: TopicPartition, offset: int) -> Exception:
+        """The error to raise for an offset that was not handed out since.
+
+        Returns
+        -------
+        PartitionsLostError or ValueError
+            The latter if nobody can have processed it.
+        """
+        name = f"{partition.topic}-{partition.partition}"
+        if offset < self._over.get(partition, offset):
+            return PartitionsLostError(
+                f"nothing committed: {name} was lost or revoked after offset {offset} was handed "
+                "out, and assigned again, or its log was truncated"
+            )
+        return ValueError(f"{name}: offset {offset} was not handed out")
 
 
 class PartitionCompletion:
