@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import KafkaRebalanceError, MembershipError, names_of
 from .driver_sources import DriverSources
-from .group.batch_state import Gaps
+from .group.batch_state import Gaps, LeftBehind
 from .group.group_commits import STOP_TIMEOUT_S
-from .group.left_behind import LeftBehind
 from .group.membership import QueryMembership
 from .load_claim import LoadClaim
 from .query_identity import QueryIdentity

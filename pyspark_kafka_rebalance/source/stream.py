@@ -23,8 +23,8 @@ from ..consumer.offsets.commit_metadata import Remaining
 from .checkpoint.built_in_start import start_of_first_batch
 from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
-from .group.batches.unproven_batches import NOTHING, CaughtUp
-from .group.left_behind import LeftBehind
+from .group.batch_state import LeftBehind
+from .group.batches.open_batches import NOTHING, CaughtUp
 from .offset_json import offset_to_json, parse_offset
 from .offsets import StreamOffset
 from .plan.available_now import AvailableNowRun

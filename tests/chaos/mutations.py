@@ -124,7 +124,7 @@ MUTATIONS = (
     Mutation(
         "unmarked",
         "rows of a replay that the group already has are not marked lost",
-        "source/group/others/marking.py",
+        "source/group/others/foreign_ranges.py",
         "if standing.committed is not None and standing.committed > ranges[partition].start",
         "if standing.committed is None and ranges[partition].start < 0",
         named="taken-over",
@@ -132,7 +132,7 @@ MUTATIONS = (
     Mutation(
         "replay",
         "a replay does not wait for the next owner of its partitions (17, 18)",
-        "source/group/others/marking.py",
+        "source/group/others/foreign_ranges.py",
         "if now >= until or (seen.joined and all(slow)):",
         "if now >= 0.0 or (seen.joined and all(slow)):",
         named="long-take-over",

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
-from pyspark_kafka_rebalance.source.group.others import marking
+from pyspark_kafka_rebalance.source.group.others import foreign_ranges as marking
 from pyspark_kafka_rebalance.source.offset_json import parse_offset
 from pyspark_kafka_rebalance.source.spark_versions import reader_for_this_spark
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.source.group.batches.batch_time import BatchTime, advice_on_overdue
+from pyspark_kafka_rebalance.source.group.batches.open_batches import BatchTime, advice_on_overdue
 
 P = TopicPartition("t", 0)
 

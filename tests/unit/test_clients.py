@@ -10,10 +10,10 @@ import pytest
 
 from pyspark_kafka_rebalance.consumer.consumer import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
-from pyspark_kafka_rebalance.source.group.clients import query_clients as clients
+from pyspark_kafka_rebalance.source.group.clients import query_members as clients
 from pyspark_kafka_rebalance.source.group.clients.assign_client import AssignClient
-from pyspark_kafka_rebalance.source.group.clients.query_clients import build_clients
 from pyspark_kafka_rebalance.source.group.clients.query_member import QueryMember
+from pyspark_kafka_rebalance.source.group.clients.query_members import build_clients
 from pyspark_kafka_rebalance.source.options import SourceOptions
 
 OPTIONS = {

@@ -11,7 +11,7 @@ from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap, runs
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.owned.assignment import QueryAssignment
-from pyspark_kafka_rebalance.source.group.owned.gap_marks import GapMarks
+from pyspark_kafka_rebalance.source.group.owned.marks import GapMarks
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 LIVE = 40

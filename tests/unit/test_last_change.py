@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from settable_clock import Clock
 
-from pyspark_kafka_rebalance.source.group.owned.last_change import LastChange
+from pyspark_kafka_rebalance.source.group.owned.owned_partitions import LastChange
 
 RELEASED_AT = 100.0
 

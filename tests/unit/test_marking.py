@@ -10,7 +10,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group.others.marking import (
+from pyspark_kafka_rebalance.source.group.others.foreign_ranges import (
     AT_MOST_S,
     JOIN_S,
     STILL_S,

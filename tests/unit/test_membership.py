@@ -28,14 +28,14 @@ from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
 from pyspark_kafka_rebalance.source.group import membership as membership_module
-from pyspark_kafka_rebalance.source.group.clients import query_clients as clients_module
+from pyspark_kafka_rebalance.source.group.clients import query_members as clients_module
 from pyspark_kafka_rebalance.source.group.logs import deletion_watch as deletion_watch_module
 from pyspark_kafka_rebalance.source.group.logs import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.group.others import foreign_ranges as foreign_ranges_module
+from pyspark_kafka_rebalance.source.group.others import foreign_ranges as marking_module
 from pyspark_kafka_rebalance.source.group.others import joining as joining_module
-from pyspark_kafka_rebalance.source.group.others import live_owner_watch as live_owner_watch_module
-from pyspark_kafka_rebalance.source.group.others import marking as marking_module
+from pyspark_kafka_rebalance.source.group.others import live_owners as live_owner_watch_module
 from pyspark_kafka_rebalance.source.group.owned import (
     deleted_partitions as deleted_partitions_module,
 )

@@ -24,14 +24,12 @@ from pyspark_kafka_rebalance.errors import (
 from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
 from pyspark_kafka_rebalance.fetch.columns import record_schema
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.group.logs import awaited_partitions
 from pyspark_kafka_rebalance.source.group.logs import log_ends as log_ends_module
-from pyspark_kafka_rebalance.source.group.logs.awaited_partitions import AwaitedPartitions
+from pyspark_kafka_rebalance.source.group.logs import record_times as awaited_partitions
 from pyspark_kafka_rebalance.source.group.logs.log_ends import LogEnds
-from pyspark_kafka_rebalance.source.group.logs.record_times import RecordTimes
-from pyspark_kafka_rebalance.source.group.owned import last_change
-from pyspark_kafka_rebalance.source.group.owned.last_change import LastChange
-from pyspark_kafka_rebalance.source.group.owned.owned_partitions import OwnedPartition
+from pyspark_kafka_rebalance.source.group.logs.record_times import AwaitedPartitions, RecordTimes
+from pyspark_kafka_rebalance.source.group.owned import owned_partitions as last_change
+from pyspark_kafka_rebalance.source.group.owned.owned_partitions import LastChange, OwnedPartition
 from pyspark_kafka_rebalance.source.group.query_state import QueryState
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.timelines import Rows

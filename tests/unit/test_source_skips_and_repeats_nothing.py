@@ -47,7 +47,7 @@ from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.group import batch_proofs as batch_proofs_module
 from pyspark_kafka_rebalance.source.group import membership as membership_module
-from pyspark_kafka_rebalance.source.group.clients import query_clients as clients_module
+from pyspark_kafka_rebalance.source.group.clients import query_members as clients_module
 from pyspark_kafka_rebalance.source.group.others import joining as joining_module
 from pyspark_kafka_rebalance.source.offset_json import parse_offset
 

@@ -34,8 +34,7 @@ from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
-from pyspark_kafka_rebalance.source.group.batch_state import BatchState
-from pyspark_kafka_rebalance.source.group.left_behind import LeftBehind
+from pyspark_kafka_rebalance.source.group.batch_state import BatchState, LeftBehind
 from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json, parse_offset
 from pyspark_kafka_rebalance.source.offsets import RebalanceEvent, StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions

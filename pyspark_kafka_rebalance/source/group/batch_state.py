@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from kafka.structs import TopicPartition
@@ -11,7 +12,7 @@ from kafka.structs import TopicPartition
 from ...consumer.offsets.offset_set import Gap
 from ...fetch.offset_range import OffsetRange
 from ..offsets import MemberState, RebalanceEvent, StreamOffset
-from .batches.unproven_batches import NOTHING, CaughtUp
+from .batches.open_batches import NOTHING, CaughtUp
 from .query_state import SharedState
 
 Gaps = Mapping[TopicPartition, Sequence[Gap]]
@@ -146,3 +147,24 @@ def state_for_offset(
         pending_catch_up=pending_catch_up or {},
         gaps=state.assignment.gaps_left(),
     )
+
+
+class LeftBehind(NamedTuple):
+    """What an abandoned run knew, for the run that continues the query.
+
+    Attributes
+    ----------
+    untold : list of RebalanceEvent
+        The event rows that it had not reported yet.
+    known : dict
+        The position at which each partition was to go on.
+    heard : dict
+        The group's committed offsets: if one is lower now, that log has become shorter.
+    gaps : dict
+        What is still to be read below those positions.
+    """
+
+    untold: list[RebalanceEvent]
+    known: dict[TopicPartition, int]
+    heard: dict[TopicPartition, int]
+    gaps: Gaps

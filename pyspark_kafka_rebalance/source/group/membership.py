@@ -23,15 +23,13 @@ from ...consumer.pump import Pump
 from ...fetch.offset_range import OffsetRange
 from ..offsets import RebalanceEvent
 from ..query_identity import QueryIdentity
-from .batch_proofs import BatchProofs
-from .batch_state import BatchState, Gaps, state_for_offset, state_now
-from .batches.unproven_batches import NOTHING, CaughtUp
+from .batch_proofs import BatchProofs, OverdueBatch
+from .batch_state import BatchState, Gaps, LeftBehind, state_for_offset, state_now
+from .batches.open_batches import NOTHING, CaughtUp
 from .catch_up import CatchUp
-from .clients.query_clients import partitions_of
 from .clients.query_member import QueryMember
-from .clients.query_members import QueryMembers
+from .clients.query_members import QueryMembers, partitions_of
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
-from .left_behind import LeftBehind
 from .logs.deletion_watch import DeletionWatch
 from .logs.log_ends import LogEnds
 from .logs.record_times import RecordTimes
@@ -39,7 +37,6 @@ from .others.coverage import Coverage
 from .others.foreign_ranges import ForeignRanges
 from .others.joining import Joining
 from .others.known_to_group import KnownToGroup
-from .overdue_batch import OverdueBatch
 from .owned.deleted_partitions import Left
 from .owned.own_commits import OwnCommits
 from .query_state import QueryState

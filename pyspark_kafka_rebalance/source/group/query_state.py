@@ -29,8 +29,8 @@ from ..plan.catch_up import CatchUpPace
 from ..query_identity import QueryIdentity
 from .batches.open_batches import OpenBatches
 from .owned.assignment import QueryAssignment
-from .owned.last_change import LastChange
 from .owned.own_commits import OwnCommits
+from .owned.owned_partitions import LastChange
 from .owned.starts import Starts
 
 if TYPE_CHECKING:

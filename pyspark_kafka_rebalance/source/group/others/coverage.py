@@ -20,7 +20,7 @@ from ....errors import KafkaRebalanceError, names_of
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from ..logs.log_ends import LogEnds
 from ..query_state import QueryState
-from .live_owner_watch import LiveOwnerWatch
+from .live_owners import LiveOwnerWatch
 
 if TYPE_CHECKING:
     from ...options import SourceOptions

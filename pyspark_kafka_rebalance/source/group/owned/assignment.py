@@ -28,12 +28,9 @@ from kafka.structs import TopicPartition
 from ....consumer.offsets.offset_set import Gap
 from ....fetch.offset_range import OffsetRange
 from ...offsets import RebalanceEvent
-from ..batches.unproven_batches import NOTHING, CaughtUp, UnprovenBatches
-from .event_rows import EventRows
-from .gap_marks import GapMarks
-from .marks import Marks
-from .owed_commits import OwedCommits
-from .owned_partitions import OwnedPartition, OwnedPartitions
+from ..batches.open_batches import NOTHING, CaughtUp, UnprovenBatches
+from .marks import GapMarks, Marks, OwedCommits
+from .owned_partitions import EventRows, OwnedPartition, OwnedPartitions
 from .positioning import Positioning
 
 

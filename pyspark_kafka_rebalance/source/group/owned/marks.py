@@ -9,12 +9,237 @@ Each is at or behind the one before. They are kept when a partition leaves, sinc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, KeysView, Mapping
+from collections.abc import Callable, Collection, Iterable, KeysView, Mapping, Sequence
 
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
+from ....consumer.offsets.offset_set import Gap, holding, joined, less, without
 from ....fetch.offset_range import OffsetRange
+from ....settings.values import LONG_MAX
+from ..batches.open_batches import UnprovenBatches
+from .owned_partitions import OwnedPartitions
+
+
+class GapMarks:
+    """What each partition still has to catch up below its live position (KIP-333).
+
+    The gaps of all partitions that one query has owned, or knows from its checkpoint.
+
+        unread    no batch reads it
+        unproven  Spark has not committed a batch that reads it
+
+    Unread gaps are a part of the unproven ones. The unproven gaps are what the group is still owed:
+    the committed offset is their lowest one. Most partitions have none, and cost nothing here.
+    """
+
+    def __init__(self) -> None:
+        self._unread: dict[TopicPartition, list[Gap]] = {}
+        self._unproven: dict[TopicPartition, list[Gap]] = {}
+        self._unlogged = False  # they have changed since the last offset, other than by a batch
+
+    def begin(
+        self, partition: TopicPartition, unread: Sequence[Gap], unproven: Sequence[Gap]
+    ) -> None:
+        """Set what lies below the live position, replacing what was there; each in order."""
+        before = self.unread(partition), self.unproven(partition)
+        self.restore(partition, unread, unproven)
+        self._unlogged |= before != (self.unread(partition), self.unproven(partition))
+
+    def restore(
+        self, partition: TopicPartition, unread: Sequence[Gap], unproven: Sequence[Gap]
+    ) -> None:
+        """As :meth:`begin`, from an offset of Spark's log."""
+        for marks, pieces in ((self._unread, unread), (self._unproven, unproven)):
+            if pieces:
+                marks[partition] = list(joined(pieces))
+            else:
+                marks.pop(partition, None)
+
+    def hand_out(self, ranges: Mapping[TopicPartition, Sequence[OffsetRange]]) -> None:
+        """A batch reads these."""
+        _take(self._unread, ranges)
+
+    def prove(self, ranges: Mapping[TopicPartition, Sequence[OffsetRange]]) -> None:
+        """Spark has committed the batch that reads these."""
+        _take(self._unproven, ranges)
+
+    def lose(self, partition: TopicPartition, end: int) -> None:
+        """The records below this offset are gone from Kafka, so drop the gaps there."""
+        gone = without(self.unread(partition), end)
+        self._unlogged |= bool(gone)
+        for marks in (self._unread, self._unproven):
+            _take(marks, {partition: gone})
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Drop all gaps: the log is gone or is read anew, or nothing is left of them."""
+        self._unlogged |= partition in self._unread or partition in self._unproven
+        for marks in (self._unread, self._unproven):
+            marks.pop(partition, None)
+
+    def logged(self) -> None:
+        """The offset that is being made contains the current gaps."""
+        self._unlogged = False
+
+    def are_unlogged(self) -> bool:
+        """Whether the gaps differ from the last offset's for another reason than a batch."""
+        return self._unlogged
+
+    def any(self) -> bool:
+        """Whether any partition has an unproven gap."""
+        return bool(self._unproven)
+
+    def all_unread(self) -> Mapping[TopicPartition, Sequence[Gap]]:
+        """The unread gaps of each partition that has any, in order; not to be changed."""
+        return self._unread
+
+    def all_unproven(self) -> Mapping[TopicPartition, Sequence[Gap]]:
+        """The unproven gaps of each partition that has any, in order; not to be changed."""
+        return self._unproven
+
+    def under_way(self, partition: TopicPartition) -> list[Gap]:
+        """The gaps that unproven batches read."""
+        return less(self.unproven(partition), self.unread(partition))
+
+    def unread(self, partition: TopicPartition) -> Sequence[Gap]:
+        """The partition's unread gaps, in order."""
+        return self._unread.get(partition, ())
+
+    def are_unread(self, partition: TopicPartition, pieces: Iterable[OffsetRange]) -> bool:
+        """Whether each of these pieces lies in an unread gap."""
+        found = ((holding(self.unread(partition), piece.start), piece) for piece in pieces)
+        return all(gap is not None and piece.end <= gap.end for gap, piece in found)
+
+    def unproven(self, partition: TopicPartition) -> Sequence[Gap]:
+        """The partition's unproven gaps, in order."""
+        return self._unproven.get(partition, ())
+
+    def committed(self, partition: TopicPartition, live: int) -> int:
+        """The offset to commit, exclusive, if the live part is proven up to ``live``."""
+        gaps = self._unproven.get(partition)
+        return min(gaps[0].start, live) if gaps else live
+
+
+def _take(
+    marks: dict[TopicPartition, list[Gap]],
+    ranges: Mapping[TopicPartition, Sequence[OffsetRange | Gap]],
+) -> None:
+    for partition, pieces in ranges.items():
+        taken = sorted(Gap(piece.start, piece.end) for piece in pieces)
+        left = less(marks.get(partition, []), taken)
+        if left:
+            marks[partition] = left
+        else:
+            marks.pop(partition, None)
+
+
+class OwedCommits:
+    """What a query has proven and the group has not acknowledged.
+
+    The owed commits of one query, derived from the parts of its :class:`QueryAssignment`.
+
+    Invariants:
+     1. Only what is proven is committed, only while owned, and only forward.
+     2. For a partition with gaps below its live position, each commit carries everything that the
+        group is owed. That can change while the offset stays the same, and a revoke waits for it as
+        it waits for an offset.
+
+    It keeps the set of partitions that are behind: few out of thousands.
+    """
+
+    def __init__(
+        self,
+        partitions: OwnedPartitions,
+        marks: Marks,
+        gaps: GapMarks,
+        batches: UnprovenBatches,
+    ) -> None:
+        self._partitions = partitions
+        self._marks = marks
+        self._gaps = gaps
+        self._batches = batches
+        self._behind: dict[TopicPartition, None] = {}  # owned, with proven parts unacknowledged
+
+    # -- what changes it --------------------------------------------------------------------------
+
+    def compare(self, partitions: Collection[TopicPartition]) -> None:
+        """After a change of what is owned, proven or acknowledged: update which are behind."""
+        owned, has_gaps = self._partitions.all(), self._gaps.any()
+        behind = self._marks.behind(partitions, self._gaps.committed if has_gaps else None)
+        if has_gaps or self._marks.with_gaps():
+            beside_gaps = self._gaps.all_unproven().keys() | self._marks.with_gaps()
+            behind |= {p for p in partitions if p in beside_gaps and self._owes_more(p)}
+        for partition in partitions:
+            if partition in behind and partition in owned:
+                self._behind[partition] = None
+            else:
+                self._behind.pop(partition, None)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is not owned any more."""
+        self._behind.pop(partition, None)
+
+    def acknowledge(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The group's committed offsets are now at least these."""
+        self._marks.acknowledge(offsets)
+        self.compare(offsets)
+
+    def acknowledge_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
+        """As :meth:`acknowledge`, with everything that the group is owed as it knows it."""
+        self._marks.acknowledge_remaining(remaining)
+        self.compare(remaining)
+
+    # -- what there is to see ---------------------------------------------------------------------
+
+    def is_open(self, partition: TopicPartition) -> bool:
+        """Whether the partition is owned and the group lacks something proven of it."""
+        return partition in self._behind
+
+    def by_member(self) -> dict[int, dict[TopicPartition, int]]:
+        """The offsets to commit by member: proven, not acknowledged, owned."""
+        by_member: dict[int, dict[TopicPartition, int]] = {}
+        owned, proven = self._partitions.all(), self._marks.positions()
+        for partition in self._behind:
+            own = owned[partition]
+            if own.position is not None:
+                offset = self._gaps.committed(partition, proven[partition])
+                by_member.setdefault(own.member, {})[partition] = offset
+        return by_member
+
+    def remaining(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Remaining]:
+        """What the group is owed of each of these: the parts that neither side has proven."""
+        return {p: self._left(p) for p in partitions}
+
+    def uncommitted(self) -> set[TopicPartition]:
+        """The partitions of which the group may lack something that this query has read.
+
+        This covers the last batch with ranges, the unproven batches, and the owned partitions. It
+        leaves out what an earlier batch read of a partition that was lost since: the next owner has
+        repeated that by now, and no later stop changes it.
+        """
+        owned = self._partitions.all()
+        missing = set(self._marks.unacknowledged(self._batches.read_to()))
+        caught_up = self._batches.with_caught_up()
+        if caught_up or self._gaps.any():
+            # With gaps, a committed offset does not show everything that was read.
+            beside_gaps = caught_up | (missing & self._gaps.all_unproven().keys())
+            missing -= beside_gaps
+            missing |= {p for p in beside_gaps if self._batches.have(p) or self._owes_more(p)}
+        # A partition that was never read only has its start to commit.
+        return missing | {p for p in self._behind if owned[p].read}
+
+    def _left(self, partition: TopicPartition) -> Remaining:
+        proven = self._marks.positions()[partition]
+        left = Remaining.of(self._gaps.unproven(partition), proven)
+        known = self._marks.group_has(partition)
+        return left if known is None else left.merge(known)
+
+    def _owes_more(self, partition: TopicPartition) -> bool:
+        """Whether the group still takes something proven as owed."""
+        if partition not in self._marks.positions():
+            return False
+        known, left = self._marks.group_has(partition), self._left(partition)
+        return known is None or left.between(0, LONG_MAX) != known.between(0, LONG_MAX)
 
 
 class Marks:

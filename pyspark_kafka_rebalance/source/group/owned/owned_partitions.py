@@ -7,10 +7,133 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
+
+from ...offsets import RebalanceEvent
+
+
+class EventRows:
+    """The rebalance events that the next batch reports.
+
+    They are the rows of ``includeRebalanceEvents``, and the lost partitions. A revoke waits for the
+    batch with its ``revoke_requested`` row, so the number of that batch is kept.
+
+    Parameters
+    ----------
+    included : bool
+        Whether event rows are enabled.
+    """
+
+    def __init__(self, included: bool) -> None:
+        self._included = included
+        self._events: list[RebalanceEvent] = []  # not in a batch yet
+        self._requests: dict[TopicPartition, int] = {}  # the unproven batch that has the row
+        self._lost: set[TopicPartition] = set()  # since the last batch was planned
+
+    def add(self, event: str, partition: TopicPartition, generation: int) -> None:
+        """Record an event of a partition."""
+        if event == "lost":
+            self._lost.add(partition)
+            self._requests.pop(partition, None)
+        elif event == "assigned":
+            self._lost.discard(partition)
+        if self._included:
+            self._events.append(RebalanceEvent(event, partition, generation))
+
+    def wait(self) -> bool:
+        """Whether rows wait for a batch."""
+        return bool(self._events)
+
+    def untold(self) -> list[RebalanceEvent]:
+        """The rows that are in no batch yet; empty if event rows are disabled."""
+        return list(self._events)
+
+    def take(self, batch: int, owned: Container[TopicPartition]) -> list[RebalanceEvent]:
+        """Take the rows for this batch, which is being planned."""
+        events, self._events = self._events, []
+        for event in events:
+            if event.event == "revoke_requested" and event.partition in owned:
+                self._requests[event.partition] = batch
+        return events
+
+    def take_lost(self) -> set[TopicPartition]:
+        """Take the partitions lost since the last batch was planned."""
+        lost, self._lost = self._lost, set()
+        return lost
+
+    def prove(self, last: int) -> None:
+        """This batch and all before it are proven."""
+        for partition in [p for p, batch in self._requests.items() if batch <= last]:
+            del self._requests[partition]
+
+    def have_unproven_request(self, partition: TopicPartition) -> bool:
+        """Whether its ``revoke_requested`` row is in an unproven batch."""
+        return partition in self._requests
+
+    def are_unproven(self) -> bool:
+        """Whether any ``revoke_requested`` row is in an unproven batch."""
+        return bool(self._requests)
+
+    def requests(self) -> set[TopicPartition]:
+        """Partitions whose ``revoke_requested`` row is in no batch yet, or in an unproven one."""
+        waiting = {e.partition for e in self._events if e.event == "revoke_requested"}
+        return waiting | self._requests.keys()
+
+
+#: Default of ``group.consumer.assignment.interval.ms`` (Kafka 4.3): for so long a coordinator may
+#: put off a new assignment. In the classic protocol nothing is put off: all members rejoin.
+_ASSIGNED_WITHIN_S = 1.0
+
+
+class LastChange:
+    """When the members of a query last changed, and whether all know what came of it.
+
+    The last change, and what the members have heard from the coordinator since.
+
+    A partition that one member has released is on its way unseen: the coordinator gives it to
+    another member in the answer to that one's heartbeat. So nothing is on its way once every member
+    has had two answers: one to a heartbeat after the change, by which the coordinator knows what
+    was released, and one to a heartbeat after the coordinator has had time to assign that.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds, monotonic.
+
+    Attributes
+    ----------
+    at : float
+        When it was.
+    all_told : bool
+        Whether every member knows which partitions it owns after the change.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.at = 0.0
+        self.all_told = False
+        self._known_at: float | None = None  # to the coordinator
+        self.note()
+
+    def note(self) -> None:
+        """Something changes now."""
+        self.at, self.all_told, self._known_at = self._clock(), False, None
+
+    def heard(self, sent_at: float) -> None:
+        """Every member has had the answer to a heartbeat that it sent at ``sent_at`` or later."""
+        if self._known_at is None:
+            if sent_at >= self.at:
+                self._known_at = self._clock()
+        elif sent_at >= self._known_at + _ASSIGNED_WITHIN_S:
+            self.all_told = True
+
+    def unchanged_s(self) -> float:
+        """Seconds since it was."""
+        return self._clock() - self.at
 
 
 @dataclass(slots=True)

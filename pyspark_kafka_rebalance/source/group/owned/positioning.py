@@ -13,10 +13,8 @@ from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import without
-from ..batches.unproven_batches import UnprovenBatches
-from .gap_marks import GapMarks
-from .marks import Marks
-from .owed_commits import OwedCommits
+from ..batches.open_batches import UnprovenBatches
+from .marks import GapMarks, Marks, OwedCommits
 from .owned_partitions import OwnedPartitions
 
 

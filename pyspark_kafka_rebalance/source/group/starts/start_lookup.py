@@ -20,8 +20,7 @@ from ...query_identity import QueryIdentity
 from ...starting_offsets import AtTimestamp
 from ..clients.query_member import QueryMember
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from ..logs.deletion_watch import DeletionWatch
-from ..logs.replaced_topics import ReplacedTopics
+from ..logs.deletion_watch import DeletionWatch, ReplacedTopics
 from ..others.joining import Joining
 from ..query_state import QueryState, SharedState
 from .ignored_starts import IgnoredStarts
