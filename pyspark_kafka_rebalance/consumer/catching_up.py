@@ -33,7 +33,7 @@ from .kafka_python.second_reader import Bell, Read, SecondReader
 from .membership.ownership import Ownership
 from .offsets.found_records import count, within
 from .offsets.offset_set import Gap, above
-from .progress.gap_hand_outs import GapHandOuts
+from .progress.hand_outs import GapHandOuts
 
 log = logging.getLogger(__name__)
 

@@ -26,12 +26,12 @@ from ..errors import UnreadableRecordError
 from .catching_up import CatchingUp, records_left
 from .fetch_metadata import EndOffsets, FetchMetadata
 from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed
+from .member_record import AssignmentReceived, Lost
 from .membership.group_membership import GroupMembership
 from .membership.ownership import Ownership, Step
 from .observer import Observed
 from .poll_result import PollResult
 from .progress.hand_outs import HandOuts
-from .protocol.member_record import AssignmentReceived, Lost
 
 if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator

@@ -34,8 +34,8 @@ from pyspark_kafka_rebalance import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, describe_group
+from pyspark_kafka_rebalance.consumer.member_record import AssignmentReceived
 from pyspark_kafka_rebalance.consumer.messages import ConsumerGroupHeartbeatRequest
-from pyspark_kafka_rebalance.consumer.protocol.member_record import AssignmentReceived
 from pyspark_kafka_rebalance.doctor.broker_probe import BrokerProbe, connected
 from pyspark_kafka_rebalance.doctor.judgement import judge_brokers
 from pyspark_kafka_rebalance.testing import LocalKafka

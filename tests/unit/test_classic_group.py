@@ -22,10 +22,10 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 from stepped_loop import Alarm, Flight, SteppedLoop, Wait
 
+from pyspark_kafka_rebalance.consumer.member_record import AssignmentReceived, Lost
 from pyspark_kafka_rebalance.consumer.membership.classic import RULES, ClassicProtocol
 from pyspark_kafka_rebalance.consumer.membership.group_membership import GroupMembership
 from pyspark_kafka_rebalance.consumer.membership.member_parts import MemberParts
-from pyspark_kafka_rebalance.consumer.protocol.member_record import AssignmentReceived, Lost
 
 PARTITIONS = [TopicPartition("t", n) for n in range(4)]
 MEMBERS = range(3)

@@ -14,7 +14,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from pyspark_kafka_rebalance.consumer.commits.commit_by_hand import EnteredCommit
 from pyspark_kafka_rebalance.consumer.commits.commit_loop import _REST_S, CommitLoop
-from pyspark_kafka_rebalance.consumer.protocol.member_record import Member
+from pyspark_kafka_rebalance.consumer.member_record import Member
 
 P = TopicPartition("t", 0)
 

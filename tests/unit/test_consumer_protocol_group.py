@@ -23,13 +23,13 @@ from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance.consumer.member_record import AssignmentReceived, Lost
 from pyspark_kafka_rebalance.consumer.membership.group_membership import GroupMembership
 from pyspark_kafka_rebalance.consumer.membership.member_parts import MemberParts
 from pyspark_kafka_rebalance.consumer.membership.next_generation import (
     RULES,
     NextGenerationProtocol,
 )
-from pyspark_kafka_rebalance.consumer.protocol.member_record import AssignmentReceived, Lost
 
 TOPIC = UUID(int=1)
 NUMBERS = range(4)

@@ -9,8 +9,8 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from pyspark_kafka_rebalance.consumer.member_record import Member
 from pyspark_kafka_rebalance.consumer.protocol.lane import Lane
-from pyspark_kafka_rebalance.consumer.protocol.member_record import Member
 
 
 class Connection:

@@ -7,7 +7,7 @@ import threading
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.protocol.member_record import (
+from pyspark_kafka_rebalance.consumer.member_record import (
     AssignmentReceived,
     Lost,
     Member,

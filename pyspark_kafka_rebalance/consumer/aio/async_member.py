@@ -8,8 +8,8 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from ..listener_on_loop import on_loop
 from .consumer_thread import ConsumerThread
+from .listener_on_loop import on_loop
 
 
 class AsyncMember:

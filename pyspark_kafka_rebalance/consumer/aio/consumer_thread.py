@@ -17,8 +17,8 @@ from kafka.errors import IllegalStateError
 
 from ...transport.forks import leave_to_parent, refuse
 from ..consumer import DeferredRevokeConsumer
-from ..listener_on_loop import in_listeners_turn, is_listeners_turn
 from ..observer import ConsumerObserver
+from .listener_on_loop import in_listeners_turn, is_listeners_turn
 
 Answer = TypeVar("Answer")
 

@@ -16,12 +16,12 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ...errors import names_of
+from ..member_record import Member, not_owned
 from ..observer import Observed
 from ..offsets.commit_metadata import DEFAULT_METADATA_BYTES
 from ..offsets.committable import Committable
 from ..protocol.answers import Verdict, verdict_of
 from ..protocol.lane import Lane
-from ..protocol.member_record import Member, not_owned
 from .commit_by_hand import CommitByHand, EnteredCommit, final_error
 from .kept_metadata import KeptMetadata
 from .offset_commits import ChangedGaps, OffsetCommits

@@ -16,12 +16,12 @@ from kafka.structs import TopicPartition
 from ...errors import KafkaRebalanceError
 from ...fetch.connections import explain_final
 from ..cluster_queries import ClusterQueries
+from ..member_record import Member
 from ..offsets.commit_metadata import Remaining
 from ..offsets.origin import with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
 from ..protocol.answers import Verdict
 from ..protocol.lane import Lane
-from ..protocol.member_record import Member
 from .commit_loop import CommitLoop
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 from kafka.util import Timer, WeakMethod
 
 from ...transport.kafka_python_version import require_names
-from ..protocol.member_record import Member
+from ..member_record import Member
 from .assignor import OwnedPartitionsAssignor
 from .io_loop import IoLoop
 from .log_offsets import LogOffsets

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
+from ..member_record import AssignmentReceived, Attempt, Member
 from ..protocol.answers import Consequence, after_heartbeat, after_join, gone_already
 from ..protocol.join import Joined, JoinProtocol, Review
-from ..protocol.member_record import AssignmentReceived, Attempt, Member
 from .heartbeats import IDLE_S, UnheardWrites
 from .member_parts import BrokerRules, MemberParts
 

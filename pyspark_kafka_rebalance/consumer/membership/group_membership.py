@@ -22,8 +22,8 @@ from kafka.structs import TopicPartition
 from ...errors import UnsupportedBrokerError
 from ..commits.commit_by_hand import EnteredCommit
 from ..kafka_python.questions import offers_consumer_protocol
+from ..member_record import AssignmentReceived, Lost, Member, refuse_strangers
 from ..offsets.committable import Committable
-from ..protocol.member_record import AssignmentReceived, Lost, Member, refuse_strangers
 from . import classic, next_generation
 from .classic import ClassicProtocol
 from .member_parts import GroupProtocol, MemberParts

@@ -11,9 +11,9 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..commits.commit_loop import CommitLoop
+from ..member_record import AssignmentReceived, Member, MemberRecord
 from ..protocol.answers import Consequence, Verdict, after_commit, explained
 from ..protocol.lane import Lane
-from ..protocol.member_record import AssignmentReceived, Member, MemberRecord
 from .heartbeats import HeartbeatSchedule, Lease, Liveness, suspend_aware_clock
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -20,24 +21,296 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ...errors import PartitionsLostError, UnreadableRecordError
 from ...transport.forks import RefusedLock
 from ..commits.commit_by_hand import CommitByHand, EnteredCommit
+from ..member_record import refuse_strangers
 from ..membership.group_membership import GroupMembership
 from ..membership.ownership import Ownership
-from ..offsets.commit_metadata import Remaining, is_ours
-from ..offsets.found_records import offsets_of
+from ..offsets.commit_metadata import Decoded, Remaining, Told, is_ours
+from ..offsets.found_records import offsets_of, within
 from ..offsets.leader_epochs import UNKNOWN
-from ..offsets.offset_set import Gap
+from ..offsets.offset_set import Gap, less
 from ..offsets.origin import with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
-from ..protocol.member_record import refuse_strangers
 from ..taken import Taken
 from .completion import Completion
-from .gap_hand_outs import GapHandOuts
-from .partition import LOG_END, inherit, is_described
+from .partition import LOG_END, inherit, is_described, warn_of
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
+
+
+class GapHandOuts:
+    """Hands out what is set aside of partitions, besides the live records (KIP-333).
+
+    A part of ``HandOuts``, under its lock. ``Completion`` knows which gaps there are and what of
+    them is processed; this class applies to it what the gaps' reader and commits do.
+
+    Invariants:
+     1. A record of a gap is handed out only while it is unread. If the reader brings one that was
+        lost, sought past, truncated or handed out meanwhile, it is dropped.
+     2. With "live", an explicit commit of a partition that catches up carries our metadata, which
+        leave out no record that is not processed. A commit below the group's own, and any commit
+        with "ordered", is sent as it is.
+    """
+
+    def __init__(self, hand_outs: HandOuts) -> None:
+        self._all = hand_outs
+        self._completion = hand_outs._completion
+        self._commits = hand_outs._membership.commits
+        # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
+        self._behind: set[TopicPartition] = set()
+        self._commits.catches_up = lambda: self.any_unread
+        #: Whether anything was ever set aside.
+        self.known = False
+        # The records at which the gaps' reader stopped, and which the application may skip.
+        self._unreadable: dict[TopicPartition, Gap] = {}
+
+    # -- the I/O loop, when the partition is assigned ---------------------------------------------
+
+    def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
+        """What the group has not processed, according to this commit."""
+        return Remaining.decode(
+            start.offset, start.metadata, self._all.truncations.bound(partition)
+        )
+
+    def set_aside(
+        self,
+        partition: TopicPartition,
+        start: OffsetAndMetadata,
+        remaining: Remaining,
+        in_order: bool,
+    ) -> None:
+        """The partition begins at the live position; the gaps below are read in parallel."""
+        told = self.left(partition, start)
+        if told.told not in (Told.GAPS, Told.NOTHING):
+            warn_of(partition, start, told.told)
+        with self._all.lock:
+            epochs = self._completion.epochs[partition]
+            if start.offset > 0:
+                epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
+            epochs.learn(start.offset, remaining.live, UNKNOWN)
+            last = told.remaining.live - 1
+            if told.leader_epoch >= 0 and start.offset <= last and last not in remaining:
+                epochs.learn(last, last + 1, told.leader_epoch)
+            self._completion.begun(partition).set_aside(remaining, in_order)
+            self._all.truncations.bind(partition, self._all.truncations.bound(partition))
+            self._commits.begin(partition, start.offset, is_described(start))
+            self._behind.add(partition)
+            self.known = True
+        log.info(
+            "%s-%d: polls start at offset %d; catching up on %d offsets from %d on, in %d gaps",
+            *partition,
+            remaining.live,
+            remaining.count(remaining.live),
+            remaining.committed(),
+            len(remaining.gaps),
+        )
+
+    # -- any thread -------------------------------------------------------------------------------
+
+    def lag(self, partition: TopicPartition) -> int:
+        """How many offsets of the partition's gaps are not handed out."""
+        with self._all.lock:
+            self._all.carry_out()
+            return sum(gap.end - gap.start for gap in self._completion.unread(partition))
+
+    @property
+    def any_unread(self) -> bool:
+        """Whether any gap may be left to read, even one that is not to be read now."""
+        return bool(self._behind)
+
+    def leader_epoch(self, partition: TopicPartition, next_offset: int) -> int:
+        """The leader epoch of the last record before this next offset; -1 if it is unknown.
+
+        Also -1 in a topic that was created anew. Its epochs begin anew: with an epoch from before,
+        its log would look truncated at its present end, and the records up to there would be left
+        out.
+        """
+        truncations = self._all.truncations
+        with self._all.lock:
+            if truncations.bound_before(partition) not in (None, truncations.bound(partition)):
+                return UNKNOWN
+            return self._completion.epochs.before(partition, next_offset)
+
+    def next_offset(self, partition: TopicPartition) -> int | None:
+        """Where the partition's gaps are read next; None if there is nothing to read."""
+        unread = self._completion.unread(partition)
+        return unread[0].start if unread else None
+
+    def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The positions to commit of the partitions that catch up; locked by the caller."""
+        found = {p: self._completion.position(p) for p in partitions if self._catches_up(p)}
+        return {p: position for p, position in found.items() if position is not None}
+
+    def claim(self, by_hand: CommitByHand, everything: bool) -> None:
+        """Fit a commit by hand to the partitions that catch up; locked by the caller.
+
+        Raises ValueError for metadata of the application's own (invariant 2).
+        """
+        for partition, entry in list(by_hand.offsets.items()):
+            found = self._completion.catching_up(partition)
+            position = self._completion.position(partition)
+            if found is None or position is None:
+                continue
+            if found.aside.in_order:
+                reached = self.next_offset(partition) if everything else None
+                if reached is not None:
+                    epoch = self._completion.epochs.before(partition, reached)
+                    by_hand.offsets[partition] = OffsetAndMetadata(reached, "", epoch)
+                continue
+            if entry.metadata:
+                raise ValueError(
+                    f"cannot commit metadata for {partition.topic}-{partition.partition} while it "
+                    "catches up: the metadata hold the offsets that are not processed yet"
+                )
+            if entry.offset < position and not everything:
+                continue
+            if everything:
+                claims = found.handed_out_so_far()
+            else:
+                claims = self._completion.before.claims(partition, found.aside, entry.offset)
+            claims = (*self._all.by_hand.claims_of(partition), *claims)
+            position = self._completion.position(partition, claims)
+            assert position is not None
+            epoch = self._completion.epochs.before(partition, position)
+            by_hand.offsets[partition] = OffsetAndMetadata(position, "", epoch)
+            by_hand.claims[partition] = claims
+
+    def _catches_up(self, partition: TopicPartition) -> bool:
+        return self._completion.catching_up(partition) is not None
+
+    # -- the thread that polls --------------------------------------------------------------------
+
+    def to_read(
+        self, readable: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[Gap, ...]]:
+        """The unread gaps of these partitions."""
+        if not self._behind:
+            return {}
+        with self._all.lock:
+            unread = {p: tuple(self._completion.unread(p)) for p in sorted(self._behind)}
+            # A seek hides unread gaps, and may be taken back.
+            known = {p: self._completion.of(p) for p in unread}
+            self._behind = {p for p, found in known.items() if found and found.aside.unread}
+            for partition in self._unreadable.keys() - self._behind:
+                del self._unreadable[partition]
+        return {p: gaps for p, gaps in unread.items() if gaps and p in readable}
+
+    def look_at(self, records: Mapping[TopicPartition, list[Any]]) -> dict[TopicPartition, Any]:
+        """The ones of the records that are unread (invariant 1); none is handed out yet."""
+        with self._all.lock:
+            found = {p: within(each, self._completion.unread(p)) for p, each in records.items()}
+        return {p: each for p, each in found.items() if each}
+
+    def hand_out(
+        self, records: Mapping[TopicPartition, list[Any]], passed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, list[Any]]:
+        """The reader of the gaps brought these records, and has passed these offsets.
+
+        Returns the ones that are handed out once the poll has returned (invariant 1).
+        """
+        owed = {}
+        with self._all.lock:
+            for partition, end in passed.items():
+                found = self._completion.catching_up(partition)
+                unread = self._completion.unread(partition)
+                if found is None or not unread:
+                    continue
+                unreadable = self._unreadable.get(partition)
+                if unreadable is not None and end > unreadable.start:  # it could be read now
+                    del self._unreadable[partition]
+                kept = within(records.get(partition, []), unread)
+                if kept:
+                    owed[partition] = kept
+                brought = list(offsets_of(kept)) if kept else []
+                note = partial(self._returned, partition, brought, min(end, unread[-1].end))
+                self._all.note(partition, note)
+        return owed
+
+    def _returned(
+        self, partition: TopicPartition, brought: list[tuple[Sequence[int], int]], end: int
+    ) -> None:
+        """The poll has returned these records, and all others below this end do not exist."""
+        found = self._completion.catching_up(partition)
+        if found is None:
+            return
+        before = self._completion.position(partition)
+        for offsets, epoch in brought:
+            found.catch_up(offsets, offsets[-1] + 1, epoch)
+        found.catch_up((), end)
+        self._tell_if_moved(partition, before)
+
+    def _tell_if_moved(self, partition: TopicPartition, before: int | None) -> None:
+        """Commit progress over offsets that do not exist: nobody will report these as processed."""
+        after = self._completion.position(partition)
+        if after is not None and before != after:
+            self._commits.tell_gaps(self._completion.epochs.entries({partition: after}))
+
+    def trim(self, partition: TopicPartition, begin: int, end: int) -> None:
+        """The log holds only [begin, end): what is unread outside of that is gone."""
+        with self._all.lock:
+            unread = list(self._completion.unread(partition))
+        gone = less(unread, [Gap(begin, end)])
+        if gone:
+            log.warning(
+                "group %s: cannot catch up on all of %s-%d from offset %d on: its log now holds "
+                "[%d, %d); %s are gone and will not be delivered",
+                self._all._group_id,
+                *partition,
+                unread[0].start,
+                begin,
+                end,
+                ", ".join(f"[{start}, {after})" for start, after in gone[:10]),
+            )
+        with self._all.lock:
+            found = self._completion.catching_up(partition)
+            if found is not None:
+                before = self._completion.position(partition)
+                found.catch_up((), begin)
+                found.aside.forget(end)
+                self._tell_if_moved(partition, before)
+
+    def out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """A poll raises that these are not in the log, and will again; like ``stopped``."""
+        for partition in offsets:
+            unread = self._completion.unread(partition)
+            if unread:
+                self._unreadable[partition] = Gap(unread[0].start, LOG_END)
+
+    def stopped(self, error: UnreadableRecordError) -> None:
+        """A poll raises this for a gap, and will again until the application seeks past it."""
+        partition = TopicPartition(error.topic, error.partition)
+        if error.next_offset is not None:
+            self._unreadable[partition] = Gap(error.offset, error.next_offset)
+
+    def skip(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether a seek to this offset only gives up what the gaps' reader could not read."""
+        unreadable = self._unreadable.get(partition)
+        with self._all.lock:
+            self._all.carry_out()
+            unread = self._completion.unread(partition)
+            if unreadable is None or not unread:
+                return False
+            found = self._completion.catching_up(partition)
+            gives_up = offset == unreadable.end
+            if found is not None and unreadable.end == LOG_END:  # nobody knows where the log begins
+                live_at = self._all._subscription.position(partition) or 0
+                gives_up = unreadable.start < offset <= max(found.continues_at or 0, live_at)
+            if gives_up and found is not None:
+                del self._unreadable[partition]
+                found.leave_out(unreadable.start, offset)
+        return gives_up
+
+    def begin_with_the_log(
+        self, partitions: Collection[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """The ones of these whose gaps a poll found out of range; that is forgotten now."""
+        found = [p for p in partitions if p in self._unreadable]
+        out_of_range = frozenset(p for p in found if self._unreadable[p].end == LOG_END)
+        for partition in out_of_range:
+            del self._unreadable[partition]
+        return out_of_range
 
 
 class Seeks:

@@ -24,7 +24,7 @@ from kafka.protocol.consumer.metadata import (
 from kafka.structs import TopicPartition
 
 from ..kafka_python.assignor import OwnedPartitionsAssignor
-from .member_record import Member
+from ..member_record import Member
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator

@@ -28,8 +28,8 @@ from kafka.protocol.consumer import (
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from ..member_record import Member
 from ..messages import ConsumerGroupHeartbeatRequest
-from .member_record import Member
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator

@@ -23,8 +23,8 @@ from uuid import UUID
 from kafka.protocol.consumer import DEFAULT_GENERATION_ID, UNKNOWN_MEMBER_ID
 from kafka.structs import TopicPartition
 
-from ...errors import PartitionsLostError
-from ..offsets.committable import Committable
+from ..errors import PartitionsLostError
+from .offsets.committable import Committable
 
 log = logging.getLogger(__name__)
 
