@@ -6,12 +6,9 @@ Record => Length, Attributes int8, TimestampDelta, OffsetDelta, Key, Value, Head
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from .damage import is_damage
-
-if TYPE_CHECKING:
-    from .columns import PythonColumns
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -90,8 +87,19 @@ def _control_key(payload: bytes, position: int) -> tuple[int, int]:
     return _varint(payload, position)
 
 
+class ColumnLists(Protocol):
+    """Columns as lists of Python objects, one element a record: ``PythonColumns``."""
+
+    include_headers: bool
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    offsets: list[int]
+    timestamps: list[int | None]
+    headers: list[Headers | None]
+
+
 def append_records(
-    columns: PythonColumns,
+    columns: ColumnLists,
     payload: bytes,
     position: int,
     limit: int,

@@ -17,58 +17,18 @@ AvailableNow                one batch, like Once            as many batches as t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..errors import KafkaRebalanceError
+from .read_limits import HAS_ADMISSION_CONTROL
 from .shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
     from .options import SourceOptions
     from .stream import KafkaDeferredStreamReader
     from .stream_reader import StreamReader
-
-#: Whether Spark tells the reader where it stands, how much it wants, and when it is AvailableNow.
-HAS_ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None
-
-if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-else:
-
-    class ReadLimit:
-        """How much Spark wants in a batch."""
-
-    @dataclass
-    class ReadAllAvailable(ReadLimit):
-        """All there is."""
-
-    @dataclass
-    class ReadMaxRows(ReadLimit):
-        """At most this many rows."""
-
-        max_rows: int
-
-    class SupportsTriggerAvailableNow:
-        """Marks a reader that Spark may ask to fix the end of a run."""
-
-
-__all__ = [
-    "HAS_ADMISSION_CONTROL",
-    "ReadAllAvailable",
-    "ReadLimit",
-    "ReadMaxRows",
-    "StreamReaderOfSpark40",
-    "SupportsTriggerAvailableNow",
-    "reader_for_this_spark",
-]
 
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 

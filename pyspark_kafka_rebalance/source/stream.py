@@ -34,10 +34,10 @@ from .plan.data_loss import DataLoss
 from .plan.tasks import ReadTask, group_into_tasks
 from .query_identity import QueryIdentity
 from .query_run import QueryRun
+from .read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from .reading import TaskPartition, read_task
 from .shown_errors import shows_our_errors
 from .sigterm import end_silently, ignore_sigterm
-from .spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa

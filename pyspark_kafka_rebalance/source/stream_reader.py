@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..transport.kafka_python_version import require_supported_version
+from .read_limits import ReadLimit, SupportsTriggerAvailableNow
 from .shown_errors import shows_our_errors
-from .spark_versions import ReadLimit, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kafka import KafkaConsumer
 
@@ -17,16 +17,26 @@ from .cluster import KafkaCluster
 from .java import find_java
 from .kafka_versions import KAFKA_VERSION
 
-if TYPE_CHECKING:
-    from .local_kafka import LocalKafka
-
 _PATIENCE_S = 30.0
 #: A broker that is killed while it writes the archive leaves none.
 _ARCHIVED_WITHIN_S = 120.0
 
 
+class _Broker(Protocol):
+    """``LocalKafka``."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    def __enter__(self) -> _Broker: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def stop(self, timeout_s: float = ...) -> None: ...
+
+
 def sharing_options(
-    java_options: Sequence[str], jars: Path, make_cluster: Callable[..., LocalKafka]
+    java_options: Sequence[str], jars: Path, make_cluster: Callable[..., _Broker]
 ) -> list[str]:
     """Return options that make the JVM map Kafka's classes; none if ``java_options`` has some.
 
@@ -47,7 +57,7 @@ def sharing_options(
     return options_with_archive(archive) if archive else []
 
 
-def _load_classes(archive: Path, *, make_cluster: Callable[..., LocalKafka]) -> None:
+def _load_classes(archive: Path, *, make_cluster: Callable[..., _Broker]) -> None:
     """Do with a broker what most tests do; the broker writes the archive when it is stopped."""
     options = [*DEFAULT_JAVA_OPTIONS, *options_to_make(archive)]
     with make_cluster(java_options=options) as kafka:

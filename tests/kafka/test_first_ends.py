@@ -14,7 +14,7 @@ from pyspark_kafka_rebalance.source import query_run
 from pyspark_kafka_rebalance.source.offset_json import parse_offset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT
-from pyspark_kafka_rebalance.source.spark_versions import ReadMaxRows
+from pyspark_kafka_rebalance.source.read_limits import ReadMaxRows
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 from pyspark_kafka_rebalance.testing import LocalKafka
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.source.plan import cuts as cuts_module
-from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
+from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun, BeyondEnd
 from pyspark_kafka_rebalance.source.plan.batch_planner import (
     NO_LIMIT,
     BatchPlanner,
@@ -26,8 +26,7 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
     WithinLogs,
     WithinRun,
 )
-from pyspark_kafka_rebalance.source.plan.data_loss import BeyondEnd
-from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark_kafka_rebalance.source.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
 ALL = ReadMaxRows(NO_LIMIT)

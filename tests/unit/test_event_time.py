@@ -33,7 +33,7 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
 from pyspark_kafka_rebalance.source.plan.event_time import FUTURE_MS, EventTime
 from pyspark_kafka_rebalance.source.plan.markers import LOOK_AGAIN_S
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
-from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark_kafka_rebalance.source.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 P, Q, R, S = (TopicPartition("t", n) for n in range(4))
 ALL = ReadMaxRows(NO_LIMIT)

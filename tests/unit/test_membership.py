@@ -45,7 +45,7 @@ from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT
 from pyspark_kafka_rebalance.source.plan.data_loss import DataLoss
-from pyspark_kafka_rebalance.source.spark_versions import ReadMaxRows
+from pyspark_kafka_rebalance.source.read_limits import ReadMaxRows
 
 P, Q, R, _ = PARTITIONS
 UNLIMITED = ReadMaxRows(NO_LIMIT)

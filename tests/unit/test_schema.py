@@ -48,7 +48,7 @@ def test_arrow_types_are_those_that_spark_compares_with() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from pyspark_kafka_rebalance.source.spark_versions import HAS_ADMISSION_CONTROL
+    from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
 
     if not HAS_ADMISSION_CONTROL:
         pytest.skip("Spark before 4.2 does not compare them")

@@ -40,7 +40,7 @@ from pyspark_kafka_rebalance.source.offsets import RebalanceEvent, StreamOffset
 from pyspark_kafka_rebalance.source.options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
 from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
-from pyspark_kafka_rebalance.source.spark_versions import ReadAllAvailable, ReadMaxRows
+from pyspark_kafka_rebalance.source.read_limits import ReadAllAvailable, ReadMaxRows
 from pyspark_kafka_rebalance.source.stop_request import answer_of, ask_to_stop
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 

@@ -14,7 +14,7 @@ from ...consumer.offsets.offset_set import Gap, without
 from ..plan.available_now import AvailableNowRun
 from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap
-from ..spark_versions import ReadAllAvailable, ReadLimit
+from ..read_limits import ReadAllAvailable, ReadLimit
 from .batches.open_batches import NOTHING, CaughtUp
 from .logs.log_ends import LogEnds
 from .query_state import QueryState

@@ -7,10 +7,17 @@ end in silence: Spark's own source also fails if partitions or records disappear
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from kafka.structs import TopicPartition
 
-from .data_loss import BeyondEnd
+
+class BeyondEnd(NamedTuple):
+    """A partition that ends before its position."""
+
+    partition: TopicPartition
+    position: int
+    end: int
 
 
 class AvailableNowRun:

@@ -15,8 +15,8 @@ from typing import Protocol
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from ..spark_versions import ReadLimit, ReadMaxRows
-from .data_loss import BeyondEnd
+from ..read_limits import ReadLimit, ReadMaxRows
+from .available_now import BeyondEnd
 
 #: "No limit" as Spark's ``long``. It distinguishes an unlimited trigger from ``Once``, for which
 #: Spark asks with ReadAllAvailable, whatever our default is.

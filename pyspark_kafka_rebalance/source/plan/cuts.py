@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from ..spark_versions import ReadAllAvailable
+from ..read_limits import ReadAllAvailable
 from .available_now import AvailableNowRun
 from .batch_planner import Cut, Draft, Gone, Postponed, backlog
 from .data_loss import find_beyond_end, find_data_loss

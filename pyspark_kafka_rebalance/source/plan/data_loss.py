@@ -7,28 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kafka.structs import TopicPartition
 
 from ...consumer.offsets.offset_set import Gap
 from ...errors import DataLossError
-
-if TYPE_CHECKING:
-    from .available_now import AvailableNowRun
+from .available_now import AvailableNowRun, BeyondEnd
 
 log = logging.getLogger(__name__)
 
 #: How many ranges of offsets an error names for each partition.
 _NAMED_AT_MOST = 10
-
-
-class BeyondEnd(NamedTuple):
-    """A partition that ends before its position."""
-
-    partition: TopicPartition
-    position: int
-    end: int
 
 
 class LostOfGap(NamedTuple):

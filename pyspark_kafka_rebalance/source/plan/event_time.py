@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 from ...consumer.offsets.found_records import RecordTime
 from ...fetch.offset_range import OffsetRange
 from ..event_time_options import EventTimeOptions
-from ..spark_versions import ReadAllAvailable
+from ..read_limits import ReadAllAvailable
 from .batch_planner import Draft
 from .bound import FULL, find_bound
 from .idle_partitions import IdlePartitions
