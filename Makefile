@@ -26,9 +26,9 @@ CONSUMER_TESTS := $(addprefix tests/unit/,test_kafka_python_version.py test_lane
   $(addprefix tests/kafka/,test_deferred.py test_fetcher.py test_traps.py test_rebalance_races.py)
 # What goes through Spark: of the unit tests those of the modules that import it. Random histories
 # (model_spark) are those of the newest Spark, whichever is installed.
-USES_SPARK := compiled_pyspark|data_source|graceful_stop|reading|schema|spark_versions|stream
+USES_SPARK := compiled_pyspark|data_source|graceful_stop|read_limits|reading|schema|spark_versions|stream
 SOURCE_TESTS = tests/spark \
-  $(shell grep -lE '^ *(from|import) (pyspark\b|pyspark_kafka_rebalance\.source(\.| import )($(USES_SPARK))\b)' tests/unit/test_*.py)
+  $(shell grep -lE '^ *(from|import) (pyspark\b|pyspark_kafka_rebalance\.source(\.| import )((spark|stop)(\.| import ))?($(USES_SPARK))\b)' tests/unit/test_*.py)
 # Those of them that need nothing of this folder's in an executor, and no Sparks of their own.
 CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_graceful_stop.py)
 # Those that between them make every call of Spark's to a source, in batches and streams.

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_kafka_rebalance.source.group.logs.log_ends import END_OFFSETS_MAX_AGE_S
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 from pyspark_kafka_rebalance.testing import LocalKafka
 

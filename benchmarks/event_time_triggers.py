@@ -16,7 +16,7 @@ from statistics import median
 from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 from pyspark_kafka_rebalance.testing import LocalKafka
 

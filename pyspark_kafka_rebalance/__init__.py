@@ -49,7 +49,7 @@ _PUBLIC = {
     "PartitionProgress": "source.progress_table",
     "kafka_progress": "source.kafka_progress",
     "progress": "source.progress",
-    "stop_gracefully": "source.graceful_stop",
+    "stop_gracefully": "source.stop.graceful_stop",
 }
 
 __all__ = [*_PUBLIC, "DefaultSource"]
@@ -91,11 +91,11 @@ if TYPE_CHECKING:
     from .settings.typed_settings import ConsumerSettings as ConsumerSettings
     from .settings.typed_settings import ProducerGroupSettings as ProducerGroupSettings
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
-    from .source.graceful_stop import stop_gracefully as stop_gracefully
     from .source.kafka_progress import kafka_progress as kafka_progress
     from .source.progress import progress as progress
     from .source.progress_table import PartitionProgress as PartitionProgress
     from .source.progress_table import QueryProgress as QueryProgress
+    from .source.stop.graceful_stop import stop_gracefully as stop_gracefully
 
 
 def __getattr__(name: str) -> Any:

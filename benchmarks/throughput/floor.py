@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
-from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.schema import arrow_schema
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
+from pyspark_kafka_rebalance.source.spark.schema import arrow_schema
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 _FETCH, _VERSION = 1, 4  # the oldest version that Kafka 4 supports, and the shortest

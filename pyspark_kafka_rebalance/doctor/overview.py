@@ -15,7 +15,7 @@ COMMANDS = {
     "status": "show a consumer group: who holds what, lag, revokes, gaps",
     "producer offsets": "list, set and reset the restart points of a producer group",
     "source.positions": "show where the queries of a checkpoint stand",
-    "source.compiled_pyspark": "compile PySpark once, so that queries start sooner",
+    "source.spark.compiled_pyspark": "compile PySpark once, so that queries start sooner",
     "demo": "watch three queries share a group (extra demo)",
     "demo.catch_up": "watch a query catch up after a kill (extra demo)",
     "demo.producers": "watch instances share a database's tables (extras demo, postgresql)",

@@ -1,6 +1,6 @@
 """The Spark data source ``kafka_deferred``. Depends on Spark, consumer/ and fetch/."""
 
-from .process_log import is_sparks_process, log_like_spark
+from .spark.process_log import is_sparks_process, log_like_spark
 
 # Before any other module here can log: whatever Spark unpickles in its processes imports this.
 if is_sparks_process():

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .offset_lookup import batch_ranges
 from .plan.tasks import ReadTask, TaskRange, split_tasks
 from .reading import TaskPartition, read_task
-from .shown_errors import shows_our_errors
+from .spark.shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .options import SourceOptions
+    from .options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

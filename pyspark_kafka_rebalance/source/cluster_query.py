@@ -16,7 +16,7 @@ from ..transport.bootstrap import NoBrokerError
 from ..transport.secured_clients import admin_client
 
 if TYPE_CHECKING:
-    from .options import SourceOptions
+    from .options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from ..errors import OptionError
 from ..settings.problems import Problems
 from ..transport.kafka_python_version import require_supported_version
 from .checkpoint.location_check import refuse_no_folder
-from .options import SourceOptions
+from .options.source_options import SourceOptions
+from .options.table_options import CARRIER, TableOptions, given_options
 from .refused_stream import RefusedStreamReader
-from .schema import spark_ddl, spark_schema
-from .shown_errors import shows_our_errors
-from .spark_versions import reader_for_this_spark
+from .spark.schema import spark_ddl, spark_schema
+from .spark.shown_errors import shows_our_errors
+from .spark.spark_versions import reader_for_this_spark
 from .stream_reader import StreamReader
-from .table_options import CARRIER, TableOptions, given_options
 
 log = logging.getLogger(__name__)
 

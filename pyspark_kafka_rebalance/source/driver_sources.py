@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .options import SourceOptions
+    from .options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

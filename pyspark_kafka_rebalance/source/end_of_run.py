@@ -18,7 +18,7 @@ from .group.others.coverage import COVERAGE_TICK_S
 from .plan.available_now import AvailableNowRun
 from .plan.batch_planner import Postponed
 from .plan.data_loss import DataLoss
-from .read_limits import ReadAllAvailable, ReadLimit
+from .spark.read_limits import ReadAllAvailable, ReadLimit
 
 if TYPE_CHECKING:
     from .group.membership import QueryMembership

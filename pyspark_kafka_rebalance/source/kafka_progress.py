@@ -12,8 +12,8 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from .offset_json import OURS, is_own, parse_offset
-from .offsets import StreamOffset
+from .offsets.offset_json import OURS, is_own, parse_offset
+from .offsets.stream_offset import StreamOffset
 from .progress import as_dict, is_ours, plain_offset
 
 _OFFSETS = ("startOffset", "endOffset", "latestOffset")

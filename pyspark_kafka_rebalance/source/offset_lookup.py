@@ -15,11 +15,11 @@ from kafka.structs import TopicPartition
 from ..errors import KafkaRebalanceError, OptionError, names_of
 from ..fetch.offset_range import OffsetRange
 from .cluster_query import ask_cluster
-from .ending_offsets import End
-from .starting_offsets import AtTimestamp, Start, StartingOffsets
+from .options.ending_offsets import End
+from .options.starting_offsets import AtTimestamp, Start, StartingOffsets
 
 if TYPE_CHECKING:
-    from .options import SourceOptions
+    from .options.source_options import SourceOptions
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 

@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition
 from ..errors import KafkaRebalanceError
 from .checkpoint.checkpoint_files import CheckpointFiles, open_checkpoint, parse_location, redacted
 from .checkpoint.offset_log import parse_offset_log
-from .offset_json import is_own, parse_offset
+from .offsets.offset_json import is_own, parse_offset
 
 
 def positions_in(

@@ -16,8 +16,8 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from .offset_json import is_own, parse_built_in, parse_offset
-from .offsets import StreamOffset
+from .offsets.offset_json import is_own, parse_built_in, parse_offset
+from .offsets.stream_offset import StreamOffset
 from .progress_table import (
     ASSIGNED,
     LOST,

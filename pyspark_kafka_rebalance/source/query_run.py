@@ -17,13 +17,13 @@ from .group.batch_state import Gaps, LeftBehind
 from .group.group_commits import STOP_TIMEOUT_S
 from .group.membership import QueryMembership
 from .load_claim import LoadClaim
-from .query_identity import QueryIdentity
-from .sigterm import has_ended, stop_on_sigterm
-from .stop_request import StopRequest
+from .offsets.query_identity import QueryIdentity
+from .spark.sigterm import has_ended, stop_on_sigterm
+from .stop.stop_request import StopRequest
 
 if TYPE_CHECKING:
-    from .offsets import StreamOffset
-    from .options import SourceOptions
+    from .offsets.stream_offset import StreamOffset
+    from .options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

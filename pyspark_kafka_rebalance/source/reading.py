@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from ..fetch.fetcher import RangeFetcher
-from .schema import arrow_schema
+from .spark.schema import arrow_schema
 
 if TYPE_CHECKING:
-    from .options import SourceOptions
+    from .options.source_options import SourceOptions
     from .plan.tasks import ReadTask, TaskRange
 
 

@@ -25,25 +25,25 @@ from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
 from .group.batch_state import LeftBehind
 from .group.batches.open_batches import NOTHING, CaughtUp
-from .offset_json import offset_to_json, parse_offset
-from .offsets import StreamOffset
+from .offsets.offset_json import offset_to_json, parse_offset
+from .offsets.query_identity import QueryIdentity
+from .offsets.stream_offset import StreamOffset
 from .plan.available_now import AvailableNowRun
 from .plan.batch_planner import NO_LIMIT, BatchPlanner, Gone, Postponed
 from .plan.cuts import cuts_of
 from .plan.data_loss import DataLoss
 from .plan.tasks import ReadTask, group_into_tasks
-from .query_identity import QueryIdentity
 from .query_run import QueryRun
-from .read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from .reading import TaskPartition, read_task
-from .shown_errors import shows_our_errors
-from .sigterm import end_silently, ignore_sigterm
+from .spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from .spark.shown_errors import shows_our_errors
+from .spark.sigterm import end_silently, ignore_sigterm
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from .group.membership import QueryMembership
-    from .options import SourceOptions
+    from .options.source_options import SourceOptions
 
 #: How long the first trigger waits for our members to join a group without other members. Joining
 #: takes the broker's ``group.initial.rebalance.delay.ms``, 3 s by default.

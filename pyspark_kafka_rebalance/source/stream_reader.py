@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ..transport.kafka_python_version import require_supported_version
-from .read_limits import ReadLimit, SupportsTriggerAvailableNow
-from .shown_errors import shows_our_errors
+from .spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
+from .spark.shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .options import SourceOptions
+    from .options.source_options import SourceOptions
     from .stream import KafkaDeferredStreamReader
 
 

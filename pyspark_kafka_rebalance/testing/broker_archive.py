@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kafka import KafkaConsumer
 
@@ -30,9 +30,9 @@ class _Broker(Protocol):
 
     def __enter__(self) -> _Broker: ...
 
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(self, *exc: Any) -> None: ...
 
-    def stop(self, timeout_s: float = ...) -> None: ...
+    def stop(self, *, timeout_s: float) -> None: ...
 
 
 def sharing_options(

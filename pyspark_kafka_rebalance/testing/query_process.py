@@ -178,7 +178,7 @@ def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame
 
-    from ..source.graceful_stop import stop_gracefully
+    from ..source.stop.graceful_stop import stop_gracefully
     from .ledger import RECORD_COLUMNS, LedgerWriter, seconds
 
     stream = spark.readStream.format(settings["source"]).options(**settings["options"]).load()

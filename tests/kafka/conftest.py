@@ -12,8 +12,8 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.source.group.batch_state import Gaps
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
-from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 # An assertion in there says what it found, as in a test.

@@ -11,10 +11,10 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.source import query_run
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT
-from pyspark_kafka_rebalance.source.read_limits import ReadMaxRows
+from pyspark_kafka_rebalance.source.spark.read_limits import ReadMaxRows
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 from pyspark_kafka_rebalance.testing import LocalKafka
 

@@ -22,7 +22,7 @@ from pyspark_kafka_rebalance import DeferredRevokeConsumer, ProducerGroup
 from pyspark_kafka_rebalance.fetch.fetcher import RangeFetcher
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.transport.secured_clients import admin_client
 

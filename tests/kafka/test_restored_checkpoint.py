@@ -17,8 +17,8 @@ from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
 from pyspark_kafka_rebalance.source.group.starts import rival_runs
-from pyspark_kafka_rebalance.source.offsets import StreamOffset
-from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.stream_offset import StreamOffset
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 Queries = Callable[..., QueryMembership]

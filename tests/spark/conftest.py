@@ -17,7 +17,7 @@ from kafka.structs import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
+from pyspark_kafka_rebalance.source.spark.read_limits import HAS_ADMISSION_CONTROL
 from pyspark_kafka_rebalance.testing import LocalKafka, LocalSparkCluster
 from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
 from pyspark_kafka_rebalance.testing.ledger import LedgerReader, Tally, tally

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
 from pyspark_kafka_rebalance.source.group.others import foreign_ranges as marking
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
-from pyspark_kafka_rebalance.source.spark_versions import reader_for_this_spark
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.spark.spark_versions import reader_for_this_spark
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 BEFORE_WAL = "before the WAL"

@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
 from pyspark_kafka_rebalance.testing.ledger import tally
 
 from . import waiting

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
-from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
+from pyspark_kafka_rebalance.source.spark.read_limits import HAS_ADMISSION_CONTROL
 
 from .conftest import built_in_source
 

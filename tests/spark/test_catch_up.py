@@ -17,7 +17,7 @@ from kafka.structs import TopicPartition
 from pyspark.errors import StreamingQueryException
 
 from pyspark_kafka_rebalance import stop_gracefully
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
 
 from . import waiting
 from .conftest import SteadyProducer, many_batches

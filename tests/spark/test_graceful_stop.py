@@ -14,9 +14,9 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import stop_gracefully
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
-from pyspark_kafka_rebalance.source import graceful_stop
-from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
-from pyspark_kafka_rebalance.source.stop_request import answer_of
+from pyspark_kafka_rebalance.source.spark.read_limits import HAS_ADMISSION_CONTROL
+from pyspark_kafka_rebalance.source.stop import graceful_stop
+from pyspark_kafka_rebalance.source.stop.stop_request import answer_of
 
 from . import waiting
 from .conftest import SteadyProducer

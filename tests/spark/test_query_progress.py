@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pyspark_kafka_rebalance import kafka_progress, progress
-from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
+from pyspark_kafka_rebalance.source.spark.read_limits import HAS_ADMISSION_CONTROL
 
 from .conftest import built_in_source
 from .waiting import wait_until

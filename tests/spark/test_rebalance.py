@@ -19,7 +19,7 @@ from kafka.errors import RebalanceInProgressError
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
 from pyspark_kafka_rebalance.testing.ledger import duplicated_rows
 
 from . import waiting

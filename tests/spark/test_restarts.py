@@ -24,7 +24,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, stop_gracefully
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
 
 from . import waiting
 from .conftest import SteadyProducer, offsets_of

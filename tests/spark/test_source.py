@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from pyspark_kafka_rebalance import progress
 from pyspark_kafka_rebalance.consumer.group_description import describe_group
-from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
+from pyspark_kafka_rebalance.source.spark.read_limits import HAS_ADMISSION_CONTROL
 
 from .conftest import many_batches, offsets_of
 from .waiting import wait_until

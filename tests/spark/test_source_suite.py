@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_kafka_rebalance.source.offset_json import OURS
+from pyspark_kafka_rebalance.source.offsets.offset_json import OURS
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from . import waiting

@@ -9,7 +9,7 @@ from kafka.structs import TopicPartition
 from pyspark.errors import StreamingQueryException
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
+from pyspark_kafka_rebalance.source.spark.read_limits import HAS_ADMISSION_CONTROL
 
 from .conftest import offsets_of
 from .lone_members import kill

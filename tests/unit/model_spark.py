@@ -21,8 +21,8 @@ from model_log import Record
 from pyspark_kafka_rebalance.consumer.pump import Pump
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
-from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.read_limits import ReadMaxRows
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
+from pyspark_kafka_rebalance.source.spark.read_limits import ReadMaxRows
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 

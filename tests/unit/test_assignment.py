@@ -19,7 +19,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.owned.assignment import QueryAssignment
-from pyspark_kafka_rebalance.source.offsets import RebalanceEvent
+from pyspark_kafka_rebalance.source.offsets.stream_offset import RebalanceEvent
 
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]
 MEMBERS = range(2)

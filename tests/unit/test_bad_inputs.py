@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError, OffsetFormatError, OptionError
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
-from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json, parse_offset
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.offsets.offset_json import OURS, offset_to_json, parse_offset
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 
 #: Fits a screen, whatever was given.
 LONGEST_MESSAGE = 1_000

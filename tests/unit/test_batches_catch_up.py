@@ -13,9 +13,9 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.catch_up_options import CatchUpOptions, Threshold
-from pyspark_kafka_rebalance.source.offsets import MemberState, StreamOffset
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.offsets.stream_offset import MemberState, StreamOffset
+from pyspark_kafka_rebalance.source.options.catch_up_options import CatchUpOptions, Threshold
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.catch_up import CatchUpPace, plan_catch_up
 from pyspark_kafka_rebalance.source.plan.tasks import ReadTask, group_into_tasks
 

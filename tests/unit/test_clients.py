@@ -14,7 +14,7 @@ from pyspark_kafka_rebalance.source.group.clients import query_members as client
 from pyspark_kafka_rebalance.source.group.clients.assign_client import AssignClient
 from pyspark_kafka_rebalance.source.group.clients.query_member import QueryMember
 from pyspark_kafka_rebalance.source.group.clients.query_members import build_clients
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 
 OPTIONS = {
     "kafka.bootstrap.servers": "127.0.0.1:9092",

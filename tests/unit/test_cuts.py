@@ -26,7 +26,11 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
     WithinLogs,
     WithinRun,
 )
-from pyspark_kafka_rebalance.source.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark_kafka_rebalance.source.spark.read_limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+)
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
 ALL = ReadMaxRows(NO_LIMIT)

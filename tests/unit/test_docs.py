@@ -22,7 +22,7 @@ import pytest
 
 from pyspark_kafka_rebalance import errors
 from pyspark_kafka_rebalance.settings.client_settings import KNOWN_SETTINGS
-from pyspark_kafka_rebalance.source.options import _OWN_OPTIONS
+from pyspark_kafka_rebalance.source.options.source_options import _OWN_OPTIONS
 from tests.snippets import PAGES, ROOT, Snippet, prose_of, snippets, text_of
 
 PACKAGE = "pyspark_kafka_rebalance"

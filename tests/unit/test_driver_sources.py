@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafka_rebalance.source import driver_sources
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 
 A_PART = "only some of the partitions: give each load() of a query its own kafka.group.id"
 

@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.offsets.found_records import RecordTime
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.event_time_options import EventTimeOptions
+from pyspark_kafka_rebalance.source.options.event_time_options import EventTimeOptions
 from pyspark_kafka_rebalance.source.plan import times as times_module
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT, BatchPlanner, Cut, Planned
@@ -33,7 +33,11 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
 from pyspark_kafka_rebalance.source.plan.event_time import FUTURE_MS, EventTime
 from pyspark_kafka_rebalance.source.plan.markers import LOOK_AGAIN_S
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
-from pyspark_kafka_rebalance.source.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark_kafka_rebalance.source.spark.read_limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+)
 
 P, Q, R, S = (TopicPartition("t", n) for n in range(4))
 ALL = ReadMaxRows(NO_LIMIT)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_rebalance.source import graceful_stop
-from pyspark_kafka_rebalance.source.planner_message import PlannerMessage
-from pyspark_kafka_rebalance.source.stop_request import StopRequest, answer_of
+from pyspark_kafka_rebalance.source.stop import graceful_stop
+from pyspark_kafka_rebalance.source.stop.planner_message import PlannerMessage
+from pyspark_kafka_rebalance.source.stop.stop_request import StopRequest, answer_of
 
 
 class Planners:

@@ -16,8 +16,8 @@ from pyspark_kafka_rebalance import kafka_progress
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json
-from pyspark_kafka_rebalance.source.offsets import MemberState, StreamOffset
+from pyspark_kafka_rebalance.source.offsets.offset_json import OURS, offset_to_json
+from pyspark_kafka_rebalance.source.offsets.stream_offset import MemberState, StreamOffset
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_progress.json").read_text())
 

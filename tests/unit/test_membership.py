@@ -40,12 +40,12 @@ from pyspark_kafka_rebalance.source.group.owned import (
     deleted_partitions as deleted_partitions_module,
 )
 from pyspark_kafka_rebalance.source.group.owned.deleted_partitions import DeletedPartitions
-from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.offsets.offset_json import OURS, offset_to_json
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT
 from pyspark_kafka_rebalance.source.plan.data_loss import DataLoss
-from pyspark_kafka_rebalance.source.read_limits import ReadMaxRows
+from pyspark_kafka_rebalance.source.spark.read_limits import ReadMaxRows
 
 P, Q, R, _ = PARTITIONS
 UNLIMITED = ReadMaxRows(NO_LIMIT)

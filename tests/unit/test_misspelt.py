@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_rebalance.settings.client_settings import KNOWN_SETTINGS
 from pyspark_kafka_rebalance.settings.misspelt import LENIENT, meant_by
-from pyspark_kafka_rebalance.source.options import _OWN_OPTIONS
+from pyspark_kafka_rebalance.source.options.source_options import _OWN_OPTIONS
 
 
 @pytest.mark.parametrize(

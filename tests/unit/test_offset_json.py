@@ -14,8 +14,13 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offset_json import OURS, is_own, offset_to_json, parse_offset
-from pyspark_kafka_rebalance.source.offsets import (
+from pyspark_kafka_rebalance.source.offsets.offset_json import (
+    OURS,
+    is_own,
+    offset_to_json,
+    parse_offset,
+)
+from pyspark_kafka_rebalance.source.offsets.stream_offset import (
     INITIAL_OFFSET,
     MemberState,
     RebalanceEvent,

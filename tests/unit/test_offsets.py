@@ -6,8 +6,8 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
-from pyspark_kafka_rebalance.source.offsets import INITIAL_OFFSET, StreamOffset
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.offsets.stream_offset import INITIAL_OFFSET, StreamOffset
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 

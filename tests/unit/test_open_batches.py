@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.source.group.batches.open_batches import OpenBatches
-from pyspark_kafka_rebalance.source.offset_json import offset_to_json
-from pyspark_kafka_rebalance.source.offsets import INITIAL_OFFSET
+from pyspark_kafka_rebalance.source.offsets.offset_json import offset_to_json
+from pyspark_kafka_rebalance.source.offsets.stream_offset import INITIAL_OFFSET
 
 INITIAL = offset_to_json(INITIAL_OFFSET)
 

@@ -13,9 +13,9 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import OptionError, SeveralOptionsError
 from pyspark_kafka_rebalance.settings import client_settings
-from pyspark_kafka_rebalance.source.event_time_options import EventTimeOptions
-from pyspark_kafka_rebalance.source.options import _OWN_OPTIONS, SourceOptions
-from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, StartingOffsets
+from pyspark_kafka_rebalance.source.options.event_time_options import EventTimeOptions
+from pyspark_kafka_rebalance.source.options.source_options import _OWN_OPTIONS, SourceOptions
+from pyspark_kafka_rebalance.source.options.starting_offsets import AtTimestamp, StartingOffsets
 
 GOOD = {
     "kafka.bootstrap.servers": "localhost:9092",

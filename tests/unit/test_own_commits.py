@@ -13,8 +13,8 @@ from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.consumer.offsets.origin import Origin, Stretch
 from pyspark_kafka_rebalance.source.group.owned.own_commits import OwnCommits, token_of
 from pyspark_kafka_rebalance.source.group.starts.rival_runs import runs_in
-from pyspark_kafka_rebalance.source.offsets import StreamOffset
-from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.stream_offset import StreamOffset
 
 P = TopicPartition("t", 0)
 ME, OTHER = "me", "other"

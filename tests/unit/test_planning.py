@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offsets import MemberState, RebalanceEvent, StreamOffset
+from pyspark_kafka_rebalance.source.offsets.stream_offset import (
+    MemberState,
+    RebalanceEvent,
+    StreamOffset,
+)
 from pyspark_kafka_rebalance.source.plan.available_now import BeyondEnd
 from pyspark_kafka_rebalance.source.plan.batch_planner import backlog, plan_batch
 from pyspark_kafka_rebalance.source.plan.data_loss import find_beyond_end, find_data_loss

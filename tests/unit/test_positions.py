@@ -12,8 +12,8 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.checkpoint.built_in_start import start_of_first_batch
-from pyspark_kafka_rebalance.source.offset_json import offset_to_json
-from pyspark_kafka_rebalance.source.offsets import StreamOffset
+from pyspark_kafka_rebalance.source.offsets.offset_json import offset_to_json
+from pyspark_kafka_rebalance.source.offsets.stream_offset import StreamOffset
 from pyspark_kafka_rebalance.source.positions import main
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyspark_kafka_rebalance.source.offsets import StreamOffset
-from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.stream_offset import StreamOffset
 
 
 def test_a_new_query_has_an_id_of_its_own() -> None:

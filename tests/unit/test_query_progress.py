@@ -13,8 +13,8 @@ from pyspark_kafka_rebalance import progress
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.errors import OffsetFormatError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json
-from pyspark_kafka_rebalance.source.offsets import MemberState, StreamOffset
+from pyspark_kafka_rebalance.source.offsets.offset_json import OURS, offset_to_json
+from pyspark_kafka_rebalance.source.offsets.stream_offset import MemberState, StreamOffset
 
 P, Q, R = (TopicPartition("orders", n) for n in range(3))
 RUN = "kafka_deferred-1f0c"

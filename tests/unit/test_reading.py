@@ -12,10 +12,10 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import reading
-from pyspark_kafka_rebalance.source.offsets import RebalanceEvent
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.offsets.stream_offset import RebalanceEvent
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import ReadTask, TaskRange
-from pyspark_kafka_rebalance.source.schema import arrow_schema
+from pyspark_kafka_rebalance.source.spark.schema import arrow_schema
 
 
 class NothingToRead:

@@ -31,7 +31,7 @@ from pyspark_kafka_rebalance.source.group.logs.record_times import AwaitedPartit
 from pyspark_kafka_rebalance.source.group.owned import owned_partitions as last_change
 from pyspark_kafka_rebalance.source.group.owned.owned_partitions import LastChange, OwnedPartition
 from pyspark_kafka_rebalance.source.group.query_state import QueryState
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))

@@ -7,8 +7,8 @@ import inspect
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.schema import arrow_schema, spark_ddl, spark_schema
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
+from pyspark_kafka_rebalance.source.spark.schema import arrow_schema, spark_ddl, spark_schema
 
 
 def options(**more: str) -> SourceOptions:
@@ -48,7 +48,7 @@ def test_arrow_types_are_those_that_spark_compares_with() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from pyspark_kafka_rebalance.source.read_limits import HAS_ADMISSION_CONTROL
+    from pyspark_kafka_rebalance.source.spark.read_limits import HAS_ADMISSION_CONTROL
 
     if not HAS_ADMISSION_CONTROL:
         pytest.skip("Spark before 4.2 does not compare them")

@@ -13,7 +13,7 @@ import pytest
 from kafka import errors as kafka_errors
 
 from pyspark_kafka_rebalance.errors import AuthorizationError, DataLossError, KafkaRebalanceError
-from pyspark_kafka_rebalance.source.shown_errors import shows_our_errors
+from pyspark_kafka_rebalance.source.spark.shown_errors import shows_our_errors
 
 HIDE = "SPARK_HIDE_TRACEBACK"
 

@@ -49,7 +49,7 @@ from pyspark_kafka_rebalance.source.group import batch_proofs as batch_proofs_mo
 from pyspark_kafka_rebalance.source.group import membership as membership_module
 from pyspark_kafka_rebalance.source.group.clients import query_members as clients_module
 from pyspark_kafka_rebalance.source.group.others import joining as joining_module
-from pyspark_kafka_rebalance.source.offset_json import parse_offset
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
 
 QUERIES = range(2)
 Attempt = tuple[int, int]  # query, batch

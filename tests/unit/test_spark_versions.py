@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
-from pyspark_kafka_rebalance.source import spark_versions
-from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.spark_versions import (
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
+from pyspark_kafka_rebalance.source.spark import spark_versions
+from pyspark_kafka_rebalance.source.spark.spark_versions import (
     StreamReaderOfSpark40,
     reader_for_this_spark,
 )

@@ -12,8 +12,8 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.source.group.owned.starts import Starts
-from pyspark_kafka_rebalance.source.options import SourceOptions
-from pyspark_kafka_rebalance.source.starting_offsets import AtTimestamp, Start
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
+from pyspark_kafka_rebalance.source.options.starting_offsets import AtTimestamp, Start
 
 P, Q, R = PARTITIONS = [TopicPartition("t", n) for n in range(3)]
 U = TopicPartition("u", 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_rebalance.source.stop_request import (
+from pyspark_kafka_rebalance.source.stop.stop_request import (
     StopRequest,
     answer_of,
     ask_to_stop,
@@ -86,7 +86,7 @@ def test_a_planner_that_was_killed_cannot_be_asked(folder: Path) -> None:
     """Who asked it waited for its answer, and did not look for the one that is there instead."""
     code = (
         "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from pyspark_kafka_rebalance.source.stop_request import StopRequest\n"
+        "from pyspark_kafka_rebalance.source.stop.stop_request import StopRequest\n"
         "request = StopRequest('run'); print('there', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

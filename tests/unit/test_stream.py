@@ -31,17 +31,17 @@ from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import end_of_run as end_of_run_module
 from pyspark_kafka_rebalance.source import load_claim as load_claim_module
 from pyspark_kafka_rebalance.source import query_run as query_run_module
-from pyspark_kafka_rebalance.source import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
 from pyspark_kafka_rebalance.source.group.batch_state import BatchState, LeftBehind
-from pyspark_kafka_rebalance.source.offset_json import OURS, offset_to_json, parse_offset
-from pyspark_kafka_rebalance.source.offsets import RebalanceEvent, StreamOffset
-from pyspark_kafka_rebalance.source.options import SourceOptions
+from pyspark_kafka_rebalance.source.offsets.offset_json import OURS, offset_to_json, parse_offset
+from pyspark_kafka_rebalance.source.offsets.query_identity import QueryIdentity
+from pyspark_kafka_rebalance.source.offsets.stream_offset import RebalanceEvent, StreamOffset
+from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
-from pyspark_kafka_rebalance.source.query_identity import QueryIdentity
-from pyspark_kafka_rebalance.source.read_limits import ReadAllAvailable, ReadMaxRows
-from pyspark_kafka_rebalance.source.stop_request import answer_of, ask_to_stop
+from pyspark_kafka_rebalance.source.spark import sigterm as sigterm_module
+from pyspark_kafka_rebalance.source.spark.read_limits import ReadAllAvailable, ReadMaxRows
+from pyspark_kafka_rebalance.source.stop.stop_request import answer_of, ask_to_stop
 from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_rebalance.errors import OptionError
-from pyspark_kafka_rebalance.source.table_options import TableOptions, given_options
+from pyspark_kafka_rebalance.source.options.table_options import TableOptions, given_options
 
 types = pytest.importorskip("pyspark.sql.types")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...source.checkpoint.offset_log import parse_offset_log
-from ...source.offset_json import is_own, parse_offset
+from ...source.offsets.offset_json import is_own, parse_offset
 
 #: The live table's rates are means over this long.
 _RATE_OVER_S = 3.0

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from kafka.structs import TopicPartition
 
 from ...errors import KafkaRebalanceError
-from ..offset_json import parse_built_in
+from ..offsets.offset_json import parse_built_in
 from .checkpoint_files import CheckpointFiles, open_checkpoint, redacted
 from .offset_log import parse_offset_log
 

@@ -25,7 +25,7 @@ from .others.foreign_ranges import ForeignRanges
 from .query_state import QueryState, SharedState
 
 if TYPE_CHECKING:
-    from ..options import SourceOptions
+    from ..options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from ...consumer.offsets.offset_set import Gap, without
 from ..plan.available_now import AvailableNowRun
 from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap
-from ..read_limits import ReadAllAvailable, ReadLimit
+from ..spark.read_limits import ReadAllAvailable, ReadLimit
 from .batches.open_batches import NOTHING, CaughtUp
 from .logs.log_ends import LogEnds
 from .query_state import QueryState
 
 if TYPE_CHECKING:
-    from ..options import SourceOptions
+    from ..options.source_options import SourceOptions
 
 
 class CatchUp:

@@ -24,7 +24,7 @@ from .logs.deletion_watch import DeletionWatch
 from .query_state import QueryState
 
 if TYPE_CHECKING:
-    from ..options import SourceOptions
+    from ..options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from kafka.structs import TopicPartition
 
 from ...consumer.pump import Pump
 from ...fetch.offset_range import OffsetRange
-from ..offsets import RebalanceEvent
-from ..query_identity import QueryIdentity
+from ..offsets.query_identity import QueryIdentity
+from ..offsets.stream_offset import RebalanceEvent
 from .batch_proofs import BatchProofs, OverdueBatch
 from .batch_state import BatchState, Gaps, LeftBehind, state_for_offset, state_now
 from .batches.open_batches import NOTHING, CaughtUp
@@ -44,7 +44,7 @@ from .starts.first_ends import FirstEnds
 from .starts.start_lookup import StartLookup
 
 if TYPE_CHECKING:
-    from ..options import SourceOptions
+    from ..options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 from ...consumer.offsets.commit_metadata import GroupCommit, Remaining
-from ..catch_up_options import CatchUpOptions
+from ..offsets.query_identity import QueryIdentity
+from ..options.catch_up_options import CatchUpOptions
 from ..plan.catch_up import CatchUpPace
-from ..query_identity import QueryIdentity
 from .batches.open_batches import OpenBatches
 from .owned.assignment import QueryAssignment
 from .owned.own_commits import OwnCommits
@@ -34,7 +34,7 @@ from .owned.owned_partitions import LastChange
 from .owned.starts import Starts
 
 if TYPE_CHECKING:
-    from ..options import SourceOptions
+    from ..options.source_options import SourceOptions
 
 
 class SharedState:

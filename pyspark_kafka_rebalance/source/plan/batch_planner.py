@@ -15,7 +15,7 @@ from typing import Protocol
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from ..read_limits import ReadLimit, ReadMaxRows
+from ..spark.read_limits import ReadLimit, ReadMaxRows
 from .available_now import BeyondEnd
 
 #: "No limit" as Spark's ``long``. It distinguishes an unlimited trigger from ``Once``, for which

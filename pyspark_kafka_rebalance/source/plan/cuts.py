@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from kafka.structs import TopicPartition
 
 from ...fetch.offset_range import OffsetRange
-from ..read_limits import ReadAllAvailable
+from ..spark.read_limits import ReadAllAvailable
 from .available_now import AvailableNowRun
 from .batch_planner import Cut, Draft, Gone, Postponed, backlog
 from .data_loss import find_beyond_end, find_data_loss
@@ -20,7 +20,7 @@ from .event_time import EventTime
 from .times import Times
 
 if TYPE_CHECKING:
-    from ..options import SourceOptions
+    from ..options.source_options import SourceOptions
 
 
 class Logs(Protocol):

@@ -22,8 +22,8 @@ from kafka.structs import TopicPartition
 
 from ...consumer.offsets.found_records import RecordTime
 from ...fetch.offset_range import OffsetRange
-from ..event_time_options import EventTimeOptions
-from ..read_limits import ReadAllAvailable
+from ..options.event_time_options import EventTimeOptions
+from ..spark.read_limits import ReadAllAvailable
 from .batch_planner import Draft
 from .bound import FULL, find_bound
 from .idle_partitions import IdlePartitions

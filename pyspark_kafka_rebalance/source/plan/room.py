@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kafka.structs import TopicPartition
 
-from ..read_limits import ReadMaxRows
+from ..spark.read_limits import ReadMaxRows
 from .batch_planner import NO_LIMIT, Draft, plan_batch
 
 

@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition
 
 from ...consumer.offsets.commit_metadata import Remaining
 from ...fetch.offset_range import OffsetRange
-from ..offsets import RebalanceEvent, StreamOffset
+from ..offsets.stream_offset import RebalanceEvent, StreamOffset
 
 #: With fewer offsets, starting a task takes longer than reading it, so catching up has fewer tasks.
 _CATCH_UP_TASK = 5_000

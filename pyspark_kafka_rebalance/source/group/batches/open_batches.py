@@ -28,8 +28,8 @@ from kafka.structs import TopicPartition
 
 from ....errors import KafkaRebalanceError, names_of
 from ....fetch.offset_range import OffsetRange
-from ...offset_json import offset_to_json
-from ...offsets import INITIAL_OFFSET
+from ...offsets.offset_json import offset_to_json
+from ...offsets.stream_offset import INITIAL_OFFSET
 
 
 class BatchTime:

@@ -27,7 +27,7 @@ from .assign_client import AssignClient, has_members
 from .query_member import QueryClient, QueryMember
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from ..query_state import QueryState
 
 if TYPE_CHECKING:
     from ....consumer.cluster_queries import ClusterQueries
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

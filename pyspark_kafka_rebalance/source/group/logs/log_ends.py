@@ -22,7 +22,7 @@ from ...plan.log_sizes import log_sizes
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

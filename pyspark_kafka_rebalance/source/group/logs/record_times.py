@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ....fetch.fetcher import RangeFetcher
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

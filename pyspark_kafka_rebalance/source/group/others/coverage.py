@@ -23,7 +23,7 @@ from ..query_state import QueryState
 from .live_owners import LiveOwnerWatch
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from ..query_state import QueryState
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from ....consumer.group_description import GroupDescription, GroupMember, descri
 from ...cluster_query import ask_cluster
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 
 def owned_by_live_others(

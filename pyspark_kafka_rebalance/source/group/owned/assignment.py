@@ -27,7 +27,7 @@ from kafka.structs import TopicPartition
 
 from ....consumer.offsets.offset_set import Gap
 from ....fetch.offset_range import OffsetRange
-from ...offsets import RebalanceEvent
+from ...offsets.stream_offset import RebalanceEvent
 from ..batches.open_batches import NOTHING, CaughtUp, UnprovenBatches
 from .marks import GapMarks, Marks, OwedCommits
 from .owned_partitions import EventRows, OwnedPartition, OwnedPartitions

@@ -29,7 +29,7 @@ from kafka.structs import TopicPartition
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....consumer.offsets.offset_set import Gap
 from ....consumer.offsets.origin import MOST_STRETCHES, Stretch, origin_text
-from ...query_identity import QueryIdentity
+from ...offsets.query_identity import QueryIdentity
 
 
 def token_of(run: str) -> str:

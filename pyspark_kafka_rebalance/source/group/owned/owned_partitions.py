@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
-from ...offsets import RebalanceEvent
+from ...offsets.stream_offset import RebalanceEvent
 
 
 class EventRows:

@@ -34,10 +34,10 @@ from uuid import UUID
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
-from ...starting_offsets import AtTimestamp, Start
+from ...options.starting_offsets import AtTimestamp, Start
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 
 class Starts:

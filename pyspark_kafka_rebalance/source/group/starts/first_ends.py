@@ -16,7 +16,7 @@ from ....consumer.cluster_queries import ClusterQueries
 from ..query_state import QueryState
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from ..others.joining import Joining
 from ..query_state import QueryState
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....errors import PartitionsLostError
-from ...query_identity import QueryIdentity
+from ...offsets.query_identity import QueryIdentity
 from ..clients.query_member import QueryMember
 from ..clients.query_members import QueryMembers
 from ..query_state import QueryState
 from .rival_runs import RivalRuns
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from ..clients.query_members import QueryMembers
 from ..owned.own_commits import token_of
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from kafka.structs import TopicPartition
 from ....consumer.cluster_queries import ClusterQueries
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....errors import PartitionsLostError
-from ...query_identity import QueryIdentity
-from ...starting_offsets import AtTimestamp
+from ...offsets.query_identity import QueryIdentity
+from ...options.starting_offsets import AtTimestamp
 from ..clients.query_member import QueryMember
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 from ..logs.deletion_watch import DeletionWatch, ReplacedTopics
@@ -27,7 +27,7 @@ from .ignored_starts import IgnoredStarts
 from .restored_starts import RestoredStarts
 
 if TYPE_CHECKING:
-    from ...options import SourceOptions
+    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 

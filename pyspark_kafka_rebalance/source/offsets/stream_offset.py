@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from kafka.structs import TopicPartition
 
-from ..consumer.offsets.commit_metadata import Remaining
-from ..consumer.offsets.offset_set import Gap
-from ..fetch.offset_range import OffsetRange
+from ...consumer.offsets.commit_metadata import Remaining
+from ...consumer.offsets.offset_set import Gap
+from ...fetch.offset_range import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import OptionError
-from ..settings.values import DURATION_MS, LONG_MAX, ValueType, integer, parse_value
+from ...errors import OptionError
+from ...settings.values import DURATION_MS, LONG_MAX, ValueType, integer, parse_value
 
 _IDLE_MS = "maxTaskIdleMs"
 _DRIFT = "maxTimestampDrift"

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ..errors import OptionError, names_of
-from ..settings.client_settings import ClientSettings, map_client_settings
-from ..settings.problems import Problems
-from ..settings.values import (
+from ...errors import OptionError, names_of
+from ...settings.client_settings import ClientSettings, map_client_settings
+from ...settings.problems import Problems
+from ...settings.values import (
     BOOLEAN,
     DURATION_MS,
     INT_MAX,
@@ -29,12 +29,12 @@ from ..settings.values import (
     one_of,
     parse_value,
 )
+from ..checkpoint.checkpoint_files import parse_location
+from ..offsets.partition_json import is_topic_name, parse_partitions
 from .catch_up_options import CATCH_UP_OPTIONS, CatchUpOptions
-from .checkpoint.checkpoint_files import parse_location
 from .ending_offsets import ENDING_OPTIONS, EndingOffsets
 from .event_time_options import EVENT_TIME_OPTIONS, EventTimeOptions
 from .option_names import KAFKA, without_effect
-from .partition_json import is_topic_name, parse_partitions
 from .starting_offsets import Start, StartingOffsets
 
 if TYPE_CHECKING:

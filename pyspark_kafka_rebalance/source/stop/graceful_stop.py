@@ -20,11 +20,11 @@ from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
-from ..errors import OffsetFormatError
-from .group.group_commits import STOP_TIMEOUT_S
-from .offset_json import parse_offset
+from ...errors import OffsetFormatError
+from ..group.group_commits import STOP_TIMEOUT_S
+from ..offsets.offset_json import parse_offset
+from ..progress import is_ours, plain_offset
 from .planner_message import PlannerMessage
-from .progress import is_ours, plain_offset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

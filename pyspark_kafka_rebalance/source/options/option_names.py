@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..errors import OptionError
-from ..settings.client_settings import ADMIN_SETTINGS, KNOWN_SETTINGS, PRODUCER_SETTINGS
-from ..settings.misspelt import meant_by
-from ..settings.problems import Problems
-from ..settings.values import REDACTED
+from ...errors import OptionError
+from ...settings.client_settings import ADMIN_SETTINGS, KNOWN_SETTINGS, PRODUCER_SETTINGS
+from ...settings.misspelt import meant_by
+from ...settings.problems import Problems
+from ...settings.values import REDACTED
 
 KAFKA = "kafka."
 

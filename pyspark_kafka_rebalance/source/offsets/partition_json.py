@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..settings.values import INT_MAX, LONG_MAX
+from ...settings.values import INT_MAX, LONG_MAX
 
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition

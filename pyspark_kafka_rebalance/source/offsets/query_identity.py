@@ -11,7 +11,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .offsets import StreamOffset
+    from .stream_offset import StreamOffset
 
 #: 64 random bits: unique among the queries of a group.
 _ID_BYTES = 8

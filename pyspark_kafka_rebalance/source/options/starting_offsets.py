@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..errors import KafkaRebalanceError, OptionError
-from ..settings.problems import Problems
-from ..settings.values import LONG_MAX, integer, one_of, parse_value
-from .partition_json import parse_numbers
+from ...errors import KafkaRebalanceError, OptionError
+from ...settings.problems import Problems
+from ...settings.values import LONG_MAX, integer, one_of, parse_value
+from ..offsets.partition_json import parse_numbers
 
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError
+from ...errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

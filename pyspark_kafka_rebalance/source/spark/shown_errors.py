@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..errors import KafkaRebalanceError
+from ...errors import KafkaRebalanceError
 from .process_log import is_sparks_process
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def _ours_for(error: Exception) -> KafkaRebalanceError | None:
         return None
     from kafka import errors as kafka_errors
 
-    from ..fetch.connections import explain_final
+    from ...fetch.connections import explain_final
 
     if not isinstance(error, kafka_errors.KafkaError):
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .options import SourceOptions
+from ..options.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

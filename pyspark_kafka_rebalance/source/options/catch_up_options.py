@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from ..errors import OptionError
-from ..settings.values import DURATION_MS, LONG_MAX, ValueType, integer, one_of, parse_value
+from ...errors import OptionError
+from ...settings.values import DURATION_MS, LONG_MAX, ValueType, integer, one_of, parse_value
 
 MODE = "parallelRebalance"
 

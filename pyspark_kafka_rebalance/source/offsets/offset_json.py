@@ -63,11 +63,11 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from ..consumer.offsets.offset_set import Gap
-from ..errors import OffsetFormatError
-from ..fetch.offset_range import OffsetRange
-from ..settings.values import INT_MAX, LONG_MAX
-from .offsets import MemberState, RebalanceEvent, StreamOffset
+from ...consumer.offsets.offset_set import Gap
+from ...errors import OffsetFormatError
+from ...fetch.offset_range import OffsetRange
+from ...settings.values import INT_MAX, LONG_MAX
+from .stream_offset import MemberState, RebalanceEvent, StreamOffset
 
 #: What is not a position, at the top level of an offset. Kafka's topics cannot have a "#".
 OURS = "#kafka_deferred"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import OptionError
-from ..settings.values import parse_value
-from .partition_json import parse_numbers
+from ...errors import OptionError
+from ...settings.values import parse_value
+from ..offsets.partition_json import parse_numbers
 from .starting_offsets import LATEST_OFFSET, TIMESTAMP_MS, AtTimestamp, timestamps
 
 if TYPE_CHECKING:

@@ -17,24 +17,43 @@ AvailableNow                one batch, like Once            as many batches as t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ..errors import KafkaRebalanceError
-from .read_limits import HAS_ADMISSION_CONTROL
+from ...errors import KafkaRebalanceError
+from .read_limits import HAS_ADMISSION_CONTROL, ReadLimit
 from .shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
-    from .options import SourceOptions
-    from .stream import KafkaDeferredStreamReader
-    from .stream_reader import StreamReader
+    from ..options.source_options import SourceOptions
+
+
+class _Reader(Protocol):
+    """What Spark 4.2 calls of a reader with admission control: ``StreamReader``."""
+
+    def initialOffset(self) -> dict[str, Any]: ...
+
+    def getDefaultReadLimit(self) -> ReadLimit: ...
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]: ...
+
+    def partitions(
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> Sequence[InputPartition]: ...
+
+    def commit(self, end: dict[str, Any]) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def read(self, partition: InputPartition) -> Iterator[Any]: ...
+
 
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 def reader_for_this_spark(
-    make: Callable[..., StreamReader | KafkaDeferredStreamReader], options: SourceOptions
+    make: Callable[..., Any], options: SourceOptions
 ) -> DataSourceStreamReader:
     """Return a reader that the installed version of Spark can call.
 
@@ -46,7 +65,8 @@ def reader_for_this_spark(
         The options of the stream.
     """
     if HAS_ADMISSION_CONTROL:
-        return make(options)
+        reader: DataSourceStreamReader = make(options)
+        return reader
     return StreamReaderOfSpark40(make(options, trigger_is_told=False))
 
 
@@ -64,7 +84,7 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
         ``latestOffset()`` looks like the first of any other trigger.
     """
 
-    def __init__(self, reader: StreamReader | KafkaDeferredStreamReader) -> None:
+    def __init__(self, reader: _Reader) -> None:
         self._reader = reader
         self._stands_at: dict[str, Any] | None = None
         self._offered: dict[str, Any] | None = None  # for a batch that is not planned yet

@@ -1,0 +1,1 @@
+"""The offsets and partitions that Spark keeps for a query, and their JSON. Pure."""

@@ -1,0 +1,1 @@
+"""What is of Spark: its versions, its processes, its schema, and how it shows errors."""

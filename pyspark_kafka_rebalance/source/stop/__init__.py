@@ -1,0 +1,1 @@
+"""``stop_gracefully``: a query ends after the batch that runs."""
