@@ -102,7 +102,7 @@ def test_a_producer_group_creates_the_topic_it_writes_to_if_it_may(
     kafka, existing, topic_name, group_id
 ):
     for allowed in (False, True):
-        config = {"max_block_ms": 500, "allow_auto_create_topics": allowed}
+        config = {"max_block_ms": 3_000, "allow_auto_create_topics": allowed}
         with ProducerGroup(
             f"{group_id}-{allowed}", 1, bootstrap_servers=kafka.bootstrap_servers, **config
         ) as group:

@@ -143,7 +143,11 @@ def test_what_its_own_commits_say(
     [
         (((10, 20),), ((ME, 0), (OTHER, 10), (ME, 20), (OTHER, 70))),
         (((0, 20),), ((OTHER, 0), (ME, 20), (OTHER, 70))),
-        (((10, 20), (30, 40)), ((ME, 0), (OTHER, 70))),  # too many to name
+        (
+            ((10, 20), (30, 40)),
+            ((ME, 0), (OTHER, 10), (ME, 20), (OTHER, 30), (ME, 40), (OTHER, 70)),
+        ),
+        (tuple((n, n + 4) for n in range(1, 70, 8)), ((ME, 0), (OTHER, 70))),  # too many to name
     ],
 )
 def test_gaps_that_it_takes_over_are_its_own(
@@ -158,9 +162,9 @@ def test_gaps_that_it_takes_over_are_its_own(
 
 
 def test_only_so_many_queries_are_named() -> None:
-    of_group = commit(70, *((OTHER if n % 2 else ME, n) for n in range(5)))
-    stretches = begun(own_commits(query="third"), of_group, 70)
-    assert stretches == ((ME, 2), (OTHER, 3), (ME, 4), ("third", 70))
+    named = [(OTHER if n % 2 else ME, n) for n in range(17)]
+    stretches = begun(own_commits(query="third"), commit(70, *named), 70)
+    assert stretches == (*named[-15:], ("third", 70))
 
 
 def test_a_partition_that_was_not_started_says_nothing() -> None:

@@ -545,6 +545,24 @@ def test_a_batch_of_gaps_is_run_again_while_another_query_goes_on_in_them(kill: 
         assert min(marked) < 33 <= max(marked), "of gaps, and live"
 
 
+def test_what_another_has_caught_up_of_a_gap_is_not_this_querys_own() -> None:
+    """Its commits named four stretches at most, so the gap counted as delivered by who left it."""
+    with a_history("earliest", 0, live=2) as queries:
+        queries.begins(0)
+        queries.runs_a_trigger(0, limit=2)
+        queries.fails_in_a_batch(0, batches=0, limit=4, number=3, kill=False)
+        queries.the_group_is_forgotten(survivor=0)
+        queries.fails_in_a_batch(1, batches=1, limit=6, number=7, kill=False)
+        queries.is_stopped_gracefully_in_a_batch(0, how="accepted", out=False)
+        queries.runs_a_trigger(1, limit=1)
+        queries.the_group_is_forgotten(survivor=1)
+        queries.records_are_produced(P, 4)
+        queries.the_revoke_times_out(1)
+        queries.fails_in_a_batch(1, batches=2, limit=5, number=7, kill=False)
+        queries.the_session_of_a_query_ends(1)
+        queries.is_stopped_gracefully_in_a_batch(0, how="unanswered", out=True)
+
+
 TestQueries = Queries.TestCase
 TestQueries.settings = settings(
     deadline=None,

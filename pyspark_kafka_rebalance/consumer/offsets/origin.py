@@ -41,9 +41,10 @@ _TEXT = re.compile(
     r"(?P<stretches>(?:\.[A-Za-z0-9_]{1,64}-[0-9]{1,19})+))"
 )
 
-#: How many stretches a commit names. Older ones are dropped: their records then count as delivered
-#: by others.
-MOST_STRETCHES = 4
+#: How many stretches a commit names, of at most 38 bytes each. Older ones are dropped: their
+#: records then count as delivered by others. A query that takes over adds one, and two for each gap
+#: that the last owner left.
+MOST_STRETCHES = 16
 
 
 class Stretch(NamedTuple):

@@ -133,7 +133,13 @@ class RestoredStarts:
         self._told_of.update(new)
         if not new:
             return
-        batches = [origin.batch for p in new if (origin := commits[p].origin) is not None]
+        own = self._identity.id
+        batches = [
+            origin.batch
+            for p in new
+            if (origin := commits[p].origin) is not None and origin.query == own
+        ]
+        got_to = f"the query had got to batch {max(batches)}" if batches else "the query went on"
         named = [
             f"{p.topic}-{p.partition} from {back[p].committed()} on, "
             f"committed: {commits[p].remaining.live}"
@@ -142,10 +148,8 @@ class RestoredStarts:
         if len(new) > _NAMED:
             named.append(f"and {len(new) - _NAMED} more partitions")
         log.warning(
-            "group %s: the checkpoint of query %s ends with batch %d, and the query had got to "
-            "batch %d, so the checkpoint was restored. What the query itself had committed since "
-            "is read again, and the group's offsets are set back (restoredCheckpoint=group leaves "
-            "it out): %s",
-            *(self._options.group_id, self._identity.id, self._identity.restored),
-            *(max(batches), "; ".join(named)),
+            "group %s: the checkpoint of query %s ends with batch %d, and %s, so the checkpoint "
+            "was restored. What the query itself had committed since is read again, and the "
+            "group's offsets are set back (restoredCheckpoint=group leaves it out): %s",
+            *(self._options.group_id, own, self._identity.restored, got_to, "; ".join(named)),
         )
