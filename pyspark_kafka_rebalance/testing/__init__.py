@@ -1,4 +1,4 @@
-"""Real brokers, Spark clusters and databases on this machine, for demos, tests and users' tests.
+"""Real brokers, Spark clusters and databases on this machine, for tests, also those of other projects.
 
 The pytest fixtures are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
 ``pytest_plugins`` of a ``conftest.py``.
