@@ -15,7 +15,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from .errors import LocalKafkaError
+from ..errors import LocalKafkaError
 
 _RANGE = range(20_000, 32_000)
 

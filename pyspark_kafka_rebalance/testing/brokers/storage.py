@@ -18,8 +18,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .errors import LocalKafkaError
-from .java import find_java
+from ..errors import LocalKafkaError
+from ..java import find_java
 
 log = logging.getLogger(__name__)
 

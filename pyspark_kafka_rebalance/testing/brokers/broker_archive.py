@@ -11,11 +11,16 @@ from typing import Any, Protocol
 
 from kafka import KafkaConsumer
 
+from ..java import find_java
+from ..kafka_versions import KAFKA_VERSION
+from ..processes.class_archive import (
+    class_archive,
+    is_decided,
+    options_to_make,
+    options_with_archive,
+)
 from .broker import DEFAULT_JAVA_OPTIONS
-from .class_archive import class_archive, is_decided, options_to_make, options_with_archive
 from .cluster import KafkaCluster
-from .java import find_java
-from .kafka_versions import KAFKA_VERSION
 
 _PATIENCE_S = 30.0
 #: A broker that is killed while it writes the archive leaves none.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import LocalKafkaError
+from ..errors import LocalKafkaError
 
 if TYPE_CHECKING:
     from cryptography import x509

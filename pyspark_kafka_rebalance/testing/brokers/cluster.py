@@ -15,7 +15,7 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import TopicPartition
 
-from .errors import LocalKafkaError
+from ..errors import LocalKafkaError
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,9 +8,9 @@ import socket
 import time
 from pathlib import Path
 
-from .errors import LocalKafkaError
-from .java import find_java
-from .watched_process import WatchedProcess
+from ..errors import LocalKafkaError
+from ..java import find_java
+from ..processes.watched_process import WatchedProcess
 
 _LOOK_EVERY_S = 0.02
 _STOP_S = 20.0

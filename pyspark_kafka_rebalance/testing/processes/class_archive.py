@@ -15,8 +15,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from .java import Java
-from .kafka_jars import cache_folder
+from ..java import Java
+from ..kafka_jars import cache_folder
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .errors import LocalKafkaError
-from .java import find_java
-from .watched_process import WatchedProcess
+from ..errors import LocalKafkaError
+from ..java import find_java
+from ..processes.watched_process import WatchedProcess
 
 log = logging.getLogger(__name__)
 
