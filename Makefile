@@ -36,7 +36,7 @@ CALL_TESTS = $(CLUSTER_TESTS) tests/spark/test_assign.py $(filter tests/unit/%,$
 # What an installation is made from.
 INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
-SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks docs)
+SOURCES := $(wildcard pyspark_kafka_rebalance tests demos measuring benchmarks examples notebooks docs)
 export PYTHONUNBUFFERED := 1
 # Where it is set, every Python process of a query would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,17 +70,17 @@ help: ## List the targets
 demo: $(VENV)/.demo ## Watch three queries share a group while they join and leave (ARGS="--peer blocking" compares, three minutes)
 	@$(FETCH_JARS)
 	@echo "== demo"
-	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo $(ARGS)
+	@$(WITH_JAVA) $(PY) -m demos.rebalance $(ARGS)
 
 demo-catch-up: $(VENV)/.demo ## Watch a query catch up beside its live records after a kill -9 (ARGS="--backlog 600000")
 	@$(FETCH_JARS)
 	@echo "== demo of catching up, two to three minutes"
-	@$(WITH_JAVA) $(PY) -m pyspark_kafka_rebalance.demo.catch_up $(ARGS)
+	@$(WITH_JAVA) $(PY) -m demos.catch_up $(ARGS)
 
 demo-producers: $(VENV)/.producers ## Watch instances share a database's tables while they come, go and are killed (ARGS="--rate 5000")
 	@$(FETCH_JARS)
 	@echo "== demo of producer groups, one to two minutes"
-	@$(PY) -m pyspark_kafka_rebalance.demo.producers $(ARGS)
+	@$(PY) -m demos.producers $(ARGS)
 
 test: test-environment ## Run the tests: unit, kafka and spark (ARGS=--all: also the long ones; SPARK=4.0 for another PySpark)
 test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
@@ -257,7 +257,7 @@ venv: $(VENV)/.dev ## Make the virtual environment with everything for developme
 
 clean: ## Remove the virtual environment and everything that was made (not Kafka's jars)
 	rm -rf $(VENV) build dist *.egg-info pyspark_kafka_rebalance/fetch/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find pyspark_kafka_rebalance tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find pyspark_kafka_rebalance tests demos measuring benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was made from. A venv that was left half made is made again.
 $(VENV)/.python:

@@ -22,14 +22,10 @@ import pyspark
 from rich.console import Console
 from rich.table import Table
 
+from measuring.figures import RebalanceFigures, deliveries_of, figures_of
+from measuring.scenario import Scenario, Settings
 from pyspark_kafka_rebalance.testing import kafka_from_environment
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
-from pyspark_kafka_rebalance.testing.rebalances.figures import (
-    RebalanceFigures,
-    deliveries_of,
-    figures_of,
-)
-from pyspark_kafka_rebalance.testing.rebalances.scenario import Scenario, Settings
 
 #: DESIGN, "What must be reached": seconds, by the change of the group.
 GOALS_S = {"joins": 1.5, "stops": 1.0}

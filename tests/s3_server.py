@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 from pyarrow import fs
 
-from pyspark_kafka_rebalance.testing.ports import ReservedPort
+from pyspark_kafka_rebalance.testing.processes.ports import ReservedPort
 
 PATIENCE_S = 60.0
 

@@ -147,7 +147,7 @@ def steady_input(cluster: KafkaCluster, settings: Settings, topic: str, work: Pa
         "rate": settings.per_second,
         "value_bytes": settings.value_bytes,
     }
-    module = "pyspark_kafka_rebalance.testing.rebalances.load"
+    module = "measuring.load"
     return ChildProcess(f"{topic}-load", module, load, work=work)
 
 

@@ -25,7 +25,7 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.testing.watched_process import WatchedProcess
+from pyspark_kafka_rebalance.testing.processes.watched_process import WatchedProcess
 
 from . import instance
 from .worker import ConnectWorker

@@ -13,8 +13,8 @@ from typing import Any
 
 from pyspark_kafka_rebalance.testing.java import find_java
 from pyspark_kafka_rebalance.testing.kafka_jars import connect_jars
-from pyspark_kafka_rebalance.testing.ports import ReservedPort
-from pyspark_kafka_rebalance.testing.watched_process import WatchedProcess
+from pyspark_kafka_rebalance.testing.processes.ports import ReservedPort
+from pyspark_kafka_rebalance.testing.processes.watched_process import WatchedProcess
 
 _START_TIMEOUT_S = 120.0
 _LOOK_EVERY_S = 0.05

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.testing.ledger import tally
-from pyspark_kafka_rebalance.testing.rebalances.figures import (
+from measuring.figures import (
     Delivery,
     HandOver,
     Rebalance,
@@ -17,6 +16,7 @@ from pyspark_kafka_rebalance.testing.rebalances.figures import (
     figures_of,
     kept_partitions,
 )
+from pyspark_kafka_rebalance.testing.ledger import tally
 
 from .peers import Peer
 from .scenario import Course

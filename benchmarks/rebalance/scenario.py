@@ -17,10 +17,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import OffsetSpec
 from kafka.structs import TopicPartition
 
+from measuring.figures import Rebalance, Window
 from pyspark_kafka_rebalance.testing import KafkaCluster
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from pyspark_kafka_rebalance.testing.ledger import tally
-from pyspark_kafka_rebalance.testing.rebalances.figures import Rebalance, Window
 
 from .clients.java import JavaMember
 from .peers import Peer
@@ -234,9 +234,7 @@ def _load(trial: Trial) -> ChildProcess:
         "rate": trial.settings.rate,
         "value_bytes": trial.settings.value_bytes,
     }
-    return ChildProcess(
-        "load", "pyspark_kafka_rebalance.testing.rebalances.load", settings, work=trial.work
-    )
+    return ChildProcess("load", "measuring.load", settings, work=trial.work)
 
 
 def _member(trial: Trial, name: str, group: Group) -> ChildProcess:

@@ -16,10 +16,6 @@ COMMANDS = {
     "producer offsets": "list, set and reset the restart points of a producer group",
     "source.positions": "show where the queries of a checkpoint stand",
     "source.spark.compiled_pyspark": "compile PySpark once, so that queries start sooner",
-    "demo": "watch three queries share a group (extra demo)",
-    "demo.catch_up": "watch a query catch up after a kill (extra demo)",
-    "demo.producers": "watch instances share a database's tables (extras demo, postgresql)",
-    "testing.verifiable_consumer": "a consumer for Kafka's system tests",
     "testing.spark_java": "print a JAVA_HOME with which Spark starts",
 }
 

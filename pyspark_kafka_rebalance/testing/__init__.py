@@ -1,4 +1,4 @@
-"""Real brokers, Spark clusters and databases on this machine, for demos, tests and users' tests.
+"""Real brokers, Spark clusters and databases on this machine, for tests; also for those of users.
 
 The pytest fixtures are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
 ``pytest_plugins`` of a ``conftest.py``.
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _PUBLIC = {
-    "KafkaCluster": "cluster",
+    "KafkaCluster": "brokers.cluster",
     "LocalKafka": "local_kafka",
     "LocalKafkaError": "errors",
     "LocalPostgres": "local_postgres",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .cluster import KafkaCluster as KafkaCluster
+    from .brokers.cluster import KafkaCluster as KafkaCluster
     from .environment import kafka_from_environment as kafka_from_environment
     from .environment import postgres_from_environment as postgres_from_environment
     from .errors import LocalKafkaError as LocalKafkaError

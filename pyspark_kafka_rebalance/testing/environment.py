@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .cluster import KafkaCluster
+from .brokers.cluster import KafkaCluster
 from .local_kafka import LocalKafka
 from .local_postgres import LocalPostgres
 from .postgres_server import PostgresServer

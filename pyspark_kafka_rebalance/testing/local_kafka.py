@@ -18,17 +18,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .broker import DEFAULT_JAVA_OPTIONS, Broker
-from .broker_archive import sharing_options
-from .cluster import KafkaCluster, setting
+from .brokers.broker import DEFAULT_JAVA_OPTIONS, Broker
+from .brokers.broker_archive import sharing_options
+from .brokers.cluster import KafkaCluster, setting
+from .brokers.metadata import ask_broker
+from .brokers.storage import format_storage, random_id
+from .brokers.zookeeper import ZooKeeper
 from .errors import LocalKafkaError
 from .java import find_java
 from .kafka_jars import KAFKA_TOOLS, broker_jars, single_jars
 from .kafka_versions import KAFKA_VERSION, KafkaVersion
-from .metadata import ask_broker
-from .ports import ReservedPort
-from .storage import format_storage, random_id
-from .zookeeper import ZooKeeper
+from .processes.ports import ReservedPort
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import LocalPostgresError
 from .postgres_server import PostgresServer
-from .watched_process import WatchedProcess
+from .processes.watched_process import WatchedProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from .errors import LocalSparkError
 from .java import find_java
-from .ports import ReservedPort
+from .processes.ports import ReservedPort
+from .processes.watched_process import WatchedProcess
 from .spark_java import java_home_for_spark
-from .watched_process import WatchedProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -21,11 +21,11 @@ from kafka.admin import (
 
 from ..errors import AuthenticationError
 from ..transport.secured_clients import admin_client
-from .broker import DEFAULT_JAVA_OPTIONS
-from .certificates import CertificateAuthority, Stores
+from .brokers.broker import DEFAULT_JAVA_OPTIONS
+from .brokers.certificates import CertificateAuthority, Stores
+from .brokers.token_endpoint import TokenEndpoint
 from .errors import LocalKafkaError
 from .local_kafka import LocalKafka
-from .token_endpoint import TokenEndpoint
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -27,10 +27,10 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
+from demos.shop.ledger import committed_values
 from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
-from pyspark_kafka_rebalance.testing.shop.ledger import committed_values
 
 from . import producer_instance
 from .bounce_plan import MIN_INSTANCES, Bounce, make_bounces

@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing import LocalKafka
-from pyspark_kafka_rebalance.testing.metadata import ask_broker
+from pyspark_kafka_rebalance.testing.brokers.metadata import ask_broker
 
 from .invariants import CommittedOffsets
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pyspark_kafka_rebalance.testing.ports import ReservedPort
+from pyspark_kafka_rebalance.testing.processes.ports import ReservedPort
 
 
 @dataclass(frozen=True)

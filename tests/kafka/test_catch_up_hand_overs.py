@@ -15,7 +15,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from verifiable_group import Member, java_command
 
 from pyspark_kafka_rebalance import PartitionsLostError
-from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE
+from tests.verifiable_consumer.options import COOPERATIVE
 
 BOTH_MODES = pytest.mark.parametrize("options", [LIVE, ORDERED], ids=["live", "ordered"])
 

@@ -19,7 +19,7 @@ def test_every_row_is_there_once_though_instances_die_and_stall(
 ) -> None:
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     monkeypatch.setenv("POSTGRES_URL", postgres.url)
-    command = [sys.executable, "-m", "pyspark_kafka_rebalance.demo.producers"]
+    command = [sys.executable, "-m", "demos.producers"]
     command += ["--seconds-per-phase", "1", "--rate", "400"]
     done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr

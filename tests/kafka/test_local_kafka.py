@@ -26,10 +26,10 @@ from pyspark_kafka_rebalance.testing import (
     LocalKafkaError,
     kafka_from_environment,
 )
-from pyspark_kafka_rebalance.testing.broker import Broker
-from pyspark_kafka_rebalance.testing.broker_archive import sharing_options
+from pyspark_kafka_rebalance.testing.brokers.broker import Broker
+from pyspark_kafka_rebalance.testing.brokers.broker_archive import sharing_options
 from pyspark_kafka_rebalance.testing.kafka_jars import broker_jars
-from pyspark_kafka_rebalance.testing.ports import ReservedPort
+from pyspark_kafka_rebalance.testing.processes.ports import ReservedPort
 
 PATIENCE_S = 30.0
 

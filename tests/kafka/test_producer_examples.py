@@ -16,15 +16,10 @@ import psycopg
 import pytest
 from group_members import wait_until
 
+from demos.shop.ledger import committed_values, judge, versions_in_table, versions_in_topic
+from demos.shop.tables import TABLES
+from demos.shop.writer import WriterProcess
 from pyspark_kafka_rebalance.testing import LocalKafka
-from pyspark_kafka_rebalance.testing.shop.ledger import (
-    committed_values,
-    judge,
-    versions_in_table,
-    versions_in_topic,
-)
-from pyspark_kafka_rebalance.testing.shop.tables import TABLES
-from pyspark_kafka_rebalance.testing.shop.writer import WriterProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 120.0

@@ -235,7 +235,7 @@ def test_a_refused_login_is_named_at_once(
 
 
 def test_a_token_of_another_issuer_is_refused(kafka: SecuredKafka, member: Any) -> None:
-    from pyspark_kafka_rebalance.testing.token_endpoint import TokenEndpoint
+    from pyspark_kafka_rebalance.testing.brokers.token_endpoint import TokenEndpoint
 
     with TokenEndpoint({"etl": "secret"}, "kafka") as other:
         settings = kafka.login("OAUTHBEARER", "etl")

@@ -12,21 +12,9 @@ import psycopg
 import pytest
 from group_members import wait_until
 
-from pyspark_kafka_rebalance.testing.shop.ledger import (
-    TableVerdict,
-    Version,
-    judge,
-    version_of,
-    versions_in_table,
-)
-from pyspark_kafka_rebalance.testing.shop.tables import (
-    CHANGES,
-    CHANGES_BY_TIME,
-    SCHEMA,
-    TABLES,
-    parsed,
-)
-from pyspark_kafka_rebalance.testing.shop.writer import WriterProcess
+from demos.shop.ledger import TableVerdict, Version, judge, version_of, versions_in_table
+from demos.shop.tables import CHANGES, CHANGES_BY_TIME, SCHEMA, TABLES, parsed
+from demos.shop.writer import WriterProcess
 
 
 @pytest.fixture

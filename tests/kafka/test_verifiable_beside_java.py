@@ -14,7 +14,7 @@ from kafka.structs import TopicPartition
 from verifiable_group import OURS, PATIENCE_S, java_command
 
 from pyspark_kafka_rebalance.testing import LocalKafka
-from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE
+from tests.verifiable_consumer.options import COOPERATIVE
 
 pytestmark = pytest.mark.each_protocol
 

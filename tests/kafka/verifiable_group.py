@@ -33,7 +33,7 @@ from pyspark_kafka_rebalance.testing.kafka_jars import (
     broker_jars,
     single_jars,
 )
-from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE
+from tests.verifiable_consumer.options import COOPERATIVE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,7 +42,7 @@ PATIENCE_S = 60.0
 
 #: Kafka's own verifiable consumer; what it needs is among the broker's jars.
 
-OURS = (sys.executable, "-m", "pyspark_kafka_rebalance.testing.verifiable_consumer")
+OURS = (sys.executable, "-m", "tests.verifiable_consumer")
 
 
 def java_command() -> tuple[str, ...]:

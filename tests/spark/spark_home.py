@@ -22,14 +22,14 @@ import pyspark
 from pyspark.sql import DataFrame
 
 from pyspark_kafka_rebalance.testing import LocalKafka
-from pyspark_kafka_rebalance.testing.class_archive import (
+from pyspark_kafka_rebalance.testing.java import find_java
+from pyspark_kafka_rebalance.testing.kafka_jars import cache_folder
+from pyspark_kafka_rebalance.testing.local_spark import local_spark
+from pyspark_kafka_rebalance.testing.processes.class_archive import (
     class_archive,
     options_to_make,
     options_with_archive,
 )
-from pyspark_kafka_rebalance.testing.java import find_java
-from pyspark_kafka_rebalance.testing.kafka_jars import cache_folder
-from pyspark_kafka_rebalance.testing.local_spark import local_spark
 
 #: A session of the tests is a Spark Connect server as well, on a free port.
 CONNECT_SERVER = {

@@ -20,7 +20,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @contextmanager
 def demo(
-    folder: Path, *options: str, module: str = "pyspark_kafka_rebalance.demo"
+    folder: Path, *options: str, module: str = "demos.rebalance"
 ) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", module, *options]
     with subprocess.Popen(
@@ -80,7 +80,7 @@ def test_nothing_is_lost_or_duplicated_and_the_picture_is_drawn(tmp_path):
 @pytest.mark.long
 def test_a_query_that_is_live_again_at_once_misses_nothing_of_its_backlog(tmp_path):
     numbers = ("--backlog", "45000", "--partitions", "2", "--rate", "300", "--seconds-of-calm", "1")
-    with demo(tmp_path, *numbers, module="pyspark_kafka_rebalance.demo.catch_up") as process:
+    with demo(tmp_path, *numbers, module="demos.catch_up") as process:
         printed, _ = process.communicate(timeout=400)
     assert process.returncode == 0, printed
     rows = {}

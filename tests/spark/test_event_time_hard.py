@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance import stop_gracefully
-from pyspark_kafka_rebalance.testing.metadata import ask_broker
+from pyspark_kafka_rebalance.testing.brokers.metadata import ask_broker
 from tests.compacted_log import CompactedLog
 
 from . import waiting

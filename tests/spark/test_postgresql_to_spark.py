@@ -8,11 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from demos.shop.instance import InstanceProcess
+from demos.shop.ledger import judge, version_of, versions_in_table
+from demos.shop.tables import SCHEMA, TABLES
+from demos.shop.writer import WriterProcess
 from pyspark_kafka_rebalance import stop_gracefully
-from pyspark_kafka_rebalance.testing.shop.instance import InstanceProcess
-from pyspark_kafka_rebalance.testing.shop.ledger import judge, version_of, versions_in_table
-from pyspark_kafka_rebalance.testing.shop.tables import SCHEMA, TABLES
-from pyspark_kafka_rebalance.testing.shop.writer import WriterProcess
 
 from .waiting import wait_until
 

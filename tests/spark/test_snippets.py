@@ -32,7 +32,7 @@ from pyspark_kafka_rebalance.consumer.aio.asynchronous import AsyncDeferredRevok
 from pyspark_kafka_rebalance.consumer.consumer import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.producer.group import ProducerGroup
 from pyspark_kafka_rebalance.testing import LocalKafka
-from pyspark_kafka_rebalance.testing.certificates import CertificateAuthority
+from pyspark_kafka_rebalance.testing.brokers.certificates import CertificateAuthority
 
 from ..snippets import Snippet, snippets
 from .waiting import wait_until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_rebalance.testing.class_archive import class_archive, is_decided
 from pyspark_kafka_rebalance.testing.java import Java
+from pyspark_kafka_rebalance.testing.processes.class_archive import class_archive, is_decided
 
 JAVA = Java(Path("/opt/java/bin/java"), 17, Path("/opt/java"), "17.0.1+1")
 

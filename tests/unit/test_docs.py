@@ -79,7 +79,8 @@ def test_files_and_tests_that_are_named_exist(page: str) -> None:
     everywhere = {path.name: path for path in (ROOT / "tests").rglob("*.py")}
     missing = [
         name
-        for name in re.findall(r"`((?:tests|examples|benchmarks|notebooks|docs)/[\w/.-]+)`", text)
+        for folder in ("tests", "examples", "benchmarks", "demos", "measuring", "notebooks", "docs")
+        for name in re.findall(rf"`({folder}/[\w/.-]+)`", text)
         if not (ROOT / name).exists()
     ]
     for file, test in re.findall(r"(test_\w+\.py)(?:::(\w+))?", text):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from kafka.structs import TopicPartition
 
+from measuring.group_watch import View, next_view
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
-from pyspark_kafka_rebalance.testing.rebalances.group_watch import View, next_view
 
 P = [TopicPartition("t", n) for n in range(4)]
 ENDS = dict.fromkeys(P, 10)

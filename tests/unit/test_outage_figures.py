@@ -8,14 +8,9 @@ import pyarrow as pa
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.demo.catch_up.figures import (
-    History,
-    OutageFigures,
-    figures_of,
-    histories_of,
-)
-from pyspark_kafka_rebalance.demo.catch_up.report import summary
-from pyspark_kafka_rebalance.testing.rebalances.figures import Window
+from demos.catch_up.figures import History, OutageFigures, figures_of, histories_of
+from demos.catch_up.report import summary
+from measuring.figures import Window
 
 P0 = TopicPartition("t", 0)
 

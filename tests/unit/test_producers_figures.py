@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka_rebalance.demo.producers.figures import Commit, HandOver, hand_overs, rates
-from pyspark_kafka_rebalance.demo.producers.figures import median_s as median_of
+from demos.producers.figures import Commit, HandOver, hand_overs, rates
+from demos.producers.figures import median_s as median_of
 
 COMMITS = [
     Commit(1.0, "A", 0, 10),

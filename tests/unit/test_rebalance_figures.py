@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.demo.comparison import Run, verdict
-from pyspark_kafka_rebalance.testing.ledger import Tally
-from pyspark_kafka_rebalance.testing.rebalances.figures import (
+from demos.rebalance.comparison import Run, verdict
+from measuring.figures import (
     Delivery,
     Rebalance,
     Window,
@@ -24,6 +23,7 @@ from pyspark_kafka_rebalance.testing.rebalances.figures import (
     smooth,
     waits,
 )
+from pyspark_kafka_rebalance.testing.ledger import Tally
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,6 +7,8 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
+from configparser import ConfigParser
+from fnmatch import fnmatchcase
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from pyspark_kafka_rebalance import DeferredRevokeConsumer
 
 NAME = "pyspark_kafka_rebalance"
 PACKAGE = Path(inspect.getfile(pyspark_kafka_rebalance)).parent
+ROOT = PACKAGE.parent
 
 #: From the ground up: a room imports from those before it alone.
 ROOMS = [
@@ -32,8 +35,18 @@ ROOMS = [
     "status",
     "testing",
     "doctor",
-    "demo",
     "__main__",
+]
+
+#: Beside the package, in a checkout alone: what each imports of the others.
+BESIDE: dict[str, set[str]] = {
+    "measuring": set(),
+    "demos": {"measuring"},
+    "benchmarks": {"measuring"},
+}
+#: Of what lies in the checkout alone, what keeps the package's rules otherwise.
+BESIDE_AND_CHECKED = [
+    ROOT / folder for folder in ("demos", "measuring", "tests/verifiable_consumer")
 ]
 
 #: In ``source/``, what lies below each of its own rooms: they import nothing else of it.
@@ -90,11 +103,33 @@ GROUP_ROOMS = [
     "membership",
 ]
 
+#: In ``testing/``, from the ground up.
+TESTING_ROOMS = [
+    "errors",
+    "java",
+    "kafka_versions",
+    "kafka_jars",
+    "spark_java",
+    "processes",
+    "brokers",
+    "local_kafka",
+    "secured_kafka",
+    "postgres_server",
+    "local_postgres",
+    "environment",
+    "pytest_fixtures",
+    "local_spark",
+    "local_spark_cluster",
+    "child_process",
+    "ledger",
+    "query_process",
+]
+
 #: As many imports as a picture of the rooms of ``consumer/`` can show (it has 71).
 MOST_IMPORTS = 80
 MOST_FILES = 16
 #: Rooms that were made before that limit; they may not grow.
-FULL_ROOMS = {"producer": 23, "testing": 31}
+FULL_ROOMS = {"producer": 23}
 
 #: Where private names of kafka-python are used. What is used is named there to `require_names`.
 SEAMS = ["consumer/kafka_python/", "producer/kafka_python/", "transport/", "fetch/connections.py"]
@@ -180,7 +215,8 @@ def imports_between(folder: Path) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("folder", "rooms"), [("consumer", CONSUMER_ROOMS), ("source/group", GROUP_ROOMS)]
+    ("folder", "rooms"),
+    [("consumer", CONSUMER_ROOMS), ("source/group", GROUP_ROOMS), ("testing", TESTING_ROOMS)],
 )
 def test_a_room_within_a_room_imports_only_from_those_below_it(
     folder: str, rooms: list[str]
@@ -199,8 +235,9 @@ def test_the_rooms_of_the_consumer_can_be_drawn() -> None:
 
 def test_no_room_has_more_files_than_a_reader_looks_through() -> None:
     files = Counter(
-        path.parent.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
+        path.parent.relative_to(folder).as_posix()
+        for folder in (PACKAGE, *BESIDE_AND_CHECKED)
+        for path in folder.rglob("*.py")
         if path.name != "__init__.py"
     )
     assert {room: n for room, n in files.items() if n > FULL_ROOMS.get(room, MOST_FILES)} == {}
@@ -208,7 +245,8 @@ def test_no_room_has_more_files_than_a_reader_looks_through() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Not for types alone, either: who reads one would have to read all."""
-    modules = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+    folders = (PACKAGE, *BESIDE_AND_CHECKED)
+    modules = {module_of(path): path for folder in folders for path in folder.rglob("*.py")}
     imports = {
         module: {n if n in modules else n.rpartition(".")[0] for n in imported_by(path)} - {module}
         for module, path in modules.items()
@@ -225,16 +263,49 @@ def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
         assert "pytest" not in {name.partition(".")[0] for name in imported_by(path)}, path
 
 
-def test_benchmarks_leave_the_demo_alone() -> None:
-    """Also as a name that a process is started by; what both use is in ``testing/rebalances/``."""
-    files = [*(PACKAGE.parent / "benchmarks").rglob("*.py")]
+def test_the_package_is_installed_without_what_lies_beside_it() -> None:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["options"]["packages"] == "find:"
+    patterns = config["options.packages.find"]["include"].split()
+    folders = [path.parent.relative_to(ROOT) for path in ROOT.glob("[!.]*/**/__init__.py")]
+    names = [".".join(folder.parts) for folder in folders if folder.parts[0] != "build"]
+    assert "demos.rebalance" in names
+    installed = [name for name in names if any(fnmatchcase(name, each) for each in patterns)]
+    assert f"{NAME}.source.group" in installed
+    assert {name.partition(".")[0] for name in installed} == {NAME}
+    assert {path.name for path in PACKAGE.rglob("*")}.isdisjoint(
+        {"demo", "demos", "measuring", "rebalances", "shop", "verifiable_consumer"}
+    )
+
+
+def test_the_package_imports_nothing_that_lies_beside_it() -> None:
+    """Also by a name that a process is started by."""
+    outside = {*BESIDE, "tests", "examples"}
+    paths = [*PACKAGE.rglob("*.py")]
+    assert [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in paths
+        for name in imported_by(path)
+        if name.partition(".")[0] in outside
+    ] == []
+    started = re.compile(rf'"(?:{"|".join(outside)})\.\w')
+    assert [path.name for path in paths if started.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("folder", BESIDE)
+def test_what_lies_beside_the_package_is_apart(folder: str) -> None:
+    """Also as a name that a process is started by; what the others share is in ``measuring/``."""
+    files = [*(ROOT / folder).rglob("*.py")]
+    others = {*BESIDE, "tests", "examples"} - BESIDE[folder] - {folder}
     assert files
-    assert [path.name for path in files if f"{NAME}.demo" in path.read_text()] == []
+    started = re.compile(rf'"(?:{"|".join(others)})\.\w')
+    assert [path.name for path in files if started.search(path.read_text())] == []
     assert [
         f"{path.name} imports {name}"
         for path in files
         for name in imported_by(path)
-        if room_of(name) == "demo"
+        if name.partition(".")[0] in others
     ] == []
 
 
@@ -268,8 +339,9 @@ def defined_in(path: Path) -> Iterator[str]:
 def outside_the_seams() -> list[Path]:
     return [
         path
-        for path in PACKAGE.rglob("*.py")
-        if not path.relative_to(PACKAGE).as_posix().startswith(tuple(SEAMS))
+        for folder in (PACKAGE, *BESIDE_AND_CHECKED)
+        for path in folder.rglob("*.py")
+        if folder != PACKAGE or not path.relative_to(PACKAGE).as_posix().startswith(tuple(SEAMS))
     ]
 
 
@@ -279,7 +351,7 @@ def test_private_names_of_others_are_used_in_the_seams_alone() -> None:
     ours |= {"_make", "_replace", "_asdict", "_fields"}  # a NamedTuple's, which are public
     ours |= {"_exit"}  # os._exit is documented
     foreign = [
-        f"{path.relative_to(PACKAGE)}: {name}"
+        f"{path.relative_to(ROOT)}: {name}"
         for path in paths
         for name, of_self in private_names_of(path)
         if not of_self and name not in ours
@@ -313,7 +385,8 @@ def test_every_module_that_the_architecture_names_is_there() -> None:
     (table,) = re.findall(r"\| you look for .*?\n\n", text, re.DOTALL)
     named = re.findall(r"`([a-z_]+/[a-z_/]*[a-z_]+\.(?:py|c))`", table)
     assert len(named) > 20
-    assert [name for name in named if not (PACKAGE / name).exists()] == []
+    roots = {name: ROOT if name.split("/")[0] in BESIDE else PACKAGE for name in named}
+    assert [name for name, root in roots.items() if not (root / name).exists()] == []
 
 
 def test_tests_that_are_in_no_package_have_names_of_their_own() -> None:

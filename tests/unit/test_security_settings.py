@@ -25,9 +25,9 @@ from pyspark_kafka_rebalance.settings import key_stores, oauth_tokens
 from pyspark_kafka_rebalance.settings.client_settings import map_client_settings
 from pyspark_kafka_rebalance.settings.oauth_tokens import ClientCredentialsTokens
 from pyspark_kafka_rebalance.settings.security_settings import map_security
-from pyspark_kafka_rebalance.testing.certificates import CertificateAuthority, Stores
+from pyspark_kafka_rebalance.testing.brokers.certificates import CertificateAuthority, Stores
+from pyspark_kafka_rebalance.testing.brokers.token_endpoint import TokenEndpoint
 from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
-from pyspark_kafka_rebalance.testing.token_endpoint import TokenEndpoint
 from pyspark_kafka_rebalance.transport.log_redaction import redact_log
 
 SECRET = "hunter2"

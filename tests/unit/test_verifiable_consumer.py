@@ -14,14 +14,14 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.errors import MembershipError, PartitionsLostError
-from pyspark_kafka_rebalance.testing.verifiable_consumer import VerifiableConsumer
-from pyspark_kafka_rebalance.testing.verifiable_events import (
+from tests.verifiable_consumer.consumer import VerifiableConsumer
+from tests.verifiable_consumer.events import (
     event_line,
     offsets_committed,
     record_data,
     records_consumed,
 )
-from pyspark_kafka_rebalance.testing.verifiable_options import COOPERATIVE, parse
+from tests.verifiable_consumer.options import COOPERATIVE, parse
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REQUIRED = ["--bootstrap-server", "h:1", "--topic", "t", "--group-id", "g"]

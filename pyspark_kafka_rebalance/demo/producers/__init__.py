@@ -1,5 +1,0 @@
-"""The demo of producer groups: a database read by instances that join, leave, stall and die.
-
-``python -m pyspark_kafka_rebalance.demo.producers`` shows it live, draws a picture, and compares
-the tables with the topics at the end.
-"""

@@ -1,0 +1,1 @@
+"""What a LocalKafka is made of: brokers, their storage, certificates and tokens."""

@@ -1,4 +1,0 @@
-"""A group that rebalances under a steady load, and what that costs; for the demo and benchmarks.
-
-``scenario.py`` lets readers join and leave, and ``figures.py`` computes the cost from their ledger.
-"""

@@ -1,4 +1,0 @@
-"""A shop's database that goes to Kafka: its tables, a writer, producers, and the ledger of both.
-
-It uses PostgreSQL, with the extra ``postgresql``. It is for demo and tests.
-"""
