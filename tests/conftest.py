@@ -44,7 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
+    if seed := os.environ.get("HISTORIES_SEED"):  # tests/unit/histories.py
+        config.option.hypothesis_seed = seed
     if os.environ.get("PYTEST_XDIST_WORKER") == FOR_UNIT_TESTS:
         os.nice(UNIT_TESTS_NICE)
 
