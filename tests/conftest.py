@@ -10,6 +10,7 @@ import pytest
 from _pytest._code.code import ExceptionRepr
 from hypothesis import settings
 from xdist.remote import Producer
+from xdist.workermanage import WorkerController
 
 from pyspark_kafka_rebalance.fetch import connections
 from pyspark_kafka_rebalance.testing import LocalKafka, LocalKafkaError
@@ -17,11 +18,11 @@ from pyspark_kafka_rebalance.testing import LocalKafka, LocalKafkaError
 from .chosen_tests import left_out
 from .left_threads import left_threads, note_threads
 from .parallel_run import (
-    FOR_UNIT_TESTS,
     UNIT_TESTS_NICE,
     FilesByWhatTheyStart,
     file_of,
     needs_three_brokers,
+    role_of,
     shares_of_the_machine,
 )
 
@@ -48,8 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if seed := os.environ.get("HISTORIES_SEED"):  # tests/unit/histories.py
         config.option.hypothesis_seed = seed
-    if os.environ.get("PYTEST_XDIST_WORKER") == FOR_UNIT_TESTS:
-        os.nice(UNIT_TESTS_NICE)
+    os.nice(getattr(config, "workerinput", {}).get("nice", 0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    if node.config.getvalue("dist") == "loadfile" and role_of(node.gateway.id) == "unit":
+        node.workerinput["nice"] = UNIT_TESTS_NICE
 
 
 @pytest.hookimpl(trylast=True)  # of what the conftest.py of a folder leaves

@@ -20,10 +20,9 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-#: Of the machine: what a test takes is in conftest.py. With 8 and five processes two cores were
-#: busy all the time, and a run took no less: queries that wait go on triggering. With 9, tests ran
-#: into their own patience.
-SHARES = 6
+#: Of the machine: what a test takes is in conftest.py. Of six, four processes used less than one of
+#: two cores in the middle of a run. With 9, tests ran into their own patience.
+SHARES = 8
 
 #: A file of so many tests on brokers is a long one.
 _MANY = 30
@@ -61,10 +60,14 @@ def _lock_free_ones(file: IO[bytes], shares: set[int], at_most: int) -> set[int]
     return locked
 
 
-#: The process that has unit tests only, in a run of five processes and more.
-FOR_UNIT_TESTS = "gw4"
+#: What the first processes of a run take while there is any of it: with Spark, with brokers alone,
+#: or unit tests. More processes begin with the first of these again.
+ROLES = ("brokers", "spark", "brokers", "spark", "unit", "brokers")
 
-#: The niceness of that process: what the others wait for must not come late because of it.
+#: What a process takes when nothing of its own is left. That for unit tests ends.
+_THEN = {"brokers": ("unit", "spark"), "spark": ("brokers", "unit"), "unit": ()}
+
+#: The niceness of a process for unit tests: what the others wait for must not come late by it.
 UNIT_TESTS_NICE = 10
 
 _ROOT = Path(__file__).parent.parent
@@ -74,11 +77,10 @@ class FilesByWhatTheyStart(LoadFileScheduling):
     """Whole files, so that few processes start the same: Spark, three brokers, or neither.
 
     A Spark session and its first queries cost 30 s of a core in every process that has one, and
-    three brokers 12 s. So every other process has the files with Spark, and the first process of
-    each kind has those with three brokers, one after the other, while there are others to do.
-
-    The fifth process runs the unit tests while the others wait for brokers and sessions, and ends
-    when no more of them are left.
+    three brokers 12 s. So some processes have the files with Spark (``ROLES``), and the first
+    process of each kind has those with three brokers, one after the other, while there are others
+    to do. The fifth process runs the unit tests while the others wait for brokers and sessions, and
+    ends when no more of them are left.
 
     What takes long goes first, or the others would wait for it at the end: files of very many tests
     on brokers, then those of few, each of which takes long. The former also keep the latter, which
@@ -103,17 +105,25 @@ class FilesByWhatTheyStart(LoadFileScheduling):
             node.shutdown()
 
     def _has_any_for(self, node: WorkerController) -> bool:
-        every = node.gateway.id != FOR_UNIT_TESTS
-        return any(every or _kind_of(file) == "unit" for file in self.workqueue)
+        role = role_of(node.gateway.id)
+        return any(_kind_of(file) in (role, *_THEN[role]) for file in self.workqueue)
+
+
+def role_of(process: str) -> str:
+    """Return which files a process of this name takes first."""
+    return ROLES[int(process.removeprefix("gw")) % len(ROLES)]
 
 
 def mismatch(file: str, process: str) -> tuple[int, bool]:
     """How badly a file fits a process: of those that are left, it takes one with the lowest."""
-    number = int(process.removeprefix("gw"))
-    order = ("brokers", "unit", "spark") if number % 2 == 0 else ("spark", "brokers", "unit")
-    if process == FOR_UNIT_TESTS:
-        order = ("unit", "brokers", "spark")
-    return order.index(_kind_of(file)), needs_three_brokers(file) != (number < 2)
+    role = role_of(process)
+    is_first_of_its_role = int(process.removeprefix("gw")) == ROLES.index(role)
+    kinds = (role, *_THEN[role])
+    kind = _kind_of(file)
+    return (
+        kinds.index(kind) if kind in kinds else len(kinds),
+        needs_three_brokers(file) != is_first_of_its_role,
+    )
 
 
 def file_of(test: str) -> str:

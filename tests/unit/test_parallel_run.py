@@ -14,7 +14,6 @@ import pytest
 
 from tests import parallel_run
 from tests.parallel_run import (
-    FOR_UNIT_TESTS,
     SHARES,
     FilesByWhatTheyStart,
     file_of,
@@ -149,7 +148,7 @@ def _three(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_three")
-@pytest.mark.parametrize("processes", [2, 4, 5])
+@pytest.mark.parametrize("processes", [2, 4, 6])
 def test_three_brokers_are_in_one_process_of_each_kind_one_file_after_the_other(
     processes: int,
 ) -> None:
@@ -162,7 +161,7 @@ def test_three_brokers_are_in_one_process_of_each_kind_one_file_after_the_other(
     )
     assert set(files["gw0"][:2]) == {"tests/kafka/test_moves.py", "tests/kafka/test_kills.py"}
     assert files["gw1"][0] == "tests/spark/test_away.py"
-    for number in (2, 4):
+    for number in (2, 3, 4, 5):
         assert not THREE & set(files.get(f"gw{number}", ()))
     assert not [f for f in files["gw1"][:5] if "spark" not in f]
 
@@ -171,19 +170,20 @@ def test_three_brokers_are_in_one_process_of_each_kind_one_file_after_the_other(
 def test_the_fifth_process_has_unit_tests_only_and_ends_after_them() -> None:
     several = [f"other_{n}" for n in range(12)]
     files = files_of_a_run(
-        5,
+        6,
         in_folder("kafka", *several) + in_folder("spark", *several) + in_folder("unit", *several),
     )
-    assert all("unit" in file for file in files[FOR_UNIT_TESTS])
-    assert len(files[FOR_UNIT_TESTS]) >= 5
-    assert FOR_UNIT_TESTS not in files_of_a_run(5, in_folder("kafka", *several))
+    assert all("unit" in file for file in files["gw4"])
+    assert len(files["gw4"]) >= 5
+    assert not [file for file in files["gw5"][:4] if "kafka" not in file]
+    assert "gw4" not in files_of_a_run(6, in_folder("kafka", *several))
 
 
 @pytest.mark.usefixtures("_three")
 def test_the_others_have_unit_tests_too_when_nothing_else_is_left() -> None:
     several = [f"other_{n}" for n in range(24)]
-    files = files_of_a_run(5, in_folder("kafka", "other") + in_folder("unit", *several))
-    assert sum(any("unit" in file for file in files[f"gw{n}"]) for n in range(5)) == 5
+    files = files_of_a_run(6, in_folder("kafka", "other") + in_folder("unit", *several))
+    assert all(any("unit" in file for file in files[f"gw{n}"]) for n in range(6))
 
 
 def test_a_file_needs_three_brokers_by_its_fixtures() -> None:
