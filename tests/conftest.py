@@ -105,7 +105,9 @@ _three: list[LocalKafka] = []
 def kafka3() -> Iterator[LocalKafka]:
     """As the package has it, but those of the file before, if it had some; all of them run."""
     if not _three:
-        _three.append(LocalKafka(3).start())
+        # How soon a transaction is ended whose time is up; 10 s.
+        ends_soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+        _three.append(LocalKafka(3, broker_config=ends_soon).start())
     (brokers,) = _three
     yield brokers
     brokers.resume()
