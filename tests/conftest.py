@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -9,13 +10,21 @@ import pytest
 from _pytest._code.code import ExceptionRepr
 from hypothesis import settings
 from xdist.remote import Producer
+from xdist.workermanage import WorkerController
 
 from pyspark_kafka_rebalance.fetch import connections
-from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.testing import LocalKafka, LocalKafkaError
 
 from .chosen_tests import left_out
 from .left_threads import left_threads, note_threads
-from .parallel_run import SparkOnHalfOfThem, shares_of_the_machine
+from .parallel_run import (
+    UNIT_TESTS_NICE,
+    FilesByWhatTheyStart,
+    file_of,
+    needs_three_brokers,
+    role_of,
+    shares_of_the_machine,
+)
 
 # How long an example takes says more of what else this machine does.
 settings.register_profile("untimed", deadline=None)
@@ -36,6 +45,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
+def pytest_configure(config: pytest.Config) -> None:
+    if seed := os.environ.get("HISTORIES_SEED"):  # tests/unit/histories.py
+        config.option.hypothesis_seed = seed
+    os.nice(getattr(config, "workerinput", {}).get("nice", 0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    if node.config.getvalue("dist") == "loadfile" and role_of(node.gateway.id) == "unit":
+        node.workerinput["nice"] = UNIT_TESTS_NICE
+
+
 @pytest.hookimpl(trylast=True)  # of what the conftest.py of a folder leaves
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all"):
@@ -49,8 +71,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkOnHalfOfThem | None:
-    return SparkOnHalfOfThem(config, log) if config.getvalue("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> FilesByWhatTheyStart | None:
+    return FilesByWhatTheyStart(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,6 +97,28 @@ def kafka(kafka: LocalKafka) -> LocalKafka:
     return kafka
 
 
+#: The three brokers that files of this process share while one after the other needs them.
+_three: list[LocalKafka] = []
+
+
+@pytest.fixture(scope="module")
+def kafka3() -> Iterator[LocalKafka]:
+    """As the package has it, but those of the file before, if it had some; all of them run."""
+    if not _three:
+        # How soon a transaction is ended whose time is up; 10 s.
+        ends_soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+        _three.append(LocalKafka(3, broker_config=ends_soon).start())
+    (brokers,) = _three
+    yield brokers
+    brokers.resume()
+    try:
+        for broker_id in set(brokers.broker_ids) - set(brokers.running):
+            brokers.restart(broker_id)
+    except LocalKafkaError:
+        _three.pop().close()  # the next file starts others
+        raise
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """A client that is not closed would log, and draw random numbers, in the tests after it."""
@@ -80,8 +126,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     note_threads(item.nodeid)
     if nextitem is None or nextitem.path != item.path:
         connections.close_all()  # to brokers of this file, which are gone
-        for broker in _shared:
+        for broker in _shared + _three:
             broker.close_clients()
+        if nextitem is None or not needs_three_brokers(file_of(nextitem.nodeid)):
+            while _three:
+                _three.pop().close()
         left = left_threads()
         assert not left, f"{item.path.name} leaves {len(left)} threads:\n" + "\n".join(left)
 
@@ -130,6 +179,7 @@ def _shares_of(item: pytest.Item) -> int:
     if item.path.parent.name == "unit":
         return 0
     fixtures = set(getattr(item, "fixturenames", ()))
-    if item.get_closest_marker("several_sparks") is not None or "kafka3" in fixtures:
+    starts_brokers = "kafka3" in fixtures and not _three
+    if item.get_closest_marker("several_sparks") is not None or starts_brokers:
         return 4
-    return 2 if "spark" in fixtures else 1
+    return 2 if fixtures & {"spark", "kafka3"} else 1

@@ -18,7 +18,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, PartitionsLostError
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.testing import LocalKafka
-from tests.unit.histories import ALWAYS_THE_SAME, histories
+from tests.unit.histories import EVENTS_ALWAYS_THE_SAME, events
 
 Record = tuple[TopicPartition, int]
 
@@ -117,7 +117,7 @@ def test_owners_that_come_and_go_in_mid_gap(
     kafka: LocalKafka, topic_name: str, group_id: str, consumers: MakeMember, mode: str, seed: int
 ) -> None:
     kafka.create_topic(topic_name, partitions=2)
-    found = seed if ALWAYS_THE_SAME else random.SystemRandom().randrange(10**6)
+    found = seed if EVENTS_ALWAYS_THE_SAME else random.SystemRandom().randrange(10**6)
     print(f"seed {found}")
     chance = random.Random(f"{mode}-{found}")
     ledger = Ledger(kafka, topic_name, group_id, mode == "ordered")
@@ -130,7 +130,7 @@ def test_owners_that_come_and_go_in_mid_gap(
     ledger.produce(150)
     owners = [begin()]
     course = []
-    for _ in range(histories(10)):
+    for _ in range(events(10)):
         ledger.produce(chance.randint(0, 60))
         for _ in range(chance.randint(3, 12)):
             for owner in owners:

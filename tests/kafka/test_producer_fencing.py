@@ -475,7 +475,7 @@ def test_the_answer_to_the_commit_is_lost_and_asked_for_again(
 def test_a_transaction_that_lasts_longer_than_its_timeout(
     quorum: LocalKafka, rows: str, producers: MakeProducer
 ) -> None:
-    """The broker ends it, and looks for such every ten seconds."""
+    """The broker ends it, and looks for such five times a second; by default every ten seconds."""
     group = producers(transaction_timeout_ms=1_000)
     group.subscribe()
     group.send(rows, b"never seen", partition=0, source_partition=0)

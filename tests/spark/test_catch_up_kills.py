@@ -14,7 +14,8 @@ from functools import partial
 import pytest
 
 from pyspark_kafka_rebalance import stop_gracefully
-from tests.unit.histories import ALWAYS_THE_SAME, histories
+from tests.unit.histories import EVENTS_ALWAYS_THE_SAME
+from tests.unit.histories import events as events_of
 
 from . import waiting
 from .conftest import SteadyProducer
@@ -103,10 +104,10 @@ def times_of(queries):
 def test_nothing_is_missing_and_only_what_was_in_flight_at_a_kill_comes_twice(
     spark, kafka, topic_name, group_id, stream, committed, protocol
 ):
-    seed = 16 if ALWAYS_THE_SAME else random.SystemRandom().randrange(10**6)
+    seed = 16 if EVENTS_ALWAYS_THE_SAME else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(f"{seed}-{protocol}")
-    events = histories(4)
+    events = events_of(4)
     kafka.create_topic(topic_name, partitions=PARTITIONS)
     kafka.configure_group(group_id, {"consumer.session.timeout.ms": 6_000})
     spark.dataSource.register(DyingDataSource)

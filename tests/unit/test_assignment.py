@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
+from histories import histories
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -466,7 +467,9 @@ class AgainstAGroup(RuleBasedStateMachine):
         assert self.query.events.wait() == bool(self.rows)
 
 
-AgainstAGroup.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=50)
+AgainstAGroup.TestCase.settings = settings(
+    deadline=None, max_examples=histories(150), stateful_step_count=50
+)
 TestAgainstAGroup = AgainstAGroup.TestCase
 
 

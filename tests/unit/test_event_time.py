@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 import pytest
+from histories import histories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
@@ -777,7 +778,7 @@ HARD = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=histories(400), deadline=None)
 @given(
     logs=st.fixed_dictionaries({P: ORDERED, Q: ORDERED, R: ORDERED}),
     limit=st.integers(1, 40),
@@ -792,7 +793,7 @@ def test_nothing_is_late_beyond_the_drift(logs, limit, drift):
         assert all(count(batch) <= max(limit, len(logs)) for batch in batches)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=histories(400), deadline=None)
 @given(
     logs=st.fixed_dictionaries({P: HARD, Q: ORDERED, R: HARD}),
     limit=st.integers(1, 40),
@@ -806,7 +807,7 @@ def test_hard_data_is_read_once_and_late_by_its_own_disorder_alone(logs, limit, 
         assert [at for batch in batches for at in batch.get(p, ())] == known
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=histories(300), deadline=None)
 @given(
     data=st.data(),
     logs=st.fixed_dictionaries({P: ORDERED, Q: ORDERED, R: ORDERED}),
@@ -852,7 +853,7 @@ def test_records_that_come_in_time_are_not_late(data, logs, limit, drift, commit
 # -- how the bound is found -----------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=histories(300), deadline=None)
 @given(
     times=st.lists(st.integers(0, 10**12), min_size=2, max_size=200).map(sorted),
     fits=st.integers(1, 100),

@@ -12,6 +12,7 @@ at any time and forget everything that they have not committed. What must hold:
 from __future__ import annotations
 
 import pytest
+from histories import histories
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -202,7 +203,9 @@ class BacklogsInOrder(Backlogs):
 
 
 for machine in (Backlogs, BacklogsInOrder):
-    machine.TestCase.settings = settings(deadline=None, max_examples=80, stateful_step_count=20)
+    machine.TestCase.settings = settings(
+        deadline=None, max_examples=histories(80), stateful_step_count=20
+    )
 
 TestBacklogs = Backlogs.TestCase
 TestBacklogsInOrder = BacklogsInOrder.TestCase

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from histories import histories
+from histories import places as places_of
 from interruption import Interruption
 from kafka import ConsumerRebalanceListener
 from kafka.structs import TopicPartition
@@ -24,8 +24,8 @@ from test_catch_up_skips_and_repeats_nothing import InOneThread
 from pyspark_kafka_rebalance import DeferredRevokeConsumer, PollResult, TimestampOrderedRecords
 from pyspark_kafka_rebalance.errors import PartitionsLostError, UnreadableRecordError
 
-#: Every so manieth place is interrupted, and with RANDOM_HISTORIES each.
-STEP = 1 if histories(1) > 1 else 7
+#: Every so manieth place is interrupted, from the first one on; with RANDOM_HISTORIES each.
+FIRST, STEP = places_of(7)
 
 BOTH = [TopicPartition(TOPIC, n) for n in range(2)]
 Found = Iterable[tuple[TopicPartition, int]]
@@ -165,9 +165,9 @@ FACES = [
 ]
 
 
-def interrupted_everywhere(run: Run, poll: Poll, step: int) -> int:
+def interrupted_everywhere(run: Run, poll: Poll, first: int, step: int) -> int:
     """Interrupt a poll at each place; return how many there were."""
-    at, places = 0, 0
+    at, places = first - step, 0
     while True:
         at += step
         run.produce(3)
@@ -206,7 +206,7 @@ def test_nothing_counts_as_handed_out_that_no_poll_returned(face: Any) -> None:
             run.take(poll())
         for partition in BOTH:
             run.consumer.processed(partition, *range(run.logs[partition].end))
-        places = interrupted_everywhere(run, poll, STEP)
+        places = interrupted_everywhere(run, poll, FIRST, STEP)
         assert places * STEP > 200
     finally:
         run.close()
@@ -293,7 +293,7 @@ class Rebalanced(Run):
 @pytest.mark.parametrize("polls_before", [0, 1])
 def test_a_rebalance_goes_on_where_a_poll_was_interrupted(what: str, polls_before: int) -> None:
     run = Rebalanced()
-    at = places = 0
+    at, places = 5 * (FIRST - STEP), 0
     try:
         run.produce(2)
         run.settle("at the beginning")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from histories import histories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.structs import TopicPartition
@@ -135,7 +136,7 @@ def test_what_lies_beyond_what_was_read_is_not_put_right() -> None:
     assert logs.ends_at(45) == ({P: 5}, None), "there is none"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=histories(300), deadline=None)
 @given(
     data=st.data(),
     logs=st.fixed_dictionaries({"p": st.lists(st.integers(0, 50)), "q": st.lists(st.just(7))}),

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from histories import histories
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from kafka.cluster import ClusterMetadata
@@ -300,7 +301,7 @@ PAUSED_AND_RESUMED_BETWEEN_POLLS = [
 
 
 @pytest.mark.parametrize("form", ["records", "arrow"])
-@settings(max_examples=500, phases=set(Phase) - {Phase.explain})
+@settings(max_examples=histories(500), phases=set(Phase) - {Phase.explain})
 @given(
     history=st.lists(steps, max_size=60),
     idle_ms=st.sampled_from([-1, 0, 50]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from histories import histories
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -344,5 +345,7 @@ class Histories(RuleBasedStateMachine):
         assert self.ownership.may_be_accepted == (not lost)
 
 
-Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(
+    max_examples=histories(150), stateful_step_count=30, deadline=None
+)
 TestHistories = Histories.TestCase

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pytest
+from histories import histories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
@@ -156,7 +157,7 @@ def record_batches(draw: st.DrawFn) -> bytes:
 
 
 @given(records=record_batches())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=histories(300), deadline=None)
 def test_rows_are_those_of_kafka_python(records: bytes) -> None:
     assert decode(records) == rows_of_kafka_python(records)
 
@@ -371,7 +372,7 @@ def test_a_marker_without_a_type_is_corrupt(key: bytes) -> None:
 
 
 @given(records=record_batches(), place=st.floats(0, 1), bit=st.integers(0, 7))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=histories(500), deadline=None)
 def test_a_flipped_bit_is_found_or_changes_nothing(records: bytes, place: float, bit: int) -> None:
     at = min(int(place * len(records)), len(records) - 1)
     damaged = bytearray(records)
@@ -412,7 +413,7 @@ def test_a_cut_off_buffer_gives_the_whole_batches(records: bytes, place: float) 
 
 
 @given(payload=st.binary(max_size=200), count=st.integers(-1, 40), flags=st.sampled_from(range(64)))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=histories(500), deadline=None)
 def test_hostile_records_under_a_right_crc(payload: bytes, count: int, flags: int) -> None:
     with contextlib.suppress(CorruptRecordError):
         assert len(decode(with_payload(payload, count, flags), read_committed=True)) <= count
