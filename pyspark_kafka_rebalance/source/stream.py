@@ -24,7 +24,7 @@ from .checkpoint.built_in_start import start_of_first_batch
 from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
 from .group.batch_state import LeftBehind
-from .group.batches.open_batches import NOTHING, CaughtUp
+from .group.batches.batch import NOTHING, CaughtUp
 from .offsets.offset_json import offset_to_json, parse_offset
 from .offsets.query_identity import QueryIdentity
 from .offsets.stream_offset import StreamOffset

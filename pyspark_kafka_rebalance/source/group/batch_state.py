@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 from ...consumer.offsets.offset_set import Gap
 from ...fetch.offset_range import OffsetRange
 from ..offsets.stream_offset import MemberState, RebalanceEvent, StreamOffset
-from .batches.open_batches import NOTHING, CaughtUp
+from .batches.batch import NOTHING, CaughtUp
 from .query_state import SharedState
 
 Gaps = Mapping[TopicPartition, Sequence[Gap]]

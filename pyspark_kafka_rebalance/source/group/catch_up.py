@@ -15,7 +15,7 @@ from ..plan.available_now import AvailableNowRun
 from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap
 from ..spark.read_limits import ReadAllAvailable, ReadLimit
-from .batches.open_batches import NOTHING, CaughtUp
+from .batches.batch import NOTHING, CaughtUp
 from .logs.log_ends import LogEnds
 from .query_state import QueryState
 

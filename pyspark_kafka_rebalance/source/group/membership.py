@@ -25,7 +25,7 @@ from ..offsets.query_identity import QueryIdentity
 from ..offsets.stream_offset import RebalanceEvent
 from .batch_proofs import BatchProofs, OverdueBatch
 from .batch_state import BatchState, Gaps, LeftBehind, state_for_offset, state_now
-from .batches.open_batches import NOTHING, CaughtUp
+from .batches.batch import NOTHING, CaughtUp
 from .catch_up import CatchUp
 from .clients.query_member import QueryMember
 from .clients.query_members import QueryMembers, partitions_of
@@ -223,7 +223,7 @@ class QueryMembership:
             state.starts.resume(imported)
             state.assignment.restore(proven)
             state.assignment.resume(ranges, catch_up, gaps)
-            state.open_batches.resume(end, state.assignment.batches.number)
+            state.assignment.batches.resume(end)
         self._look_for_absent()
 
     def _look_for_absent(self) -> None:

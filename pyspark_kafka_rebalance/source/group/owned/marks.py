@@ -17,7 +17,7 @@ from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import Gap, holding, joined, less, without
 from ....fetch.offset_range import OffsetRange
 from ....settings.values import LONG_MAX
-from ..batches.open_batches import UnprovenBatches
+from ..batches.open_batches import OpenBatches
 from .owned_partitions import OwnedPartitions
 
 
@@ -152,7 +152,7 @@ class OwedCommits:
         partitions: OwnedPartitions,
         marks: Marks,
         gaps: GapMarks,
-        batches: UnprovenBatches,
+        batches: OpenBatches,
     ) -> None:
         self._partitions = partitions
         self._marks = marks
