@@ -4,7 +4,8 @@
 source also looks into the query's commit log (option ``checkpointLocation``). The log knows of a
 batch before Spark's next trigger, and it is the only proof of the last batch.
 
-The planner's thread reports Spark's calls; the pump's thread looks into the log.
+The planner's thread reports Spark's calls; the pump's thread looks into the log, and takes care of
+a batch that takes too long (:class:`OverdueBatch`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ASK_FOR_COMMIT_S = 1.0
 
 
 class BatchProofs:
-    """The proofs of one query.
+    """Every call takes the state's lock, and wakes the pump if it proves a batch.
 
     Parameters
     ----------
@@ -197,8 +198,6 @@ _PROBE_S = 1.0
 
 class OverdueBatch:
     """What to do and what to log when a batch takes too long.
-
-    Watches the batches of one query.
 
     If it takes longer than ``maxBatchDurationMs``, the query leaves the group until the batch is
     done, so that others can have its partitions. If a revoke waits for it longer than

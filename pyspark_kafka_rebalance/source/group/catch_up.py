@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CatchUp:
-    """Plans the catch-up of one query.
+    """Drops from the gaps what retention has deleted, and shares the rest out to the next batch.
 
     Parameters
     ----------

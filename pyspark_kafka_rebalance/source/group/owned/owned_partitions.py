@@ -1,8 +1,8 @@
 """OwnedPartitions: which partitions the members of a query own, and may hand out. Pure.
 
-Newly assigned partitions without a known start, and those whose revoke is requested, are kept
-separately: the pump asks for them all the time, and of thousands of partitions nearly all are
-neither.
+Beside it, what follows from a change of them: the rows that the next batch reports
+(:class:`EventRows`), and whether partitions may be on their way from one member to another
+(:class:`LastChange`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,6 @@ _ASSIGNED_WITHIN_S = 1.0
 class LastChange:
     """When the members of a query last changed, and whether all know what came of it.
 
-    The last change, and what the members have heard from the coordinator since.
-
     A partition that one member has released is on its way unseen: the coordinator gives it to
     another member in the answer to that one's heartbeat. So nothing is on its way once every member
     has had two answers: one to a heartbeat after the change, by which the coordinator knows what
@@ -128,7 +126,12 @@ class OwnedPartition:
 
 
 class OwnedPartitions:
-    """The owned partitions of all members of one query."""
+    """The partitions of all members of one query; each has one owner, which got it last.
+
+    Newly assigned partitions without a known start, and those whose revoke is requested, are kept
+    separately: the pump asks for them all the time, and of thousands of partitions nearly all are
+    neither.
+    """
 
     def __init__(self) -> None:
         self._owned: dict[TopicPartition, OwnedPartition] = {}

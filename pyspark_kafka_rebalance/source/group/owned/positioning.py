@@ -26,7 +26,7 @@ class _HandedOver(NamedTuple):
 
 
 class Positioning:
-    """The positioning of one query; works on the parts of its :class:`QueryAssignment`."""
+    """Moves the parts of a :class:`QueryAssignment` together, as the brokers' answers say."""
 
     def __init__(
         self,
