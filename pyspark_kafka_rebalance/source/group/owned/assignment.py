@@ -11,7 +11,7 @@ Invariants:
     assignment matter (:meth:`release_unread`).
  3. A lost partition is no longer committed. Its marks stay, in case it comes back.
 
-What to commit: ``owed_commits``. Where reading starts: ``positioning``.
+What to commit: ``OwedCommits``. Where reading starts: ``positioning``.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
 """
