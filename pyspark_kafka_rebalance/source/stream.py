@@ -24,7 +24,7 @@ from .checkpoint.built_in_start import start_of_first_batch
 from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
 from .group.batch_state import LeftBehind
-from .group.batches.open_batches import NOTHING, CaughtUp
+from .group.batches.batch import NOTHING, CaughtUp
 from .offsets.offset_json import offset_to_json, parse_offset
 from .offsets.query_identity import QueryIdentity
 from .offsets.stream_offset import StreamOffset
@@ -257,9 +257,9 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         to 8 s to start, during which a member would hold partitions without reading them. Others
         make Spark call ``commit``.
         """
-        state = run.membership.state_without_ranges()
+        offset = run.membership.offset_without_ranges()
         initial = run.membership.initial_partitions()
-        return self._hand_to_spark(run, replace(state.offset(run.name, initial), warm_up=warm_up))
+        return self._hand_to_spark(run, replace(offset, initial=initial, warm_up=warm_up))
 
     def _plan_batch(self, run: QueryRun, limit: ReadLimit) -> dict[str, Any] | Postponed | None:
         """Like :meth:`_plan`; in a run with an end it waits, and None asks for an empty batch."""
@@ -299,21 +299,21 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             # its offset differs from the previous one, so it would skip this one.
             return self._empty_batch(run, None)
         catch_up = self._plan_catch_up(run, limit, ends)
-        handed_out = membership.hand_out(plan.ranges, catch_up)
-        if handed_out is None:
+        state = membership.hand_out(plan.ranges, catch_up)
+        if state is None:
             planned = plan.ranges.keys() | catch_up.keys()
             unread = planned or membership.catch_up.unread(self._available_now)
             return Postponed(frozenset(plan.postponed or unread or membership.unpositioned()))
-        ranges, events, state = handed_out
-        self._planner.handed_out(ranges)
+        offset = state.offset
+        self._planner.handed_out(offset.ranges)
         if self._available_now is not None:
-            left = {p: found[0].start for p, found in state.gaps.items() if p in positions}
+            left = {p: found[0].start for p, found in offset.gaps.items() if p in positions}
             self._available_now.reach(left)
-        reads = ranges or state.catch_up
-        if reads:
+        if offset.ranges or offset.catch_up:
             self._end_of_run.has_read()
-        initial = None if reads else membership.initial_partitions()
-        told = self._hand_to_spark(run, state.offset(run.name, initial, ranges, events))
+        else:
+            offset = replace(offset, initial=membership.initial_partitions())
+        told = self._hand_to_spark(run, offset)
         self._topic_ids = state.topic_ids
         return told
 
@@ -340,10 +340,11 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return self._available_now is not None or isinstance(limit, ReadAllAvailable)
 
     def _hand_to_spark(self, run: QueryRun, offset: StreamOffset) -> dict[str, Any]:
+        """Give the offset the run's and the query's names; return it as Spark gets it."""
         identity = self._identity
         group = self._options.group_id if self._options.group_id_prefix is not None else None
         batch = identity.next_batch()
-        offset = replace(offset, query=identity.id, batch=batch, group=group)
+        offset = replace(offset, run=run.name, query=identity.id, batch=batch, group=group)
         if offset.initial is not None:
             offset = replace(offset, first_ends=run.membership.first_ends(offset.others))
         told = offset_to_json(offset)
@@ -352,7 +353,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return told
 
     def _make_tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
-        """Make the tasks, with the rows' marks as of this moment (see ``marking``)."""
+        """Make the tasks, with the rows' marks as of now (see ``foreign_ranges``)."""
         if self._planned is not None and end == self._planned[0]:
             offset, topic_ids = self._planned[1], self._topic_ids
         else:
@@ -369,7 +370,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 owed = membership.foreign_ranges.owed(offset.reads())
             else:
                 lost_below = membership.foreign_ranges.lost_below(offset.ranges)
-            revoking = membership.state_of(()).revoking
+            revoking = membership.state_of(()).offset.revoking
         return group_into_tasks(
             replace(offset, revoking=revoking),
             self._options.readers,

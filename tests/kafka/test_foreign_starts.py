@@ -22,7 +22,7 @@ def read(query: QueryMembership, partition: TopicPartition, start: int, end: int
     """Plan a batch, which Spark commits."""
     handed_out = query.hand_out({partition: OffsetRange(*partition, start, end)})
     assert handed_out is not None
-    assert handed_out[0], "nothing was handed out"
+    assert handed_out.offset.ranges, "nothing was handed out"
     offset = {"end": end}
     query.proofs.planned(offset)
     query.proofs.committed(offset)

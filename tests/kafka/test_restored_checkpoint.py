@@ -34,7 +34,7 @@ def read(query: QueryMembership, partition: TopicPartition, start: int, end: int
     """Plan a batch, which Spark commits."""
     handed_out = query.hand_out({partition: OffsetRange(*partition, start, end)})
     assert handed_out is not None
-    assert handed_out[0], "nothing was handed out"
+    assert handed_out.offset.ranges, "nothing was handed out"
     offset = {"end": [partition, end]}
     query.proofs.planned(offset)
     query.proofs.committed(offset)
@@ -194,6 +194,6 @@ def test_the_backup_was_made_while_catching_up_and_another_query_went_on_behind(
     )
     wait_until(lambda: query.plannable() == dict.fromkeys(both, 90), "live behind the other")
     assert kafka.committed(group_id) == dict.fromkeys(both, 10)
-    gaps = query.state_without_ranges().gaps
+    gaps = query.offset_without_ranges().gaps
     left = (Gap(10, 20), Gap(40, 70))
     assert {p: tuple(found) for p, found in gaps.items()} == dict.fromkeys(both, left)

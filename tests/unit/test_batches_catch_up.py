@@ -13,10 +13,11 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.group.batches.batch import Batch
 from pyspark_kafka_rebalance.source.offsets.stream_offset import MemberState, StreamOffset
 from pyspark_kafka_rebalance.source.options.catch_up_options import CatchUpOptions, Threshold
 from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
-from pyspark_kafka_rebalance.source.plan.catch_up import CatchUpPace, plan_catch_up
+from pyspark_kafka_rebalance.source.plan.catch_up import CatchUpPace, Share, plan_catch_up
 from pyspark_kafka_rebalance.source.plan.tasks import ReadTask, group_into_tasks
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
@@ -114,18 +115,17 @@ class Sink:
     def __init__(self, pace: CatchUpPace, duration_s: Callable[[int], float]) -> None:
         self._pace = pace
         self._duration_s = duration_s
-        self._batch = 0
         self._now = 100.0
 
     def run(self, batches: int, left: int = 1 << 60) -> list[int]:
         shares = []
         for _ in range(batches):
             offsets = min(left, self._pace.allowance)
-            self._batch += 1
-            self._pace.planned(self._batch, offsets, self._now)
+            share = Share(offsets, self._pace.allowance)
+            batch = Batch(number=1, opened_at=self._now, share=share)
             self._now += self._duration_s(offsets)
-            self._pace.done(self._batch, self._now)
-            self._pace.done(self._batch, self._now + 50)
+            batch.done(self._pace, self._now)
+            batch.done(self._pace, self._now + 50)
             shares.append(offsets)
         return shares
 

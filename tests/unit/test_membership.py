@@ -41,6 +41,7 @@ from pyspark_kafka_rebalance.source.group.owned import (
 )
 from pyspark_kafka_rebalance.source.group.owned.deleted_partitions import DeletedPartitions
 from pyspark_kafka_rebalance.source.offsets.offset_json import OURS, offset_to_json
+from pyspark_kafka_rebalance.source.offsets.stream_offset import MemberState
 from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.available_now import AvailableNowRun
 from pyspark_kafka_rebalance.source.plan.batch_planner import NO_LIMIT
@@ -84,7 +85,7 @@ class Query:
         planned = {partition: a_range(partition, start, end)}
         handed_out = self.membership.hand_out(planned)
         assert handed_out is not None
-        assert handed_out[0] == planned
+        assert handed_out.offset.ranges == planned
         offset = {"ends": {str(partition.partition): end}}
         self.membership.proofs.planned(offset)
         return offset
@@ -760,12 +761,11 @@ def test_what_is_handed_out_and_its_state(make: Callable[..., Query], group: Gro
     query.rounds(1)
     handed_out = query.membership.hand_out({P: a_range(P, 100, 150)})
     assert handed_out is not None
-    ranges, events, state = handed_out
-    assert ranges == {P: a_range(P, 100, 150)}
-    assert events == []
-    assert state.generations == (41, 42)
-    assert state.member_of == {P: 0}
-    assert state.lost == frozenset()
+    offset = handed_out.offset
+    assert offset.ranges == {P: a_range(P, 100, 150)}
+    assert offset.events == ()
+    assert offset.members == (MemberState(41, (P,)), MemberState(42))
+    assert offset.lost == frozenset()
 
 
 def test_a_lease_that_does_not_hold_leaves_its_partitions_out(
@@ -781,12 +781,12 @@ def test_a_lease_that_does_not_hold_leaves_its_partitions_out(
     group.members[0].lease_holds = False
     handed_out = query.membership.hand_out(planned)
     assert handed_out is not None
-    assert handed_out[0] == {Q: planned[Q]}
+    assert handed_out.offset.ranges == {Q: planned[Q]}
     assert query.membership.hand_out({P: planned[P]}) is None
     group.members[0].lease_holds = True
     handed_out = query.membership.hand_out({P: planned[P]})
     assert handed_out is not None
-    assert handed_out[0] == {P: planned[P]}
+    assert handed_out.offset.ranges == {P: planned[P]}
 
 
 def test_with_an_order_a_lease_that_does_not_hold_leaves_the_batch_out(
@@ -805,7 +805,7 @@ def test_with_an_order_a_lease_that_does_not_hold_leaves_the_batch_out(
     group.members[0].lease_holds = True
     handed_out = query.membership.hand_out(planned)
     assert handed_out is not None
-    assert handed_out[0] == planned
+    assert handed_out.offset.ranges == planned
 
 
 @pytest.mark.parametrize(("options", "noted"), [({"maxTaskIdleMs": "0"}, {P}), ({}, set())])
@@ -872,12 +872,12 @@ def test_lost_is_told_with_the_next_batch_once(make: Callable[..., Query], group
     group.members[0].lose(P)
     query.rounds()
     state = query.membership.state_of([P, Q])
-    assert state.member_of == {Q: 0}
+    assert [member.partitions for member in state.offset.members] == [(Q,)]
     for expected in ({P}, set()):
         position = query.membership.plannable()[Q]
         handed_out = query.membership.hand_out({Q: a_range(Q, position, position + 1)})
         assert handed_out is not None
-        assert handed_out[2].lost == expected
+        assert handed_out.offset.lost == expected
 
 
 def test_events_alone_are_worth_a_batch(make: Callable[..., Query], group: Group) -> None:
@@ -889,7 +889,9 @@ def test_events_alone_are_worth_a_batch(make: Callable[..., Query], group: Group
     query.rounds()
     handed_out = query.membership.hand_out({})
     assert handed_out is not None
-    assert [(e.event, e.partition, e.generation) for e in handed_out[1]] == [("assigned", P, 41)]
+    assert [(e.event, e.partition, e.generation) for e in handed_out.offset.events] == [
+        ("assigned", P, 41)
+    ]
     assert query.membership.hand_out({}) is None
 
 
@@ -1137,17 +1139,17 @@ def test_async_progress_tracking_commits_what_spark_commits_and_nothing_ahead(
     assert member.released == set()
     assert membership.proofs.want_commit(), "nothing else makes Spark go on"
     assert not membership.proofs.want_commit(), "once in a while"
-    assert membership.state_without_ranges().pending == {P: a_range(P, 100, 170)}
+    assert membership.offset_without_ranges().pending == {P: a_range(P, 100, 170)}
     membership.proofs.committed(first)
     query.rounds(3)
     assert query.group.committed == {P: 150}
     assert member.released == set()
-    assert membership.state_without_ranges().pending == {P: a_range(P, 150, 170)}
+    assert membership.offset_without_ranges().pending == {P: a_range(P, 150, 170)}
     membership.proofs.committed(second)
     query.rounds(4)
     assert query.group.committed == {P: 170}
     assert member.released == {P}
-    assert membership.state_without_ranges().pending == {}
+    assert membership.offset_without_ranges().pending == {}
 
 
 def test_once_seen_async_progress_tracking_is_not_forgotten(query: Query) -> None:
@@ -1235,7 +1237,8 @@ def test_a_loss_and_quick_rejoin(query: Query) -> None:
     query.membership.proofs.committed(offset)
     query.rounds(3)
     assert query.group.committed == {P: 150}
-    assert query.membership.state_of([P]).generations == (2,)
+    members = query.membership.state_of([P]).offset.members
+    assert [member.generation for member in members] == [2]
 
 
 def test_what_is_lost_is_not_committed_but_not_forgotten(
@@ -1254,7 +1257,7 @@ def test_what_is_lost_is_not_committed_but_not_forgotten(
     assert group.committed[P] == 100
     handed_out = query.membership.hand_out({Q: a_range(Q, 200, 201)})
     assert handed_out is not None
-    assert handed_out[2].positions == {P: 150}
+    assert handed_out.offset.others == {P: 150}
 
 
 def test_where_partitions_start_is_logged_before_there_is_a_record(
@@ -1270,7 +1273,7 @@ def test_where_partitions_start_is_logged_before_there_is_a_record(
     assert query.membership.wants_log(at_once=True)
     monkeypatch.setattr(membership_module, "_LOG_POSITIONS_AFTER_S", 0.0)
     assert query.membership.wants_log(at_once=False)
-    assert query.membership.state_without_ranges().positions == {P: 1_000, Q: 1_000}
+    assert query.membership.offset_without_ranges().others == {P: 1_000, Q: 1_000}
     assert not query.membership.wants_log(at_once=True)
 
 
@@ -1285,7 +1288,7 @@ def test_a_checkpoint_needs_no_group(
     query.rounds(3)
     assert query.membership.plannable() == {P: 150}
     assert group.committed == {P: 150}
-    assert query.membership.state_without_ranges().positions == {P: 150, Q: 10}
+    assert query.membership.offset_without_ranges().others == {P: 150, Q: 10}
 
 
 def test_where_the_group_has_gone_back_since_the_query_joined_its_checkpoint_does_not_count(
@@ -1416,17 +1419,17 @@ def test_where_sparks_own_source_ended_counts_and_the_group_is_set_back(
     group.accepts_commits = False
     query = make()
     query.membership.restore({P: 150, Q: 10, R: 30}, None, [P, Q, R])
-    assert query.membership.state_without_ranges().imported == {P, Q, R}
+    assert query.membership.offset_without_ranges().imported == {P, Q, R}
     query.start()
     group.members[0].assign(P, Q)
     query.rounds(3)
     assert query.membership.plannable() == {Q: 10}, "the group is still ahead"
-    assert query.membership.state_without_ranges().imported == {P, R}, "for a restart now"
+    assert query.membership.offset_without_ranges().imported == {P, R}, "for a restart now"
     group.accepts_commits = True
     query.rounds(3)
     assert query.membership.plannable() == {P: 150, Q: 10}
     assert group.committed == {P: 150, Q: 10}
-    assert query.membership.state_without_ranges().imported == {R}
+    assert query.membership.offset_without_ranges().imported == {R}
     # From now on it is a partition like any other.
     group.members[0].lose(P)
     query.rounds(2)
@@ -1447,7 +1450,7 @@ def test_positions_of_deleted_topics_do_not_pile_up(
     query.membership.restore({P: 150, gone: 3, hidden: 4, other: 5})
     query.start()
     query.rounds(3)
-    known = query.membership.state_without_ranges().positions
+    known = query.membership.offset_without_ranges().others
     assert known == {P: 150, hidden: 4, other: 5}
 
 
@@ -1532,11 +1535,11 @@ def test_what_was_deleted_before_the_run_begins_and_is_created_anew_in_it_is_not
     query.membership.start()
     query.membership.initial_partitions()
     patience = iter(range(PATIENCE_S * 50))
-    while (known := query.membership.state_without_ranges().positions).keys() != {P, hidden}:
+    while (known := query.membership.offset_without_ranges().others).keys() != {P, hidden}:
         assert next(patience, None) is not None, f"before the members join: {known}"
         threading.Event().wait(0.02)
     assert group.members[0].polls == 0
-    assert not query.membership.state_without_ranges().pending
+    assert not query.membership.offset_without_ranges().pending
     group.hidden = set()
     group.topics = {"t", "gone", "hidden"}
     group.ends |= {gone: 60, hidden: 60}
@@ -1582,7 +1585,7 @@ def test_a_topic_created_anew_while_another_had_it_is_read_from_its_first_record
         group.members[0].revoke(P)
         query.rounds(8)  # it is not looked for any more
     query.membership.initial_partitions()
-    query.membership.state_without_ranges()
+    query.membership.offset_without_ranges()
     with group.changed:
         group.topic_ids = {"t": uuid4()}
         group.committed.clear()
@@ -1848,7 +1851,7 @@ def test_a_batch_names_the_topic_that_it_is_to_be_read_from(
     query.rounds()
     handed_out = query.membership.hand_out({P: a_range(P, 0, 5)})
     assert handed_out is not None
-    assert handed_out[2].topic_ids == {P: group.topic_ids["t"]}
+    assert handed_out.topic_ids == {P: group.topic_ids["t"]}
 
 
 def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(
@@ -1867,7 +1870,7 @@ def test_a_batch_that_takes_too_long_gives_its_partitions_to_others(
     (reason,) = member.left
     assert "maxBatchDurationMs=50" in reason
     assert query.membership.plannable() == {}
-    assert query.membership.state_without_ranges().pending == {}
+    assert query.membership.offset_without_ranges().pending == {}
     with group.changed:  # it stays out until the batch is done
         polls = member.polls
         group.committed[P] = 130  # the next owner's
@@ -2017,7 +2020,7 @@ def test_a_checkpoint_is_ahead_of_the_group(make: Callable[..., Query], group: G
     group.committed = {P: 100, Q: 200}
     query = make()
     query.membership.restore({P: 150, Q: 10})
-    assert query.membership.state_without_ranges().positions == {P: 150, Q: 10}
+    assert query.membership.offset_without_ranges().others == {P: 150, Q: 10}
     query.start()
     group.members[0].assign(P, Q)
     query.rounds(3)
@@ -2275,7 +2278,7 @@ def test_a_partition_that_is_far_behind_goes_on_at_the_end_and_its_gap_is_handed
     assert read == {P: (a_range(P, 100, 1_000),)}
     handed_out = membership.hand_out({}, {P: (a_range(P, 100, 300),)})
     assert handed_out is not None
-    offset = offset_to_json(handed_out[2].offset("run", None, *handed_out[:2]))
+    offset = offset_to_json(handed_out.offset)
     assert offset[OURS]["catch_up"] == {"t": {"0": [[100, 300]]}}
     assert offset[OURS]["gaps"] == {"t": {"0": [[300, 1000]]}}
     membership.proofs.planned(offset)
@@ -2391,11 +2394,11 @@ def test_what_is_gone_of_a_gap_is_an_error_or_left_out(
     query.rounds()
     assert group.committed[P] == 40_000
     membership = query.membership
-    membership.state_without_ranges()
+    membership.offset_without_ranges()
     assert not membership.wants_log(at_once=True)
     handed_out = membership.hand_out({}, {P: (a_range(P, 41_000, 49_000),)})
     assert handed_out is not None
-    membership.state_without_ranges()
+    membership.offset_without_ranges()
     begins[P] = 50_000
     log_ends = membership.log_ends
     log_ends._log_starts_at = 0.0
@@ -2403,7 +2406,7 @@ def test_what_is_gone_of_a_gap_is_an_error_or_left_out(
     named = "t-0: offsets 40000 to 40999, 49000 to 49999, the log begins at 50000"
     assert named in caplog.text, "not what a batch has read"
     assert membership.wants_log(at_once=True), "or it would show the gap until the next record"
-    assert membership.state_without_ranges().gaps == {}
+    assert membership.offset_without_ranges().gaps == {}
     assert not membership.wants_log(at_once=True)
 
 
@@ -2582,7 +2585,7 @@ def test_what_batches_before_have_caught_up_is_pending_until_it_is_proven(
     def catch_up(start: int, end: int) -> dict[str, Any]:
         handed_out = query.membership.hand_out({}, {P: (a_range(P, start, end),)})
         assert handed_out is not None
-        offset = offset_to_json(handed_out[2].offset("run", None, *handed_out[:2]))
+        offset = offset_to_json(handed_out.offset)
         query.membership.proofs.planned(offset)
         return offset
 

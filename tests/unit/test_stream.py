@@ -36,7 +36,11 @@ from pyspark_kafka_rebalance.source.driver_sources import DriverSources
 from pyspark_kafka_rebalance.source.group.batch_state import BatchState, LeftBehind
 from pyspark_kafka_rebalance.source.offsets.offset_json import OURS, offset_to_json, parse_offset
 from pyspark_kafka_rebalance.source.offsets.query_identity import QueryIdentity
-from pyspark_kafka_rebalance.source.offsets.stream_offset import RebalanceEvent, StreamOffset
+from pyspark_kafka_rebalance.source.offsets.stream_offset import (
+    MemberState,
+    RebalanceEvent,
+    StreamOffset,
+)
 from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
 from pyspark_kafka_rebalance.source.spark import sigterm as sigterm_module
@@ -46,7 +50,6 @@ from pyspark_kafka_rebalance.source.stream import KafkaDeferredStreamReader
 
 P, Q, R = (TopicPartition("t", n) for n in range(3))
 UNLIMITED = ReadMaxRows(2**63 - 1)
-Handed = tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState]
 
 
 class FakeMembership:
@@ -280,7 +283,7 @@ class FakeMembership:
         self,
         planned: Mapping[TopicPartition, OffsetRange],
         catch_up: Mapping[TopicPartition, Sequence[OffsetRange]],
-    ) -> Handed | None:
+    ) -> BatchState | None:
         ranges = {p: r for p, r in planned.items() if p not in self.leave_out}
         caught_up = {p: pieces for p, pieces in catch_up.items() if p not in self.leave_out}
         if not ranges and not caught_up and not self.events:
@@ -288,21 +291,27 @@ class FakeMembership:
         self.below = {}
         self.positions |= {p: r.end for p, r in ranges.items()}
         events, self.events = self.events, []
-        return ranges, events, replace(self.state_of({*ranges, *caught_up}), catch_up=caught_up)
-
-    def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
-        return BatchState(
-            generations=(41,),
-            member_of={p: 0 for p in ranges if p in self.positions},
-            revoking=frozenset(self.revoking),
+        state = self.state_of({*ranges, *caught_up})
+        offset = replace(
+            self.offset_without_ranges(),
+            ranges=ranges,
+            catch_up={p: tuple(pieces) for p, pieces in caught_up.items()},
+            members=state.offset.members,
+            revoking=state.offset.revoking,
             lost=frozenset(self.lost),
-            positions=dict(self.restored),
-            imported=self.imported,
-            pending=dict(self.pending),
+            events=tuple(events),
         )
+        return replace(state, offset=offset)
 
-    def state_without_ranges(self) -> BatchState:
-        return self.state_of(())
+    def state_of(self, partitions: Collection[TopicPartition]) -> BatchState:
+        owned = tuple(sorted(p for p in partitions if p in self.positions))
+        offset = StreamOffset(members=(MemberState(41, owned),), revoking=frozenset(self.revoking))
+        return BatchState(offset, topic_ids={})
+
+    def offset_without_ranges(self) -> StreamOffset:
+        return StreamOffset(
+            others=dict(self.restored), imported=self.imported, pending=dict(self.pending)
+        )
 
     def are_missing(self) -> bool:
         return self.unproven

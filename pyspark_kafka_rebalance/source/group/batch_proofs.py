@@ -4,14 +4,15 @@
 source also looks into the query's commit log (option ``checkpointLocation``). The log knows of a
 batch before Spark's next trigger, and it is the only proof of the last batch.
 
-The planner's thread reports Spark's calls; the pump's thread looks into the log.
+The planner's thread reports Spark's calls; the pump's thread looks into the log, and takes care of
+a batch that takes too long (:class:`OverdueBatch`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
@@ -19,6 +20,8 @@ from kafka.structs import TopicPartition
 from ...consumer.pump import Pump
 from ...errors import names_of
 from ..checkpoint.commit_log_watch import CommitLogWatch
+from ..plan.catch_up import Share
+from .batches.batch import Batch
 from .batches.open_batches import BatchTime, advice_on_overdue
 from .clients.query_members import QueryMembers
 from .others.foreign_ranges import ForeignRanges
@@ -35,7 +38,7 @@ _ASK_FOR_COMMIT_S = 1.0
 
 
 class BatchProofs:
-    """The proofs of one query.
+    """Every call takes the state's lock, and wakes the pump if it proves a batch.
 
     Parameters
     ----------
@@ -62,23 +65,22 @@ class BatchProofs:
     def progress_is_asynchronous(self) -> bool:
         """Whether Spark has been seen to track this query's progress asynchronously."""
         with self._state as state:
-            return state.open_batches.progress_is_asynchronous
+            return state.assignment.batches.progress_is_asynchronous
 
     def progress_is_synchronous(self) -> None:
         """Spark does not track progress asynchronously with this query's trigger."""
         with self._state as state:
-            state.open_batches.progress_is_synchronous()
+            state.assignment.batches.progress_is_synchronous()
 
     def planned(self, offset: dict[str, Any]) -> None:
         """Spark gets this offset as the end of the next batch."""
         with self._state as state:
-            batches = state.assignment.batches
-            state.open_batches.add(offset, batches.number)
+            batch = state.assignment.batches.give_to_spark(offset, time.monotonic())
             catch_up = self._options.catch_up
             measures = catch_up is not None and catch_up.max_offsets_per_trigger is None
-            if measures and (caught_up := batches.caught_up()):
-                number = sum(len(piece) for pieces in caught_up.values() for piece in pieces)
-                state.pace.planned(batches.number, number, time.monotonic())
+            if measures and batch.catch_up:
+                number = sum(len(piece) for pieces in batch.catch_up.values() for piece in pieces)
+                batch.share = Share(number, state.pace.allowance)
 
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: this proves the previous one if it is logged.
@@ -89,11 +91,11 @@ class BatchProofs:
             Spark goes on from another offset than the end of the batch planned last.
         """
         with self._state as state:
-            # It is done, whether or not that proves it.
-            self._note_done(state, state.assignment.batches.number)
-            known = state.open_batches.progress_is_asynchronous
-            self._prove(state, state.open_batches.begin_trigger(start))
-            learned = state.open_batches.progress_is_asynchronous and not known
+            batches = state.assignment.batches
+            batches.done(state.pace, time.monotonic())
+            known = batches.progress_is_asynchronous
+            self._prove(state, batches.begin_trigger(start))
+            learned = batches.progress_is_asynchronous and not known
         if learned:
             log.info(
                 "group %s: Spark tracks this query's progress asynchronously; offsets are "
@@ -107,25 +109,26 @@ class BatchProofs:
         An offset that ends no open batch is ignored: it was proven before.
         """
         with self._state as state:
-            self._prove(state, state.open_batches.commit(offset))
+            self._prove(state, state.assignment.batches.commit(offset))
 
     def done(self, offset: dict[str, Any]) -> None:
         """Spark's progress reports the batch that ends here as done: proven if it is logged."""
         with self._state as state:
-            if not state.open_batches.progress_is_asynchronous:
-                self._prove(state, state.open_batches.commit(offset))
+            batches = state.assignment.batches
+            if not batches.progress_is_asynchronous:
+                self._prove(state, batches.commit(offset))
 
     def are_missing(self) -> bool:
         """Whether a batch with ranges is not proven."""
         with self._state as state:
-            return state.assignment.batches.oldest() is not None
+            return state.assignment.batches.any()
 
     def want_commit(self) -> bool:
         """Whether an empty batch is due: Spark calls ``commit`` only when it builds a batch."""
         now = time.monotonic()
         with self._state as state:
-            batches, events = state.assignment.batches, state.assignment.events
-            unproven = batches.any() or events.are_unproven()
+            batches = state.assignment.batches
+            unproven = batches.any() or bool(batches.requests())
         if not unproven or now - self._asked_at < _ASK_FOR_COMMIT_S:
             return False
         self._asked_at = now
@@ -151,7 +154,7 @@ class BatchProofs:
         """
         with self._state as state:
             awaited = awaited or state.assignment.waits_for_proof()
-            measures = state.pace.measures
+            measures = state.assignment.batches.are_timed()
         if measures and self._commit_log is not None and self._commit_log.answers_at_once:
             awaited = True
         if awaited:
@@ -166,7 +169,7 @@ class BatchProofs:
             How long to wait for a store's answer; by default a later look picks it up.
         """
         with self._state as state:
-            offset = state.open_batches.last_end
+            offset = state.assignment.batches.last_end
         if self._commit_log is None or offset is None:
             return False
         found = (
@@ -176,20 +179,17 @@ class BatchProofs:
         )
         if found:
             with self._state as state:
-                self._prove(state, state.open_batches.prove(offset))
+                self._prove(state, state.assignment.batches.prove(offset))
         return found
 
-    def _prove(self, state: SharedState, batch: int | None) -> None:
-        """Record that this batch is proven; does nothing for None."""
-        if batch is not None:
-            self._note_done(state, batch)
-            state.assignment.prove(batch)
+    def _prove(self, state: SharedState, batches: Sequence[Batch]) -> None:
+        """Record that these are proven; does nothing for none."""
+        if batches:
+            now = time.monotonic()
+            for batch in batches:
+                batch.done(state.pace, now)
+            state.assignment.prove(batches)
             self._pump.wake()
-
-    def _note_done(self, state: SharedState, batch: int) -> None:
-        """Record how long the batch took, if its duration is measured."""
-        if state.pace.measures:
-            state.pace.done(batch, time.monotonic())
 
 
 #: How long to wait for the commit log to say that a seemingly overdue batch is done.
@@ -198,8 +198,6 @@ _PROBE_S = 1.0
 
 class OverdueBatch:
     """What to do and what to log when a batch takes too long.
-
-    Watches the batches of one query.
 
     If it takes longer than ``maxBatchDurationMs``, the query leaves the group until the batch is
     done, so that others can have its partitions. If a revoke waits for it longer than

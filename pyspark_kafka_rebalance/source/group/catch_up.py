@@ -15,7 +15,7 @@ from ..plan.available_now import AvailableNowRun
 from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap
 from ..spark.read_limits import ReadAllAvailable, ReadLimit
-from .batches.open_batches import NOTHING, CaughtUp
+from .batches.batch import NOTHING, CaughtUp
 from .logs.log_ends import LogEnds
 from .query_state import QueryState
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CatchUp:
-    """Plans the catch-up of one query.
+    """Drops from the gaps what retention has deleted, and shares the rest out to the next batch.
 
     Parameters
     ----------

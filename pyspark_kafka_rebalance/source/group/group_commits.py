@@ -37,7 +37,7 @@ _LOOK_EVERY_S = 0.005
 
 
 class GroupCommits:
-    """The commits of one query.
+    """Gives each member the proven offsets of the partitions that it owns.
 
     Parameters
     ----------

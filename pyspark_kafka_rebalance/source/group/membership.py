@@ -22,10 +22,17 @@ from kafka.structs import TopicPartition
 from ...consumer.pump import Pump
 from ...fetch.offset_range import OffsetRange
 from ..offsets.query_identity import QueryIdentity
-from ..offsets.stream_offset import RebalanceEvent
+from ..offsets.stream_offset import StreamOffset
 from .batch_proofs import BatchProofs, OverdueBatch
-from .batch_state import BatchState, Gaps, LeftBehind, state_for_offset, state_now
-from .batches.open_batches import NOTHING, CaughtUp
+from .batch_state import (
+    BatchState,
+    Gaps,
+    LeftBehind,
+    offset_of_positions,
+    state_now,
+    state_of_batch,
+)
+from .batches.batch import NOTHING, CaughtUp
 from .catch_up import CatchUp
 from .clients.query_member import QueryMember
 from .clients.query_members import QueryMembers, partitions_of
@@ -223,7 +230,7 @@ class QueryMembership:
             state.starts.resume(imported)
             state.assignment.restore(proven)
             state.assignment.resume(ranges, catch_up, gaps)
-            state.open_batches.resume(end, state.assignment.batches.number)
+            state.assignment.batches.resume(end)
         self._look_for_absent()
 
     def _look_for_absent(self) -> None:
@@ -285,16 +292,16 @@ class QueryMembership:
 
     def hand_out(
         self, planned: Mapping[TopicPartition, OffsetRange], catch_up: CaughtUp = NOTHING
-    ) -> tuple[dict[TopicPartition, OffsetRange], list[RebalanceEvent], BatchState] | None:
+    ) -> BatchState | None:
         """The last step of planning, under the lock: record the ranges that are still certain.
 
         With ``maxTaskIdleMs`` all or none of them.
 
         Returns
         -------
-        tuple or None
-            The ranges, the event rows, and the state to write into the offset, which includes what
-            is read of gaps; None if nothing is worth a batch.
+        BatchState or None
+            The batch's ranges, what it reads of gaps, its event rows, and the state of the group;
+            None if nothing is worth a batch.
         """
         with self._state as state:
             assignment = state.assignment
@@ -311,20 +318,19 @@ class QueryMembership:
             if ranges or caught_up:
                 state.starts.read()
             lost = assignment.events.take_lost()
-            batch = state_for_offset(state, ranges, pending, lost, caught_up, pending_catch_up)
-            return ranges, assignment.take_events(), batch
+            offset = offset_of_positions(state, ranges, pending, caught_up, pending_catch_up)
+            return state_of_batch(state, offset, lost, assignment.take_events())
 
     def state_of(self, ranges: Collection[TopicPartition]) -> BatchState:
         """The current state, for these partitions of a batch."""
         with self._state as state:
             return state_now(state, ranges)
 
-    def state_without_ranges(self) -> BatchState:
-        """The state for a batch that reads nothing."""
+    def offset_without_ranges(self) -> StreamOffset:
+        """The offset of a batch that reads nothing."""
         with self._state as state:
-            assignment = state.assignment
-            under_way = assignment.unproven_gaps()
-            return state_for_offset(state, (), assignment.unproven(), pending_catch_up=under_way)
+            pending, under_way = state.assignment.unproven(), state.assignment.unproven_gaps()
+            return offset_of_positions(state, pending=pending, pending_catch_up=under_way)
 
     # -- the pump ---------------------------------------------------------------------------------
 

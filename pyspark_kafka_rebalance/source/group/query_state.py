@@ -27,7 +27,6 @@ from ...consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ..offsets.query_identity import QueryIdentity
 from ..options.catch_up_options import CatchUpOptions
 from ..plan.catch_up import CatchUpPace
-from .batches.open_batches import OpenBatches
 from .owned.assignment import QueryAssignment
 from .owned.own_commits import OwnCommits
 from .owned.owned_partitions import LastChange
@@ -43,9 +42,7 @@ class SharedState:
     Attributes
     ----------
     assignment : QueryAssignment
-        What is owned, and how far each partition has been read.
-    open_batches : OpenBatches
-        The batches that Spark was given and has not proven.
+        What is owned, how far each partition has been read, and the batches that are not proven.
     starts : Starts
         What is known of where partitions start.
     generations : tuple of int
@@ -71,7 +68,6 @@ class SharedState:
     def __init__(self, options: SourceOptions, own_commits: OwnCommits) -> None:
         self.own_commits = own_commits
         self.assignment = QueryAssignment(options.include_rebalance_events)
-        self.open_batches = OpenBatches()
         self.starts = Starts(options)
         self.generations: tuple[int, ...] = ()
         self.moves: dict[TopicPartition, int] = {}

@@ -66,6 +66,13 @@ def _lowest(partition: TopicPartition, gaps: Sequence[Gap], offsets: int) -> Ite
         offsets -= end - gap.start
 
 
+class Share(NamedTuple):
+    """How much a batch reads of gaps, and how much it was allowed to; both in offsets."""
+
+    offsets: int
+    allowed: int
+
+
 class _Measured(NamedTuple):
     offsets: int
     duration_s: float
@@ -87,7 +94,6 @@ class CatchUpPace:
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
         self._allowance = _START
-        self._planned: dict[int, tuple[int, int, float]] = {}
         self._before: _Measured | None = None
 
     @property
@@ -95,22 +101,11 @@ class CatchUpPace:
         """How many offsets of gaps the next batch may read."""
         return self._allowance
 
-    @property
-    def measures(self) -> bool:
-        """Whether it needs to know when a batch is done."""
-        return bool(self._planned)
-
-    def planned(self, batch: int, offsets: int, now: float) -> None:
-        """Note that the batch of this number reads this many offsets of gaps, and begins now."""
-        self._planned[batch] = offsets, self._allowance, now
-
-    def done(self, batch: int, now: float) -> None:
-        """Note that this batch and all before it are done; idempotent."""
-        for number in [number for number in self._planned if number <= batch]:
-            offsets, allowed, began_at = self._planned.pop(number)
-            # A batch that read much less than allowed says too little about the allowance.
-            if 2 * offsets > allowed:
-                self._learn(_Measured(offsets, max(1e-6, now - began_at)))
+    def learn(self, share: Share, duration_s: float) -> None:
+        """Learn from a batch with this share, once it is done."""
+        # A batch that read much less than allowed says too little about the allowance.
+        if 2 * share.offsets > share.allowed:
+            self._learn(_Measured(share.offsets, max(1e-6, duration_s)))
 
     def _learn(self, batch: _Measured) -> None:
         before, self._before = self._before, batch

@@ -1,6 +1,6 @@
 """QueryMembers: the clients of one query, built by its pump and shared by its other parts.
 
-The clients of one query: ``readers`` group members, or a single one for ``assign``.
+They are ``readers`` group members, or a single client for ``assign``.
 """
 
 from __future__ import annotations

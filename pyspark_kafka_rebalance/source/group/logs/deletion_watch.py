@@ -1,6 +1,6 @@
 """DeletionWatch: finds partitions of a query that were deleted or created anew.
 
-``deleted_partitions`` makes the decision; this class does the I/O and updates the state. The pump
+``deleted_partitions`` makes the decision; this module does the I/O and updates the state. The pump
 calls :meth:`find_absent`, :meth:`find`, :meth:`forget` and :meth:`left`; the planner calls
 :meth:`ask` and :meth:`take`.
 """
@@ -42,7 +42,7 @@ _IDENTIFY_AGAIN_S = 1.0
 
 
 class DeletionWatch:
-    """Watches the partitions of one query.
+    """Requests what ``DeletedPartitions`` wants to know, and takes what is gone out of the state.
 
     Parameters
     ----------
@@ -322,8 +322,6 @@ def _gone(client: ClusterQueries, topics: set[str]) -> set[str]:
 
 class ReplacedTopics:
     """Whether the topic of a newly assigned partition was deleted, or created anew.
-
-    Checks the topics of one query.
 
     Nothing shows that while another member, or nobody, has the partition. But Kafka drops the
     group's offsets together with the old topic, so the metadata is fetched only for partitions

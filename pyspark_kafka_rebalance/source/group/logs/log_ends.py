@@ -73,7 +73,7 @@ class _Measured(NamedTuple):
 
 
 class LogEnds:
-    """The log ends of one query's partitions.
+    """Answers from the last look-ups where they are new enough.
 
     Parameters
     ----------

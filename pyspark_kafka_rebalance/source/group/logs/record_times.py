@@ -43,8 +43,6 @@ _SETTLED_FOR_S = 1.0
 class AwaitedPartitions:
     """The partitions to wait for before the planner orders by timestamps.
 
-    Tracks them for one query; used only by the planner's thread.
-
     A partition can be on its way from one member of the query to another, above all while they
     join. Its records would come late if the other partitions were read in the meantime.
 
@@ -137,7 +135,7 @@ _AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class RecordTimes:
-    """The record times of one query's partitions.
+    """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ _STARTS_WITHIN_S = 60.0
 
 
 class Coverage:
-    """Checks the coverage of one query; used by the planner's thread.
+    """Waits until every partition is covered, or says which are not; for the planner's thread.
 
     Parameters
     ----------

@@ -1,15 +1,8 @@
 """ForeignRanges: waits for the owners of partitions that a batch reads but the query does not own.
 
-This happens mostly in a replay: another member may have got what the previous process had planned.
-``marking`` decides which rows are marked ``lost``, and how long to wait.
-
-The planner's thread waits (:meth:`ForeignRanges.lost_below`). Meanwhile the pump's thread asks what
-the group has committed (:meth:`ForeignRanges.look`).
-
-Which rows of a batch are marked ``lost``: those that another member has delivered. Pure.
-
 A batch reads the ranges that its offset names, whoever owns the partitions by then: a restarted
-query may replay it, or a partition may be lost right after the batch was planned.
+query may replay it after another member got its partitions, or a partition may be lost right after
+the batch was planned. Rows that another member has delivered are marked ``lost``.
 
 Invariants:
  1. A row is marked only if the group's committed offset is past it. A row is committed only after
@@ -20,6 +13,10 @@ Invariants:
 
 So a batch waits for each partition that another member owns, until that owner has committed all of
 the range or gives the partition up. It does not for one that the query cannot own any more.
+
+The planner's thread waits (:meth:`ForeignRanges.lost_below`). Meanwhile the pump's thread asks what
+the group has committed (:meth:`ForeignRanges.look`). What is marked, and how long to wait, is
+decided by the functions above that class, which are pure.
 """
 
 from __future__ import annotations
@@ -295,7 +292,7 @@ _TICK_S = 0.02
 
 
 class ForeignRanges:
-    """Waits on behalf of one query.
+    """The planner's wait for other owners, and the pump's requests while it lasts.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ _LOOK_EVERY_S = 0.005
 
 
 class Joining:
-    """Waits for the members of one query; used by the planner's thread.
+    """Used by the planner's thread, while the pump polls the members.
 
     Parameters
     ----------

@@ -1,9 +1,8 @@
 """KnownToGroup: what the group knows of partitions before this query owns any.
 
-It asks which partitions are new to the group, and which offsets the group has for the checkpoint's
-partitions. Each is asked once, and again after a retriable error. Runs on the pump's thread.
-
-Which partitions were created after the group began to read their topic. Pure.
+It asks which offsets the group has for the checkpoint's partitions, and which partitions are new to
+the group: created after it began to read their topic (:func:`new_to_group`). Each is asked once,
+and again after a retriable error. Runs on the pump's thread.
 
 Members of the source commit the starts of all their partitions as soon as they have found them. So
 if a partition has no committed offset although the group has committed others of its topic, no
@@ -60,7 +59,7 @@ _ASK_AGAIN_S = 0.02
 
 
 class KnownToGroup:
-    """Asks on behalf of one query.
+    """Asks for new partitions before the members join, and for offsets once they may be behind.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the other live members of a group own, for a run with an end. Pure.
+"""LiveOwnerWatch: what the other live members of a group own, for a run with an end.
 
 A run with an end can leave a partition to the member that owns it, but only if that member is
 alive: a killed member goes on owning its partitions until its session expires. A member was alive
@@ -72,9 +72,7 @@ _LOOK_EVERY_S = 0.25
 
 
 class LiveOwnerWatch:
-    """Asks periodically what the group's other live members own.
-
-    Watches for one run of a query; first called when its members have joined.
+    """Describes the group at intervals, from the time when the run's own members have joined.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ Invariants:
     assignment matter (:meth:`release_unread`).
  3. A lost partition is no longer committed. Its marks stay, in case it comes back.
 
-What to commit: ``owed_commits``. Where reading starts: ``positioning``.
+What to commit: ``OwedCommits``. Where reading starts: ``positioning``.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
 """
@@ -28,7 +28,8 @@ from kafka.structs import TopicPartition
 from ....consumer.offsets.offset_set import Gap
 from ....fetch.offset_range import OffsetRange
 from ...offsets.stream_offset import RebalanceEvent
-from ..batches.open_batches import NOTHING, CaughtUp, UnprovenBatches
+from ..batches.batch import NOTHING, Batch, CaughtUp
+from ..batches.open_batches import OpenBatches
 from .marks import GapMarks, Marks, OwedCommits
 from .owned_partitions import EventRows, OwnedPartition, OwnedPartitions
 from .positioning import Positioning
@@ -52,8 +53,8 @@ class QueryAssignment:
         How far each partition has been read.
     gaps : GapMarks
         The ranges of each partition still to be caught up below that.
-    batches : UnprovenBatches
-        What is handed out and not proven.
+    batches : OpenBatches
+        The batches that are planned and not proven.
     events : EventRows
         The event rows for the next batch.
     commits : OwedCommits
@@ -66,7 +67,7 @@ class QueryAssignment:
         self.partitions = OwnedPartitions()
         self.marks = Marks()
         self.gaps = GapMarks()
-        self.batches = UnprovenBatches()
+        self.batches = OpenBatches()
         self.events = EventRows(include_events)
         self.commits = OwedCommits(self.partitions, self.marks, self.gaps, self.batches)
         self.positioning = Positioning(
@@ -114,6 +115,7 @@ class QueryAssignment:
         """The partitions are gone without a hand-over (invariant 3)."""
         for partition, owned in self._pop(member, partitions):
             self.events.add("lost", partition, owned.generation)
+            self.batches.forget_request(partition)
 
     def _pop(
         self, member: int, partitions: Iterable[TopicPartition]
@@ -236,7 +238,10 @@ class QueryAssignment:
 
     def take_events(self) -> list[RebalanceEvent]:
         """The events for the rows of the batch being planned."""
-        return self.events.take(self.batches.number, self.partitions.all())
+        events, owned = self.events.take(), self.partitions.all()
+        asked = [e.partition for e in events if e.event == "revoke_requested"]
+        self.batches.request_revokes([p for p in asked if p in owned])
+        return events
 
     # -- proof ------------------------------------------------------------------------------------
 
@@ -280,16 +285,17 @@ class QueryAssignment:
             self.gaps.restore(partition, left, sorted([*left, *read]))
         self.commits.compare({*ranges, *catch_up})
 
-    def prove(self, batch: int | None = None) -> None:
-        """Spark has committed this batch, by default the one planned last, and all before it."""
-        last = self.batches.number if batch is None else batch
-        for ranges, caught_up in self.batches.prove(last):
+    def prove(self, batches: Iterable[Batch] | None = None) -> None:
+        """Spark has committed these, which ``batches`` has just let go; by default all it has."""
+        if batches is None:
+            batches = self.batches.prove_up_to(self.batches.number)
+        for batch in batches:
+            ranges = batch.ranges
             self.marks.prove((p, handed.end) for p, handed in ranges.items())
-            self.gaps.prove(caught_up)
+            self.gaps.prove(batch.catch_up)
             if self.gaps.any():  # the live position may have moved forward since
                 self.gaps.prove({p: (handed,) for p, handed in ranges.items()})
-            self.commits.compare({**ranges, **caught_up})
-        self.events.prove(last)
+            self.commits.compare({**ranges, **batch.catch_up})
 
     # -- revokes ----------------------------------------------------------------------------------
 
@@ -301,7 +307,8 @@ class QueryAssignment:
         """The given partitions whose revoke waits for a batch: for its ranges, or for its row."""
         owned = self.partitions.all()
         # A partition that was never read has nothing to flush.
-        flushed_later = {p for p in self.events.requests() if p in owned and owned[p].read}
+        requests = self.events.requests() | self.batches.requests()
+        flushed_later = {p for p in requests if p in owned and owned[p].read}
         return {p for p in partitions if self.batches.have(p) or p in flushed_later}
 
     def release_unread(self) -> None:
@@ -316,10 +323,9 @@ class QueryAssignment:
 
     def waits_for_proof(self) -> bool:
         """Whether a revoke waits for Spark's commit of the batch under way."""
-        return any(
-            self.batches.have(partition) or self.events.have_unproven_request(partition)
-            for partition in self.partitions.revoking()
-        )
+        requests = self.batches.requests()
+        revoking = self.partitions.revoking()
+        return any(self.batches.have(p) or p in requests for p in revoking)
 
     def waiting_revokes(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """The given partitions whose revoke waits for Spark to commit what was handed out."""

@@ -60,7 +60,7 @@ class Left:
 
 
 class DeletedPartitions:
-    """Decides for the members of one query; does no I/O.
+    """Remembers which partitions are in doubt; the caller makes the requests.
 
     Parameters
     ----------

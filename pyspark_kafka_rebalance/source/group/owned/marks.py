@@ -5,6 +5,9 @@
     acknowledged  the group has accepted the commit
 
 Each is at or behind the one before. They are kept when a partition leaves, since it may come back.
+
+``Marks`` has these three of each live position, ``GapMarks`` what is left below it, and
+``OwedCommits`` what follows from both: what the group still has to be sent.
 """
 
 from __future__ import annotations
@@ -17,14 +20,12 @@ from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import Gap, holding, joined, less, without
 from ....fetch.offset_range import OffsetRange
 from ....settings.values import LONG_MAX
-from ..batches.open_batches import UnprovenBatches
+from ..batches.open_batches import OpenBatches
 from .owned_partitions import OwnedPartitions
 
 
 class GapMarks:
     """What each partition still has to catch up below its live position (KIP-333).
-
-    The gaps of all partitions that one query has owned, or knows from its checkpoint.
 
         unread    no batch reads it
         unproven  Spark has not committed a batch that reads it
@@ -136,8 +137,6 @@ def _take(
 class OwedCommits:
     """What a query has proven and the group has not acknowledged.
 
-    The owed commits of one query, derived from the parts of its :class:`QueryAssignment`.
-
     Invariants:
      1. Only what is proven is committed, only while owned, and only forward.
      2. For a partition with gaps below its live position, each commit carries everything that the
@@ -152,7 +151,7 @@ class OwedCommits:
         partitions: OwnedPartitions,
         marks: Marks,
         gaps: GapMarks,
-        batches: UnprovenBatches,
+        batches: OpenBatches,
     ) -> None:
         self._partitions = partitions
         self._marks = marks

@@ -23,6 +23,7 @@ Not thread-safe, a part of :class:`SharedState`; except for :meth:`describe`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from kafka.structs import TopicPartition
 
@@ -38,6 +39,22 @@ def token_of(run: str) -> str:
     A member's client id is the run's name, a dash and a number.
     """
     return run.rpartition("-")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    """What the commits of one partition say of it.
+
+    Attributes
+    ----------
+    stretches : tuple of Stretch
+        Which query has delivered which offsets, in order; not empty.
+    again : int
+        Where the group was before it was set back; 0 if it was not, or has passed that.
+    """
+
+    stretches: tuple[Stretch, ...]
+    again: int = 0
 
 
 class OwnCommits:
@@ -75,9 +92,7 @@ class OwnCommits:
         self.run = token_of(run)
         self._follows = follows_checkpoint
         self._in_order = in_order
-        # What each partition's commits say; replaced, never changed.
-        self._stretches: dict[TopicPartition, tuple[Stretch, ...]] = {}
-        self._again: dict[TopicPartition, int] = {}  # where the group was before it was set back
+        self._delivered: dict[TopicPartition, _Delivered] = {}  # each replaced, never changed
         self._started: set[TopicPartition] = set()
         self.other_runs: set[str] = set()
         self.has_rival = False
@@ -173,13 +188,15 @@ class OwnCommits:
             # Of more gaps than fit, the last owner counts as the one that has delivered them: a
             # query that is restored then reads them once more.
             found = exact if len(exact) <= MOST_STRETCHES else found
-        self._stretches[partition] = found[-MOST_STRETCHES:]
-        self._again[partition] = 0 if origin is None else origin.again
+        again = 0 if origin is None else origin.again
+        self._delivered[partition] = _Delivered(found[-MOST_STRETCHES:], again)
 
     def set_back(self, partition: TopicPartition, commit: GroupCommit, start: int) -> None:
         """The group is set back from this commit to ``start``, where this query delivers again."""
         self.begin(partition, commit, start, True)
-        self._again[partition] = max(self._again[partition], commit.remaining.live)
+        begun = self._delivered[partition]
+        again = max(begun.again, commit.remaining.live)
+        self._delivered[partition] = replace(begun, again=again)
 
     def started(self, partition: TopicPartition) -> None:
         """This run has started to read the partition."""
@@ -187,21 +204,23 @@ class OwnCommits:
 
     def move_back(self, partition: TopicPartition, position: int) -> None:
         """The log became shorter: this query delivers the records from here on, too."""
-        self._again.pop(partition, None)
-        stretches = self._stretches.get(partition)
-        if stretches is not None and stretches[-1].since > position:
+        delivered = self._delivered.get(partition)
+        if delivered is None:
+            return
+        stretches = delivered.stretches
+        if stretches[-1].since > position:
             below = tuple(stretch for stretch in stretches if stretch.since < position)
-            self._stretches[partition] = (*below, Stretch(self._identity.id, position))
+            stretches = (*below, Stretch(self._identity.id, position))
+        self._delivered[partition] = _Delivered(stretches)
 
     def become_another(self) -> str:
         """Take a new id, because another run of this query is alive; returns it (invariant 3)."""
         before, now = self._identity.id, self._identity.renew()
-        self._stretches = {
-            p: (*stretches[:-1], Stretch(now, stretches[-1].since))
-            if stretches[-1].query == before
-            else stretches
-            for p, stretches in self._stretches.items()
-        }
+        for partition, delivered in self._delivered.items():
+            *others, last = delivered.stretches
+            if last.query == before:
+                renewed = (*others, Stretch(now, last.since))
+                self._delivered[partition] = replace(delivered, stretches=renewed)
         self.other_runs, self.has_rival = set(), False
         return now
 
@@ -212,12 +231,10 @@ class OwnCommits:
 
         Empty if it does not fit, or if the partition was not started.
         """
-        stretches = self._stretches.get(partition)
-        if stretches is None:
+        own, batch = self._delivered.get(partition), self._identity.batch
+        if own is None:
             return ""
-        batch = self._identity.batch
-        again = self._again.get(partition, 0)
-        return origin_text(self.run, batch, stretches, offset, limit // 2, bound_to, again)
+        return origin_text(self.run, batch, own.stretches, offset, limit // 2, bound_to, own.again)
 
 
 def _with_stretch(

@@ -1,14 +1,14 @@
 """OwnedPartitions: which partitions the members of a query own, and may hand out. Pure.
 
-Newly assigned partitions without a known start, and those whose revoke is requested, are kept
-separately: the pump asks for them all the time, and of thousands of partitions nearly all are
-neither.
+Beside it, what follows from a change of them: the rows that the next batch reports
+(:class:`EventRows`), and whether partitions may be on their way from one member to another
+(:class:`LastChange`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
@@ -19,8 +19,7 @@ from ...offsets.stream_offset import RebalanceEvent
 class EventRows:
     """The rebalance events that the next batch reports.
 
-    They are the rows of ``includeRebalanceEvents``, and the lost partitions. A revoke waits for the
-    batch with its ``revoke_requested`` row, so the number of that batch is kept.
+    They are the rows of ``includeRebalanceEvents``, and the lost partitions.
 
     Parameters
     ----------
@@ -31,14 +30,12 @@ class EventRows:
     def __init__(self, included: bool) -> None:
         self._included = included
         self._events: list[RebalanceEvent] = []  # not in a batch yet
-        self._requests: dict[TopicPartition, int] = {}  # the unproven batch that has the row
         self._lost: set[TopicPartition] = set()  # since the last batch was planned
 
     def add(self, event: str, partition: TopicPartition, generation: int) -> None:
         """Record an event of a partition."""
         if event == "lost":
             self._lost.add(partition)
-            self._requests.pop(partition, None)
         elif event == "assigned":
             self._lost.discard(partition)
         if self._included:
@@ -52,12 +49,9 @@ class EventRows:
         """The rows that are in no batch yet; empty if event rows are disabled."""
         return list(self._events)
 
-    def take(self, batch: int, owned: Container[TopicPartition]) -> list[RebalanceEvent]:
-        """Take the rows for this batch, which is being planned."""
+    def take(self) -> list[RebalanceEvent]:
+        """Take the rows for the batch that is being planned."""
         events, self._events = self._events, []
-        for event in events:
-            if event.event == "revoke_requested" and event.partition in owned:
-                self._requests[event.partition] = batch
         return events
 
     def take_lost(self) -> set[TopicPartition]:
@@ -65,23 +59,9 @@ class EventRows:
         lost, self._lost = self._lost, set()
         return lost
 
-    def prove(self, last: int) -> None:
-        """This batch and all before it are proven."""
-        for partition in [p for p, batch in self._requests.items() if batch <= last]:
-            del self._requests[partition]
-
-    def have_unproven_request(self, partition: TopicPartition) -> bool:
-        """Whether its ``revoke_requested`` row is in an unproven batch."""
-        return partition in self._requests
-
-    def are_unproven(self) -> bool:
-        """Whether any ``revoke_requested`` row is in an unproven batch."""
-        return bool(self._requests)
-
     def requests(self) -> set[TopicPartition]:
-        """Partitions whose ``revoke_requested`` row is in no batch yet, or in an unproven one."""
-        waiting = {e.partition for e in self._events if e.event == "revoke_requested"}
-        return waiting | self._requests.keys()
+        """Partitions whose ``revoke_requested`` row is in no batch yet."""
+        return {e.partition for e in self._events if e.event == "revoke_requested"}
 
 
 #: Default of ``group.consumer.assignment.interval.ms`` (Kafka 4.3): for so long a coordinator may
@@ -91,8 +71,6 @@ _ASSIGNED_WITHIN_S = 1.0
 
 class LastChange:
     """When the members of a query last changed, and whether all know what came of it.
-
-    The last change, and what the members have heard from the coordinator since.
 
     A partition that one member has released is on its way unseen: the coordinator gives it to
     another member in the answer to that one's heartbeat. So nothing is on its way once every member
@@ -148,7 +126,12 @@ class OwnedPartition:
 
 
 class OwnedPartitions:
-    """The owned partitions of all members of one query."""
+    """The partitions of all members of one query; each has one owner, which got it last.
+
+    Newly assigned partitions without a known start, and those whose revoke is requested, are kept
+    separately: the pump asks for them all the time, and of thousands of partitions nearly all are
+    neither.
+    """
 
     def __init__(self) -> None:
         self._owned: dict[TopicPartition, OwnedPartition] = {}

@@ -13,7 +13,7 @@ from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import without
-from ..batches.open_batches import UnprovenBatches
+from ..batches.open_batches import OpenBatches
 from .marks import GapMarks, Marks, OwedCommits
 from .owned_partitions import OwnedPartitions
 
@@ -26,14 +26,14 @@ class _HandedOver(NamedTuple):
 
 
 class Positioning:
-    """The positioning of one query; works on the parts of its :class:`QueryAssignment`."""
+    """Moves the parts of a :class:`QueryAssignment` together, as the brokers' answers say."""
 
     def __init__(
         self,
         partitions: OwnedPartitions,
         marks: Marks,
         gaps: GapMarks,
-        batches: UnprovenBatches,
+        batches: OpenBatches,
         commits: OwedCommits,
     ) -> None:
         self._partitions = partitions

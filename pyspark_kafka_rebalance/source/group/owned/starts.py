@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Starts:
-    """What one query knows of where its partitions start.
+    """What the rules go by: which partitions existed when, and what had been read by then.
 
     Parameters
     ----------

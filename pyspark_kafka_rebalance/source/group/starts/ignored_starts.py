@@ -28,7 +28,7 @@ _NAMED = 20
 
 
 class IgnoredStarts:
-    """Reports for one query's run.
+    """Logs each such partition once.
 
     Parameters
     ----------

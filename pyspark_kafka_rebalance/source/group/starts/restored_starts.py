@@ -33,7 +33,7 @@ _NAMED = 20
 
 
 class RestoredStarts:
-    """Sets back on behalf of one query's run.
+    """Commits the lower offsets before the partitions start, and logs what comes again.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ _MARGIN_S = 5.0
 
 
 class RivalRuns:
-    """Finds out for one run of a query.
+    """Describes the group at intervals while some other run of the query is in doubt.
 
     Parameters
     ----------

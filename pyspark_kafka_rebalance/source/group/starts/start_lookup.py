@@ -41,7 +41,7 @@ class _Log(NamedTuple):
 
 
 class StartLookup:
-    """Looks up the starts of one query's partitions.
+    """Finds the start of every partition that has none yet, once in each round of the pump.
 
     Parameters
     ----------
