@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: The lock of ``HandOuts``; in a forked child, it refuses.
+Lock: TypeAlias = "threading.Lock | RefusedLock"
+
 
 class GapHandOuts:
     """Hands out what is set aside of partitions, besides the live records (KIP-333).
@@ -54,10 +57,22 @@ class GapHandOuts:
         with "ordered", is sent as it is.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self._all = hand_outs
-        self._completion = hand_outs._completion
-        self._commits = hand_outs._membership.commits
+    def __init__(
+        self,
+        lock: Lock,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        completion: Completion,
+        truncations: Truncations,
+        under_way: UnderWay,
+    ) -> None:
+        self.lock = lock
+        self._group_id = io.group_id
+        self._subscription = io.subscription
+        self._commits = membership.commits
+        self._completion = completion
+        self._truncations = truncations
+        self._under_way = under_way
         # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
         self._behind: set[TopicPartition] = set()
         self._commits.catches_up = lambda: self.any_unread
@@ -70,9 +85,7 @@ class GapHandOuts:
 
     def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
         """What the group has not processed, according to this commit."""
-        return Remaining.decode(
-            start.offset, start.metadata, self._all.truncations.bound(partition)
-        )
+        return Remaining.decode(start.offset, start.metadata, self._truncations.bound(partition))
 
     def set_aside(
         self,
@@ -85,7 +98,7 @@ class GapHandOuts:
         told = self.left(partition, start)
         if told.told not in (Told.GAPS, Told.NOTHING):
             warn_of(partition, start, told.told)
-        with self._all.lock:
+        with self.lock:
             epochs = self._completion.epochs[partition]
             if start.offset > 0:
                 epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
@@ -94,7 +107,7 @@ class GapHandOuts:
             if told.leader_epoch >= 0 and start.offset <= last and last not in remaining:
                 epochs.learn(last, last + 1, told.leader_epoch)
             self._completion.begun(partition).set_aside(remaining, in_order)
-            self._all.truncations.bind(partition, self._all.truncations.bound(partition))
+            self._truncations.bind(partition, self._truncations.bound(partition))
             self._commits.begin(partition, start.offset, is_described(start))
             self._behind.add(partition)
             self.known = True
@@ -111,8 +124,8 @@ class GapHandOuts:
 
     def lag(self, partition: TopicPartition) -> int:
         """How many offsets of the partition's gaps are not handed out."""
-        with self._all.lock:
-            self._all.carry_out()
+        with self.lock:
+            self._subscription.taken.carry_out()
             return sum(gap.end - gap.start for gap in self._completion.unread(partition))
 
     @property
@@ -127,8 +140,8 @@ class GapHandOuts:
         its log would look truncated at its present end, and the records up to there would be left
         out.
         """
-        truncations = self._all.truncations
-        with self._all.lock:
+        truncations = self._truncations
+        with self.lock:
             if truncations.bound_before(partition) not in (None, truncations.bound(partition)):
                 return UNKNOWN
             return self._completion.epochs.before(partition, next_offset)
@@ -170,7 +183,7 @@ class GapHandOuts:
                 claims = found.handed_out_so_far()
             else:
                 claims = self._completion.before.claims(partition, found.aside, entry.offset)
-            claims = (*self._all.by_hand.claims_of(partition), *claims)
+            claims = (*self._under_way.claims_of(partition), *claims)
             position = self._completion.position(partition, claims)
             assert position is not None
             epoch = self._completion.epochs.before(partition, position)
@@ -188,7 +201,7 @@ class GapHandOuts:
         """The unread gaps of these partitions."""
         if not self._behind:
             return {}
-        with self._all.lock:
+        with self.lock:
             unread = {p: tuple(self._completion.unread(p)) for p in sorted(self._behind)}
             # A seek hides unread gaps, and may be taken back.
             known = {p: self._completion.of(p) for p in unread}
@@ -199,7 +212,7 @@ class GapHandOuts:
 
     def look_at(self, records: Mapping[TopicPartition, list[Any]]) -> dict[TopicPartition, Any]:
         """The ones of the records that are unread (invariant 1); none is handed out yet."""
-        with self._all.lock:
+        with self.lock:
             found = {p: within(each, self._completion.unread(p)) for p, each in records.items()}
         return {p: each for p, each in found.items() if each}
 
@@ -211,7 +224,7 @@ class GapHandOuts:
         Returns the ones that are handed out once the poll has returned (invariant 1).
         """
         owed = {}
-        with self._all.lock:
+        with self.lock:
             for partition, end in passed.items():
                 found = self._completion.catching_up(partition)
                 unread = self._completion.unread(partition)
@@ -225,7 +238,7 @@ class GapHandOuts:
                     owed[partition] = kept
                 brought = list(offsets_of(kept)) if kept else []
                 note = partial(self._returned, partition, brought, min(end, unread[-1].end))
-                self._all.note(partition, note)
+                self._subscription.taken.note(partition, note)
         return owed
 
     def _returned(
@@ -249,21 +262,21 @@ class GapHandOuts:
 
     def trim(self, partition: TopicPartition, begin: int, end: int) -> None:
         """The log holds only [begin, end): what is unread outside of that is gone."""
-        with self._all.lock:
+        with self.lock:
             unread = list(self._completion.unread(partition))
         gone = less(unread, [Gap(begin, end)])
         if gone:
             log.warning(
                 "group %s: cannot catch up on all of %s-%d from offset %d on: its log now holds "
                 "[%d, %d); %s are gone and will not be delivered",
-                self._all._group_id,
+                self._group_id,
                 *partition,
                 unread[0].start,
                 begin,
                 end,
                 ", ".join(f"[{start}, {after})" for start, after in gone[:10]),
             )
-        with self._all.lock:
+        with self.lock:
             found = self._completion.catching_up(partition)
             if found is not None:
                 before = self._completion.position(partition)
@@ -287,15 +300,15 @@ class GapHandOuts:
     def skip(self, partition: TopicPartition, offset: int) -> bool:
         """Whether a seek to this offset only gives up what the gaps' reader could not read."""
         unreadable = self._unreadable.get(partition)
-        with self._all.lock:
-            self._all.carry_out()
+        with self.lock:
+            self._subscription.taken.carry_out()
             unread = self._completion.unread(partition)
             if unreadable is None or not unread:
                 return False
             found = self._completion.catching_up(partition)
             gives_up = offset == unreadable.end
             if found is not None and unreadable.end == LOG_END:  # nobody knows where the log begins
-                live_at = self._all._subscription.position(partition) or 0
+                live_at = self._subscription.position(partition) or 0
                 gives_up = unreadable.start < offset <= max(found.continues_at or 0, live_at)
             if gives_up and found is not None:
                 del self._unreadable[partition]
@@ -321,14 +334,20 @@ class Seeks:
     not a seek in this sense: it gives up that record, and nothing else.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self.lock = hand_outs.lock
-        self._subscription = hand_outs._subscription
-        self._metadata = hand_outs._metadata
-        self._starts = hand_outs._starts
-        self._membership = hand_outs._membership
-        self._commits = hand_outs._membership.commits
-        self._completion = hand_outs._completion
+    def __init__(
+        self,
+        lock: Lock,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        completion: Completion,
+    ) -> None:
+        self.lock = lock
+        self._subscription = io.subscription
+        self._metadata = io.metadata
+        self._starts = io.starts
+        self._membership = membership
+        self._commits = membership.commits
+        self._completion = completion
         # Unreadable records at which polls stopped, by partition: [start, end).
         self._unreadable: dict[TopicPartition, Gap] = {}
 
@@ -426,12 +445,18 @@ class Truncations:
     id.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self._group_id = hand_outs._group_id
-        self._metadata = hand_outs._metadata
-        self._completion = hand_outs._completion
-        self._commits = hand_outs._membership.commits
-        self._by_hand = hand_outs.by_hand
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        completion: Completion,
+        under_way: UnderWay,
+    ) -> None:
+        self._group_id = io.group_id
+        self._metadata = io.metadata
+        self._commits = membership.commits
+        self._completion = completion
+        self._under_way = under_way
         # What the gaps of each partition are bound to, from its first records on.
         self._bounds: dict[TopicPartition, str] = {}
 
@@ -497,7 +522,7 @@ class Truncations:
         """Forget what was handed out from this offset on: those records are gone."""
         self._commits.truncate(partition, offset)
         self._completion.truncate(partition, offset)
-        self._by_hand.handed_out_again(partition, offset)
+        self._under_way.handed_out_again(partition, offset)
 
     def look_whether_anew(self, partition: TopicPartition, end: int) -> None:
         """Check for a recreated topic before a commit beyond what polls have reached.
@@ -529,6 +554,46 @@ class Truncations:
         self._bounds[partition] = bound  # last: a poll that is interrupted begins again
 
 
+class UnderWay:
+    """The commits by hand that are not answered yet; under the lock of ``HandOuts``."""
+
+    def __init__(self) -> None:
+        # Weak: who sends a commit, or waits for it, keeps it alive.
+        self._commits: WeakSet[EnteredCommit] = WeakSet()
+
+    def add(self, by_hand: EnteredCommit) -> None:
+        """This commit was entered after the others."""
+        self._commits.add(by_hand)
+
+    def claims_of(self, partition: TopicPartition) -> list[Gap]:
+        """What the unanswered commits, which go before the next, claim of a partition."""
+        return [
+            claim
+            for by_hand in self._commits
+            if not by_hand.future.is_done
+            for claim in by_hand.claims_of(partition)
+        ]
+
+    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """Answers from now on no longer mark records from this offset on as processed."""
+        for by_hand in self._commits:
+            by_hand.handed_out_again(partition, offset)
+
+    def forget(self, partitions: Set[TopicPartition]) -> None:
+        """These are not owned any more: drop what was claimed of them.
+
+        When the answer to such a commit is late, they may already be assigned again, and what the
+        commit named is handed out once more.
+        """
+        for by_hand in self._commits:
+            for partition in by_hand.claims.keys() & partitions:
+                by_hand.claims[partition] = ()
+
+    def forget_all(self) -> None:
+        """Nothing is owned any more."""
+        self.forget({p for by_hand in self._commits for p in by_hand.claims})
+
+
 class EnteredCommits:
     """Commits by hand on their way, and which handed out records they complete.
 
@@ -536,12 +601,23 @@ class EnteredCommits:
     records that were handed out again since the commit was entered.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self._all = hand_outs
-        self._completion = hand_outs._completion
-        self._membership = hand_outs._membership
-        # Weak: who sends a commit, or waits for it, keeps it alive.
-        self._under_way: WeakSet[EnteredCommit] = WeakSet()
+    def __init__(
+        self,
+        lock: Lock,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        ownership: Ownership,
+        completion: Completion,
+        gaps: GapHandOuts,
+        under_way: UnderWay,
+    ) -> None:
+        self.lock = lock
+        self._subscription = io.subscription
+        self._membership = membership
+        self._ownership = ownership
+        self._completion = completion
+        self._gaps = gaps
+        self._under_way = under_way
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -558,52 +634,22 @@ class EnteredCommits:
         if not offsets:
             by_hand.future.success(None)
             return by_hand
-        with self._all.lock:
-            self._all.carry_out()
-            self._all.refuse_overdue(by_hand.offsets)
-            if self._all.gaps.known:
-                self._all.gaps.claim(by_hand, everything)
+        with self.lock:
+            self._subscription.taken.carry_out()
+            refuse_overdue(self._ownership, by_hand.offsets)
+            if self._gaps.known:
+                self._gaps.claim(by_hand, everything)
             self._membership.commit_by_hand(by_hand)
             self._under_way.add(by_hand)
         return by_hand
-
-    # -- locked -----------------------------------------------------------------------------------
-
-    def claims_of(self, partition: TopicPartition) -> list[Gap]:
-        """What the unanswered commits, which go before the next, claim of a partition."""
-        return [
-            claim
-            for by_hand in self._under_way
-            if not by_hand.future.is_done
-            for claim in by_hand.claims_of(partition)
-        ]
-
-    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """Answers from now on no longer mark records from this offset on as processed."""
-        for by_hand in self._under_way:
-            by_hand.handed_out_again(partition, offset)
-
-    def forget(self, partitions: Set[TopicPartition]) -> None:
-        """These are not owned any more: drop what was claimed of them.
-
-        When the answer to such a commit is late, they may already be assigned again, and what the
-        commit named is handed out once more.
-        """
-        for by_hand in self._under_way:
-            for partition in by_hand.claims.keys() & partitions:
-                by_hand.claims[partition] = ()
-
-    def forget_all(self) -> None:
-        """Nothing is owned any more."""
-        self.forget({p for by_hand in self._under_way for p in by_hand.claims})
 
     # -- the I/O loop -----------------------------------------------------------------------------
 
     def _accepted(self, by_hand: EnteredCommit) -> None:
         """On the I/O loop: the broker has accepted the commit, or some of its partitions."""
         processed = by_hand.processed()
-        with self._all.lock:
-            self._all.carry_out()
+        with self.lock:
+            self._subscription.taken.carry_out()
             claimed = by_hand.claimed()
             below = {p: offset for p, offset in processed.items() if p not in claimed}
             for p, offset in below.items():  # the group stands there, whoever committed it
@@ -664,26 +710,29 @@ class HandOuts:
         ownership: Ownership,
         not_returned: Callable[[], None],
     ) -> None:
-        self.lock: threading.Lock | RefusedLock = threading.Lock()
+        self.lock: Lock = threading.Lock()
         self._not_returned = not_returned
-        self._group_id = io.group_id
         self._subscription = io.subscription
-        self._metadata = io.metadata
         self._starts = io.starts
         self._membership = membership
         self._ownership = ownership
-        self._completion = Completion()
+        self._completion = completion = Completion()
+        self._under_way = UnderWay()
         membership.commits.metadata_of = self._describe_commit
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
         self._told = ToldRemaining()  # by commit_remaining
-        self.by_hand = EnteredCommits(self)
-        self.seeks = Seeks(self)
-        self.truncations = Truncations(self)
-        self.gaps = GapHandOuts(self)
+        lock, under_way = self.lock, self._under_way
+        self.seeks = Seeks(lock, io, membership, completion)
+        self.truncations = Truncations(io, membership, completion, under_way)
+        self.gaps = GapHandOuts(lock, io, membership, completion, self.truncations, under_way)
+        self.by_hand = EnteredCommits(
+            lock, io, membership, ownership, completion, self.gaps, under_way
+        )
 
     def refuse_all(self) -> None:
         """In a forked child: the hand-outs are the parent's, and so is whoever holds the lock."""
-        self.lock = self.seeks.lock = RefusedLock()
+        refused = RefusedLock()
+        self.lock = self.seeks.lock = self.gaps.lock = self.by_hand.lock = refused
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -783,7 +832,7 @@ class HandOuts:
             self._membership.commits.drop(partitions)
             self._completion.forget(partitions)
             self._told.forget(partitions)
-            self.by_hand.forget(frozenset(partitions))
+            self._under_way.forget(frozenset(partitions))
             for partition in partitions:
                 self._starts.take(partition)  # the group is to move back from there
 
@@ -827,7 +876,7 @@ class HandOuts:
         self.seeks.read_to(partition, after)
         same = truncations.is_bound(partition, bound)
         if partition in completion.sought:
-            self.by_hand.handed_out_again(partition, first)
+            self._under_way.handed_out_again(partition, first)
         truncations.goes_on(partition, first)
         if not same:
             truncations.begin_anew(partition, first, bound)
@@ -911,7 +960,7 @@ class HandOuts:
         self._membership.commits.forget_gaps(partitions)
         self._completion.forget(partitions)
         self._told.forget(partitions)
-        self.by_hand.forget(partitions)
+        self._under_way.forget(partitions)
         self.seeks.forget(partitions)
         self.truncations.forget(partitions)
 
@@ -921,7 +970,7 @@ class HandOuts:
         self.seeks.forget_all()
         self.truncations.forget_all()
         self._told.forget_all()
-        self.by_hand.forget_all()
+        self._under_way.forget_all()
         self._completion.forget_all()
 
     def end(self, give_up: bool = False) -> bool:
@@ -1001,7 +1050,7 @@ class HandOuts:
         # With partitions assigned by hand there is no membership to commit for.
         committable = self._ownership.assignment if self._subscription.subscribed else frozenset()
         refuse_strangers(offsets, committable)
-        self.refuse_overdue(offsets)
+        refuse_overdue(self._ownership, offsets)
         self._membership.record.refuse_lost(offsets)
 
     def _hear_of_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -1013,8 +1062,9 @@ class HandOuts:
                 is_over = self._completion.of(partition) is None
                 self._completion.before.refused(partition, offset, is_over)
 
-    def refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
-        """Refuse partitions past their deadline: they are lost, even before a poll says so."""
-        now = time.monotonic()
-        in_time = frozenset(p for p in offsets if not self._ownership.is_overdue(p, now))
-        refuse_strangers(offsets, in_time)
+
+def refuse_overdue(ownership: Ownership, offsets: Mapping[TopicPartition, Any]) -> None:
+    """Refuse partitions past their deadline: they are lost, even before a poll says so."""
+    now = time.monotonic()
+    in_time = frozenset(p for p in offsets if not ownership.is_overdue(p, now))
+    refuse_strangers(offsets, in_time)
