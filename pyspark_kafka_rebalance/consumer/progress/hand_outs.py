@@ -32,7 +32,7 @@ from ..offsets.origin import with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
 from ..taken import Taken
 from .completion import Completion
-from .partition import LOG_END, inherit, is_described, warn_of
+from .partition import LOG_END, Partition, inherit, is_described, warn_of
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
@@ -78,8 +78,6 @@ class GapHandOuts:
         self._commits.catches_up = lambda: self.any_unread
         #: Whether anything was ever set aside.
         self.known = False
-        # The records at which the gaps' reader stopped, and which the application may skip.
-        self._unreadable: dict[TopicPartition, Gap] = {}
 
     # -- the I/O loop, when the partition is assigned ---------------------------------------------
 
@@ -99,15 +97,16 @@ class GapHandOuts:
         if told.told not in (Told.GAPS, Told.NOTHING):
             warn_of(partition, start, told.told)
         with self.lock:
-            epochs = self._completion.epochs[partition]
+            found = self._completion.partition(partition)
+            epochs = found.epochs
             if start.offset > 0:
                 epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
             epochs.learn(start.offset, remaining.live, UNKNOWN)
             last = told.remaining.live - 1
             if told.leader_epoch >= 0 and start.offset <= last and last not in remaining:
                 epochs.learn(last, last + 1, told.leader_epoch)
-            self._completion.begun(partition).set_aside(remaining, in_order)
-            self._truncations.bind(partition, self._truncations.bound(partition))
+            found.completion.set_aside(remaining, in_order)
+            found.bound = self._truncations.bound(partition)
             self._commits.begin(partition, start.offset, is_described(start))
             self._behind.add(partition)
             self.known = True
@@ -140,11 +139,11 @@ class GapHandOuts:
         its log would look truncated at its present end, and the records up to there would be left
         out.
         """
-        truncations = self._truncations
         with self.lock:
-            if truncations.bound_before(partition) not in (None, truncations.bound(partition)):
+            before = self._completion.bound(partition)
+            if before not in (None, self._truncations.bound(partition)):
                 return UNKNOWN
-            return self._completion.epochs.before(partition, next_offset)
+            return self._completion.epoch_before(partition, next_offset)
 
     def next_offset(self, partition: TopicPartition) -> int | None:
         """Where the partition's gaps are read next; None if there is nothing to read."""
@@ -169,7 +168,7 @@ class GapHandOuts:
             if found.aside.in_order:
                 reached = self.next_offset(partition) if everything else None
                 if reached is not None:
-                    epoch = self._completion.epochs.before(partition, reached)
+                    epoch = self._completion.epoch_before(partition, reached)
                     by_hand.offsets[partition] = OffsetAndMetadata(reached, "", epoch)
                 continue
             if entry.metadata:
@@ -182,11 +181,12 @@ class GapHandOuts:
             if everything:
                 claims = found.handed_out_so_far()
             else:
-                claims = self._completion.before.claims(partition, found.aside, entry.offset)
+                former = self._completion.partition(partition).former
+                claims = former.claims(found.aside, entry.offset)
             claims = (*self._under_way.claims_of(partition), *claims)
             position = self._completion.position(partition, claims)
             assert position is not None
-            epoch = self._completion.epochs.before(partition, position)
+            epoch = self._completion.epoch_before(partition, position)
             by_hand.offsets[partition] = OffsetAndMetadata(position, "", epoch)
             by_hand.claims[partition] = claims
 
@@ -204,10 +204,10 @@ class GapHandOuts:
         with self.lock:
             unread = {p: tuple(self._completion.unread(p)) for p in sorted(self._behind)}
             # A seek hides unread gaps, and may be taken back.
-            known = {p: self._completion.of(p) for p in unread}
-            self._behind = {p for p, found in known.items() if found and found.aside.unread}
-            for partition in self._unreadable.keys() - self._behind:
-                del self._unreadable[partition]
+            known = {p: found for p in unread if (found := self._completion.get(p)) is not None}
+            self._behind = {p for p, found in known.items() if found.completion.aside.unread}
+            for partition in known.keys() - self._behind:
+                known[partition].unreadable_gap = None
         return {p: gaps for p, gaps in unread.items() if gaps and p in readable}
 
     def look_at(self, records: Mapping[TopicPartition, list[Any]]) -> dict[TopicPartition, Any]:
@@ -226,13 +226,12 @@ class GapHandOuts:
         owed = {}
         with self.lock:
             for partition, end in passed.items():
-                found = self._completion.catching_up(partition)
-                unread = self._completion.unread(partition)
-                if found is None or not unread:
+                found = self._completion.get(partition)
+                if found is None or not found.completion.catches_up or not found.unread():
                     continue
-                unreadable = self._unreadable.get(partition)
+                unread, unreadable = found.unread(), found.unreadable_gap
                 if unreadable is not None and end > unreadable.start:  # it could be read now
-                    del self._unreadable[partition]
+                    found.unreadable_gap = None
                 kept = within(records.get(partition, []), unread)
                 if kept:
                     owed[partition] = kept
@@ -258,7 +257,7 @@ class GapHandOuts:
         """Commit progress over offsets that do not exist: nobody will report these as processed."""
         after = self._completion.position(partition)
         if after is not None and before != after:
-            self._commits.tell_gaps(self._completion.epochs.entries({partition: after}))
+            self._commits.tell_gaps(self._completion.entries({partition: after}))
 
     def trim(self, partition: TopicPartition, begin: int, end: int) -> None:
         """The log holds only [begin, end): what is unread outside of that is gone."""
@@ -287,43 +286,47 @@ class GapHandOuts:
     def out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A poll raises that these are not in the log, and will again; like ``stopped``."""
         for partition in offsets:
-            unread = self._completion.unread(partition)
-            if unread:
-                self._unreadable[partition] = Gap(unread[0].start, LOG_END)
+            found = self._completion.get(partition)
+            if found is not None and (unread := found.unread()):
+                found.unreadable_gap = Gap(unread[0].start, LOG_END)
 
     def stopped(self, error: UnreadableRecordError) -> None:
         """A poll raises this for a gap, and will again until the application seeks past it."""
-        partition = TopicPartition(error.topic, error.partition)
-        if error.next_offset is not None:
-            self._unreadable[partition] = Gap(error.offset, error.next_offset)
+        found = self._completion.get(TopicPartition(error.topic, error.partition))
+        if found is not None and error.next_offset is not None:
+            found.unreadable_gap = Gap(error.offset, error.next_offset)
 
     def skip(self, partition: TopicPartition, offset: int) -> bool:
         """Whether a seek to this offset only gives up what the gaps' reader could not read."""
-        unreadable = self._unreadable.get(partition)
         with self.lock:
             self._subscription.taken.carry_out()
-            unread = self._completion.unread(partition)
-            if unreadable is None or not unread:
+            found = self._completion.get(partition)
+            unreadable = None if found is None else found.unreadable_gap
+            if found is None or unreadable is None or not found.unread():
                 return False
-            found = self._completion.catching_up(partition)
             gives_up = offset == unreadable.end
-            if found is not None and unreadable.end == LOG_END:  # nobody knows where the log begins
+            if found.completion.catches_up and unreadable.end == LOG_END:
+                # Nobody knows where the log begins.
                 live_at = self._subscription.position(partition) or 0
-                gives_up = unreadable.start < offset <= max(found.continues_at or 0, live_at)
-            if gives_up and found is not None:
-                del self._unreadable[partition]
-                found.leave_out(unreadable.start, offset)
+                highest = max(found.completion.continues_at or 0, live_at)
+                gives_up = unreadable.start < offset <= highest
+            if gives_up and found.completion.catches_up:
+                found.unreadable_gap = None
+                found.completion.leave_out(unreadable.start, offset)
         return gives_up
 
     def begin_with_the_log(
         self, partitions: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
         """The ones of these whose gaps a poll found out of range; that is forgotten now."""
-        found = [p for p in partitions if p in self._unreadable]
-        out_of_range = frozenset(p for p in found if self._unreadable[p].end == LOG_END)
-        for partition in out_of_range:
-            del self._unreadable[partition]
-        return out_of_range
+        out_of_range = set()
+        for partition in partitions:
+            found = self._completion.get(partition)
+            unreadable = None if found is None else found.unreadable_gap
+            if found is not None and unreadable is not None and unreadable.end == LOG_END:
+                found.unreadable_gap = None
+                out_of_range.add(partition)
+        return frozenset(out_of_range)
 
 
 class Seeks:
@@ -348,8 +351,6 @@ class Seeks:
         self._membership = membership
         self._commits = membership.commits
         self._completion = completion
-        # Unreadable records at which polls stopped, by partition: [start, end).
-        self._unreadable: dict[TopicPartition, Gap] = {}
 
     # -- the thread that polls --------------------------------------------------------------------
 
@@ -358,7 +359,8 @@ class Seeks:
         if error.next_offset is not None:
             with self.lock:
                 partition = TopicPartition(error.topic, error.partition)
-                self._unreadable[partition] = Gap(error.offset, error.next_offset)
+                found = self._completion.partition(partition)
+                found.unreadable = Gap(error.offset, error.next_offset)
 
     def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
         """Note a seek of the application to this offset; None if the offset is not known.
@@ -369,9 +371,10 @@ class Seeks:
             self._subscription.taken.carry_out()
             self._subscription.taken.forget(partitions)
             for partition in partitions:
-                unreadable = self._unreadable.pop(partition, None)
+                found = self._completion.partition(partition)
+                unreadable, found.unreadable = found.unreadable, None
                 if unreadable is not None and unreadable.end == offset:
-                    self._completion.skip(partition, *unreadable)
+                    found.skip(*unreadable)
                     return  # an offset is given for only one partition, whose polls go on
             if offset is None:  # its topic may have been recreated; the id tells
                 self._metadata.refresh()
@@ -380,30 +383,25 @@ class Seeks:
 
     # -- locked -----------------------------------------------------------------------------------
 
-    def read_to(self, partition: TopicPartition, after: int) -> None:
-        """Note that polls brought records up to this next offset."""
-        unreadable = self._unreadable.get(partition)
-        if unreadable is not None and after > unreadable.start:  # it could be read now
-            del self._unreadable[partition]
-
     def _sought(self, partition: TopicPartition, offset: int | None) -> None:
-        before = self._completion.position(partition)
+        found = self._completion.partition(partition)
+        before = found.position()
         if self._subscription.subscribed:
             self.note_start(partition, None if offset == LOG_END else offset)
             self._commits.seek(partition, offset)
-        self._completion.seek([partition], offset)
-        after = self._completion.position(partition)
+        found.seek(offset)
+        after = found.position()
         if before is None or after is None or after <= before:
             return
-        found = self._completion.of(partition)
-        if found is not None and found.singly:  # its position is committed as workers complete it
+        if found.completion.singly:  # its position is committed as workers complete it
             # If it is lost by now, the next poll says so.
             with contextlib.suppress(PartitionsLostError):
-                self._membership.commit(self._completion.epochs.entries({partition: after}))
+                self._membership.commit(self._completion.entries({partition: after}))
 
     def led_to(self, partition: TopicPartition, position: int) -> None:
         """Resolve a seek to an end of the log: polls are at this position now."""
-        if self._completion.sought.leads_to(partition, position):
+        found = self._completion.get(partition)
+        if found is not None and found.leads_to(position):
             self._sought(partition, position)
 
     def note_start(self, partition: TopicPartition, sought: int | None = None) -> None:
@@ -420,17 +418,8 @@ class Seeks:
 
     def has_begun(self, partition: TopicPartition) -> bool:
         """Whether polls brought records since the assignment, or the application sought."""
-        completion = self._completion
-        return completion.of(partition) is not None or partition in completion.sought
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget these partitions, which are not polled any more."""
-        for partition in partitions:
-            self._unreadable.pop(partition, None)
-
-    def forget_all(self) -> None:
-        """Forget all partitions."""
-        self._unreadable.clear()
+        found = self._completion.get(partition)
+        return found is not None and (found.completion.begun or found.is_sought)
 
 
 class Truncations:
@@ -457,8 +446,6 @@ class Truncations:
         self._commits = membership.commits
         self._completion = completion
         self._under_way = under_way
-        # What the gaps of each partition are bound to, from its first records on.
-        self._bounds: dict[TopicPartition, str] = {}
 
     def bound(self, partition: TopicPartition) -> str:
         """What a commit's metadata are bound to: elsewhere, the same offsets are other records.
@@ -466,38 +453,25 @@ class Truncations:
         Topic metadata with an error, and so without an id, do not mean that it is another topic.
         """
         topic_id = self._metadata.topic_id(partition.topic)
-        if topic_id is None and partition in self._bounds:
-            return self._bounds[partition]
+        if topic_id is None and (before := self._completion.bound(partition)) is not None:
+            return before
         return bound_to(topic_id, partition)
-
-    def bound_before(self, partition: TopicPartition) -> str | None:
-        """What the partition was bound to when its first records came; None before that."""
-        return self._bounds.get(partition)
-
-    def bind(self, partition: TopicPartition, bound: str) -> None:
-        """Note that the partition's records are those of this topic from now on."""
-        self._bounds[partition] = bound
 
     def is_bound(self, partition: TopicPartition, bound: str) -> bool:
         """Whether the partition's records are those of this topic; its first records always are."""
-        if self._bounds.get(partition) in (None, bound_to(None, partition)):
-            self._bounds[partition] = bound
-        return self._bounds[partition] == bound
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that are not owned any more."""
-        for partition in partitions:
-            self._bounds.pop(partition, None)
-
-    def forget_all(self) -> None:
-        """Forget all partitions."""
-        self._bounds.clear()
+        found = self._completion.partition(partition)
+        if found.bound in (None, bound_to(None, partition)):
+            found.bound = bound
+        return found.bound == bound
 
     def goes_on(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset; if it is lower without a seek, the log was truncated."""
-        if partition in self._completion.sought:
+        found = self._completion.get(partition)
+        if found is None:
+            return
+        if found.is_sought:
             self._commits.move_back(partition, offset)
-        elif self._completion.truncated_at(partition, offset):
+        elif found.truncated_at(offset):
             log.warning(
                 "group %s: %s-%d goes back to offset %d: its log was truncated or its topic was "
                 "recreated; processed offsets from there on will not be committed",
@@ -507,7 +481,7 @@ class Truncations:
             )
             self.truncate(partition, offset)
             if not self._is_same_topic(partition):
-                self._bounds.pop(partition, None)
+                found.bound = None
 
     def _is_same_topic(self, partition: TopicPartition) -> bool:
         """Whether the gaps left after polls went back may be committed as those of this topic.
@@ -515,13 +489,13 @@ class Truncations:
         If the topic was recreated and the metadata do not know it yet, nobody takes the gaps for
         the new topic's: they are bound to the old id. Without an id, nothing tells the two apart.
         """
-        before = self._bounds.get(partition)
+        before = self._completion.bound(partition)
         return before not in (None, bound_to(None, partition)) and before == self.bound(partition)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """Forget what was handed out from this offset on: those records are gone."""
         self._commits.truncate(partition, offset)
-        self._completion.truncate(partition, offset)
+        self._completion.partition(partition).truncate(offset)
         self._under_way.handed_out_again(partition, offset)
 
     def look_whether_anew(self, partition: TopicPartition, end: int) -> None:
@@ -530,14 +504,14 @@ class Truncations:
         Such a commit may be about a topic that no longer exists, if polls have brought nothing
         since the new one is known.
         """
-        found, before = self._completion.of(partition), self._bounds.get(partition)
-        if found is None or found.continues_at is None or before is None:
+        found = self._completion.get(partition)
+        if found is None or found.completion.continues_at is None or found.bound is None:
             return
-        reached = 0 if partition in self._completion.sought else found.continues_at
+        reached = 0 if found.is_sought else found.completion.continues_at
         if end <= reached:
             return
         bound = self.bound(partition)
-        if bound != before:
+        if bound != found.bound:
             self.begin_anew(partition, reached, bound)
 
     def begin_anew(self, partition: TopicPartition, offset: int, bound: str) -> None:
@@ -547,11 +521,12 @@ class Truncations:
         previous owner had finished. The same may be true of hand-outs below. They are kept anyway,
         because the metadata may report the new topic later than polls do.
         """
-        if (found := self._completion.of(partition)) is not None:
+        found = self._completion.partition(partition)
+        if found.completion.begun:
             self.truncate(partition, offset)
-            found.aside.forget(0)
-        self._completion.disinherit(partition)
-        self._bounds[partition] = bound  # last: a poll that is interrupted begins again
+            found.completion.aside.forget(0)
+        found.completion.disinherit()
+        found.bound = bound  # last: a poll that is interrupted begins again
 
 
 class UnderWay:
@@ -652,8 +627,7 @@ class EnteredCommits:
             self._subscription.taken.carry_out()
             claimed = by_hand.claimed()
             below = {p: offset for p, offset in processed.items() if p not in claimed}
-            for p, offset in below.items():  # the group stands there, whoever committed it
-                self._completion.before.hear(p, [Gap(0, offset)])
+            self._completion.heard(below)
             reached = self._completion.complete_below(below)
             for p, claims in claimed.items():
                 if (found := self._completion.of(p)) is not None:
@@ -669,7 +643,7 @@ class EnteredCommits:
             if beyond:
                 # If lost since, there is nothing to commit, and the next poll reports it.
                 with contextlib.suppress(PartitionsLostError):
-                    self._membership.commit(self._completion.epochs.entries(beyond))
+                    self._membership.commit(self._completion.entries(beyond))
 
 
 class HandOuts:
@@ -762,10 +736,10 @@ class HandOuts:
                     self.seeks.led_to(partition, offset)
             before = self.gaps.positions(offsets) if self.gaps.known else {}
             reached = self._completion.complete_below(offsets)
-            self._membership.commit(self._completion.epochs.entries(reached))
+            self._membership.commit(self._completion.entries(reached))
             same = {p: at for p, at in before.items() if reached.get(p) == at}
             if same:  # but not the progress beyond
-                self._membership.commits.tell_gaps(self._completion.epochs.entries(same))
+                self._membership.commits.tell_gaps(self._completion.entries(same))
 
     def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
         """The records at these offsets are processed: commit as far as all are.
@@ -778,11 +752,9 @@ class HandOuts:
             self.truncations.look_whether_anew(partition, max(offsets, default=-1) + 1)
             position = self._completion.complete(partition, offsets)
             if position is not None:
-                self._membership.commit(self._completion.epochs.entries({partition: position}))
+                self._membership.commit(self._completion.entries({partition: position}))
             elif (position := self._completion.position(partition)) is not None:
-                self._membership.commits.tell_gaps(
-                    self._completion.epochs.entries({partition: position})
-                )
+                self._membership.commits.tell_gaps(self._completion.entries({partition: position}))
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
         """Commit what is left to process of partitions from which polls hand out nothing.
@@ -793,12 +765,12 @@ class HandOuts:
             self.carry_out()
             self._refuse_lost({p: left.committed() for p, left in remaining.items()})
             further, beyond = self._told.news(remaining)
-            self._membership.commit(self._completion.epochs.entries(further))
+            self._membership.commit(self._completion.entries(further))
             self._told.tell(
                 {p: (remaining[p], self.truncations.bound(p)) for p in (*further, *beyond)}
             )
             if beyond:
-                self._membership.commits.tell_gaps(self._completion.epochs.entries(beyond))
+                self._membership.commits.tell_gaps(self._completion.entries(beyond))
                 self._membership.commits.hurry()
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
@@ -830,7 +802,7 @@ class HandOuts:
         with self.lock:
             self._subscription.taken.forget(partitions)
             self._membership.commits.drop(partitions)
-            self._completion.forget(partitions)
+            self._completion.start_over(partitions)
             self._told.forget(partitions)
             self._under_way.forget(frozenset(partitions))
             for partition in partitions:
@@ -849,7 +821,7 @@ class HandOuts:
             with self.lock:
                 for partition in ahead.gaps.keys() & records.keys():
                     self.truncations.goes_on(partition, next(offsets_of(records[partition]))[0][0])
-                ahead.note(records, self._completion.epochs.before)
+                ahead.note(records, self._completion.epoch_before)
             return dict(records)
         owed = {}
         with self.lock:
@@ -858,50 +830,51 @@ class HandOuts:
                     owed[partition] = kept
         return owed
 
-    def _hand_out(self, partition: TopicPartition, found: list[Any]) -> list[Any]:
+    def _hand_out(self, partition: TopicPartition, records: list[Any]) -> list[Any]:
         """Hand out one partition's records, once the poll has returned; locked.
 
         What the records say of the log is applied at once: it holds whether they are returned or
         not, and the next poll can say it again.
         """
-        completion, truncations = self._completion, self.truncations
+        truncations = self.truncations
         bound = truncations.bound(partition)
-        brought = list(offsets_of(found))
+        brought = list(offsets_of(records))
         first, after = brought[0][0][0], brought[-1][0][-1] + 1
+        found = self._completion.partition(partition)
         if not self._subscription.taken.has_noted(partition):
             if (start := self._starts.of(partition)) is not None:
-                self._begin(partition, start, first, bound)
-            elif completion.of(partition) is None:
+                self._begin(found, start, first, bound)
+            elif not found.completion.begun:
                 self._membership.commits.begin(partition, first, described=False)
-        self.seeks.read_to(partition, after)
+        if (unreadable := found.unreadable) is not None and after > unreadable.start:
+            found.unreadable = None  # it could be read now
         same = truncations.is_bound(partition, bound)
-        if partition in completion.sought:
+        if found.is_sought:
             self._under_way.handed_out_again(partition, first)
         truncations.goes_on(partition, first)
         if not same:
             truncations.begin_anew(partition, first, bound)
-        if (inherited := completion.inherited(partition, first)) is not None:
-            epochs = completion.epochs[partition]
+        if (inherited := found.inherited_at(first)) is not None:
             for offsets, epoch in brought:
-                epochs.learn(offsets[0], offsets[-1] + 1, epoch)
-            inherited = inherited.as_seen(found)
-            completion.inherit(partition, inherited)
-            found = inherited.still_owed(found)
-            brought = list(offsets_of(found)) if found else []
+                found.epochs.learn(offsets[0], offsets[-1] + 1, epoch)
+            inherited = inherited.as_seen(records)
+            found.completion.inherited = inherited
+            records = inherited.still_owed(records)
+            brought = list(offsets_of(records)) if records else []
         for offsets, epoch in brought:
-            anew = completion.written_anew_from(partition, offsets[0], epoch)
+            anew = found.written_anew_from(offsets[0], epoch)
             if anew is not None:
                 truncations.truncate(partition, anew)
 
         def returned() -> None:
             self._starts.take(partition)
             for offsets, epoch in brought:
-                completion.hand_out(partition, offsets, epoch)
+                found.hand_out(offsets, epoch)
             if inherited is not None:
-                completion.begun(partition).go_on(after)
+                found.completion.go_on(after)
 
         self.note(partition, returned)
-        return found
+        return records
 
     def note(self, partition: TopicPartition, returned: Callable[[], None]) -> None:
         """Carry this out once the poll under way has returned; locked."""
@@ -932,15 +905,18 @@ class HandOuts:
     def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
         """Notice positions that went back to where there is no record yet."""
         with self.lock:
-            for partition in self._completion.partitions() - set(handed_out):
+            for partition, found in self._completion.items():
+                if partition in handed_out or not (found.is_sought or found.completion.begun):
+                    continue
                 position = self._subscription.position(partition)
+                if position is None:
+                    continue
                 # After a seek, lower offsets may be committed from the seek on, and once more from
                 # the next hand-out on; not with each poll in between.
-                if position is not None and partition not in self._completion.sought:
-                    self.truncations.goes_on(partition, position)
-            for partition in self._completion.sought.keys() - set(handed_out):
-                if (position := self._subscription.position(partition)) is not None:
+                if found.is_sought:
                     self.seeks.led_to(partition, position)
+                else:
+                    self.truncations.goes_on(partition, position)
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         """The revokes of these are completed; their last commits may be on their way.
@@ -951,7 +927,6 @@ class HandOuts:
         partitions = frozenset(partitions)
         self._subscription.taken.forget(partitions)
         self._completion.leave(partitions)
-        self.seeks.forget(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These are lost, or released; locked by the caller."""
@@ -961,14 +936,10 @@ class HandOuts:
         self._completion.forget(partitions)
         self._told.forget(partitions)
         self._under_way.forget(partitions)
-        self.seeks.forget(partitions)
-        self.truncations.forget(partitions)
 
     def forget_all(self) -> None:
         """Nothing is assigned any more; locked by the caller."""
         self._subscription.taken = Taken(returned=True)
-        self.seeks.forget_all()
-        self.truncations.forget_all()
         self._told.forget_all()
         self._under_way.forget_all()
         self._completion.forget_all()
@@ -983,7 +954,7 @@ class HandOuts:
                 return False
             self._ownership.give_up(self._ownership.owned)
             self._subscription.taken = Taken(returned=True)
-            self._completion.forget_all()
+            self._completion.start_all_over()
             return True
 
     # -- the I/O loop -----------------------------------------------------------------------------
@@ -1018,10 +989,12 @@ class HandOuts:
                 if start is not None and start.offset == offset and is_ours(start.metadata):
                     return str(start.metadata)  # as the previous owner wrote them
             found = self._completion.still_committed(partition)
-            if by_hand and not claims and found is not None and found.is_complete(offset):
+            if found is None:
                 return ""
-            remaining, leader_epoch = self._completion.remaining(partition, offset, claims)
-            bound = self.truncations.bound_before(partition)
+            if by_hand and not claims and found.completion.is_complete(offset):
+                return ""
+            remaining, leader_epoch = found.remaining(offset, claims)
+            bound = found.bound
         if not remaining.gaps:  # as in most commits, and one may hold 10,000 partitions
             return ""
         if bound != self.truncations.bound(partition):
@@ -1030,19 +1003,17 @@ class HandOuts:
 
     # -- locked -----------------------------------------------------------------------------------
 
-    def _begin(
-        self, partition: TopicPartition, start: OffsetAndMetadata, first: int, bound: str
-    ) -> None:
+    def _begin(self, found: Partition, start: OffsetAndMetadata, first: int, bound: str) -> None:
         """The first records since the assignment have come; the partition starts at this commit."""
+        partition = found.former.partition
         if start.offset > 0:
-            epochs = self._completion.epochs[partition]
-            epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
+            found.epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
         if told := inherit(partition, start, bound):
-            self._completion.inherit(partition, told)
-        if partition not in self._completion.sought:
+            found.completion.inherited = told
+        if not found.is_sought:
             self._membership.commits.begin(partition, start.offset, is_described(start))
         elif first > start.offset:
-            self._completion.epochs[partition].learn(start.offset, first, UNKNOWN)
+            found.epochs.learn(start.offset, first, UNKNOWN)
         if first < start.offset:  # sought, or found to be truncated
             self._membership.commits.move_back(partition, first)
 
@@ -1059,8 +1030,7 @@ class HandOuts:
             try:
                 self._refuse_lost({partition: offset})
             except PartitionsLostError:
-                is_over = self._completion.of(partition) is None
-                self._completion.before.refused(partition, offset, is_over)
+                self._completion.refused(partition, offset)
 
 
 def refuse_overdue(ownership: Ownership, offsets: Mapping[TopicPartition, Any]) -> None:
