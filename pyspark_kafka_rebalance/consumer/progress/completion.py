@@ -185,9 +185,10 @@ class Completion:
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         """As ``forget``, but :meth:`remaining` still answers, until the last commit is answered."""
         for partition in partitions:
-            found = self._partitions.pop(partition, None)
+            found = self._partitions.get(partition)
             if found is not None:
-                found.leave()
+                found.leave()  # first: the I/O loop asks for the topic without the lock
+                del self._partitions[partition]
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """The partitions are not owned any more; if assigned again, they begin anew."""

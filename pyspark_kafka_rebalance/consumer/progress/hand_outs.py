@@ -21,7 +21,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ...errors import PartitionsLostError, UnreadableRecordError
 from ...transport.forks import RefusedLock
 from ..commits.commit_by_hand import CommitByHand, EnteredCommit
-from ..member_record import refuse_strangers
+from ..member_record import not_owned, refuse_strangers
 from ..membership.group_membership import GroupMembership
 from ..membership.ownership import Ownership
 from ..offsets.commit_metadata import Decoded, Remaining, Told, is_ours
@@ -694,7 +694,8 @@ class HandOuts:
         self._under_way = UnderWay()
         membership.commits.metadata_of = self._describe_commit
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
-        self._told = ToldRemaining()  # by commit_remaining
+        # By commit_remaining; a query's partitions hand out nothing, so they have no Partition.
+        self._told = ToldRemaining()
         lock, under_way = self.lock, self._under_way
         self.seeks = Seeks(lock, io, membership, completion)
         self.truncations = Truncations(io, membership, completion, under_way)
@@ -748,8 +749,9 @@ class HandOuts:
         """
         with self.lock:
             self.carry_out()
-            self._refuse_lost({partition: max(offsets, default=0)})
-            self.truncations.look_whether_anew(partition, max(offsets, default=-1) + 1)
+            last = max(offsets, default=-1)
+            self._refuse_lost({partition: max(last, 0)})
+            self.truncations.look_whether_anew(partition, last + 1)
             position = self._completion.complete(partition, offsets)
             if position is not None:
                 self._membership.commit(self._completion.entries({partition: position}))
@@ -873,12 +875,8 @@ class HandOuts:
             if inherited is not None:
                 found.completion.go_on(after)
 
-        self.note(partition, returned)
-        return records
-
-    def note(self, partition: TopicPartition, returned: Callable[[], None]) -> None:
-        """Carry this out once the poll under way has returned; locked."""
         self._subscription.taken.note(partition, returned)
+        return records
 
     def begin_poll(self) -> Taken:
         """A poll begins; returns what it takes, of which nothing is handed out until it returns."""
@@ -905,17 +903,21 @@ class HandOuts:
     def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
         """Notice positions that went back to where there is no record yet."""
         with self.lock:
+            position_of = self._subscription.position
             for partition, found in self._completion.items():
-                if partition in handed_out or not (found.is_sought or found.completion.begun):
+                if handed_out and partition in handed_out:
                     continue
-                position = self._subscription.position(partition)
+                sought = found.is_sought
+                if not sought and found.completion.continues_at is None:
+                    continue
+                position = position_of(partition)
                 if position is None:
                     continue
                 # After a seek, lower offsets may be committed from the seek on, and once more from
                 # the next hand-out on; not with each poll in between.
-                if found.is_sought:
+                if sought:
                     self.seeks.led_to(partition, position)
-                else:
+                elif found.truncated_at(position):
                     self.truncations.goes_on(partition, position)
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
@@ -993,7 +995,7 @@ class HandOuts:
                 return ""
             if by_hand and not claims and found.completion.is_complete(offset):
                 return ""
-            remaining, leader_epoch = found.remaining(offset, claims)
+            remaining, leader_epoch = self._completion.remaining(partition, offset, claims)
             bound = found.bound
         if not remaining.gaps:  # as in most commits, and one may hold 10,000 partitions
             return ""
@@ -1018,9 +1020,13 @@ class HandOuts:
             self._membership.commits.move_back(partition, first)
 
     def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+        ownership, named = self._ownership, offsets.keys()
         # With partitions assigned by hand there is no membership to commit for.
-        committable = self._ownership.assignment if self._subscription.subscribed else frozenset()
-        refuse_strangers(offsets, committable)
+        if not self._subscription.subscribed:
+            refuse_strangers(offsets, frozenset())
+        # Called for every record: the assignment would be a copy of all owned partitions.
+        elif not (named <= ownership.owned and named.isdisjoint(ownership.releasing)):
+            refuse_strangers(offsets, ownership.assignment)
         refuse_overdue(self._ownership, offsets)
         self._membership.record.refuse_lost(offsets)
 
@@ -1036,5 +1042,6 @@ class HandOuts:
 def refuse_overdue(ownership: Ownership, offsets: Mapping[TopicPartition, Any]) -> None:
     """Refuse partitions past their deadline: they are lost, even before a poll says so."""
     now = time.monotonic()
-    in_time = frozenset(p for p in offsets if not ownership.is_overdue(p, now))
-    refuse_strangers(offsets, in_time)
+    overdue = [p for p in offsets if ownership.is_overdue(p, now)]
+    if overdue:
+        raise not_owned({p: offsets[p] for p in overdue})
