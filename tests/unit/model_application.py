@@ -162,7 +162,8 @@ class Application:
             # There is one position, and a seek to where the live reader is would leave the gap out.
             in_gap = self.consumer._hand_outs.gaps.next_offset(partition)
             position = position if in_gap is None else in_gap
-        inherits = partition in self.consumer._hand_outs._completion._inherited
+        found = self.consumer._hand_outs._completion.get(partition)
+        inherits = found is not None and found.completion.inherited is not None
         starts = self.consumer._io.starts.of(partition)
         if position is not None and not inherits and (starts is None or not starts.metadata):
             self.consumer.seek(partition, offset)

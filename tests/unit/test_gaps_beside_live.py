@@ -66,7 +66,7 @@ class Backlogs(RuleBasedStateMachine):
         options = CatchUpOptions(self.in_order, threshold=0)
         aside = options.set_aside(left, self.end) or Remaining(self.end)
         assert {o for o in self.log if o in aside} == self.log - self.told, "as the commit told"
-        self.completion.begun(P).set_aside(aside, self.in_order)
+        self.completion.partition(P).completion.set_aside(aside, self.in_order)
         self.live_from = self.fetch_from = aside.live
         self.processed = set(self.told)
         self.handed_out: set[int] = set()
@@ -81,7 +81,7 @@ class Backlogs(RuleBasedStateMachine):
         if found:
             self.fetch_from = found[-1] + 1
             self.brought(found)
-            self.completion.hand_out(P, found)
+            self.completion.partition(P).hand_out(found)
 
     @rule(count=counts, beyond=st.integers(0, 3))
     def read_gaps(self, count: int, beyond: int) -> None:
@@ -217,10 +217,12 @@ TestBacklogsInOrder = BacklogsInOrder.TestCase
 def behind(in_order: bool = False) -> Completion:
     """The gaps [70, 120) and [300, 310) and live records from 4,000 on; some of each handed out."""
     completion = Completion()
-    completion.begun(P).set_aside(Remaining(4_000, (Gap(70, 120), Gap(300, 310))), in_order)
+    completion.partition(P).completion.set_aside(
+        Remaining(4_000, (Gap(70, 120), Gap(300, 310))), in_order
+    )
     completion.catching_up(P).catch_up(range(70, 90), 90)  # type: ignore[union-attr]
     if not in_order:
-        completion.hand_out(P, range(4_000, 4_010))
+        completion.partition(P).hand_out(range(4_000, 4_010))
     return completion
 
 
@@ -247,14 +249,14 @@ def test_a_commit_at_the_boundary_is_one_of_the_gap() -> None:
 def test_in_order_a_commit_speaks_of_everything_below() -> None:
     completion = behind(in_order=True)
     completion.catching_up(P).catch_up([305], 4_000)  # type: ignore[union-attr]
-    completion.hand_out(P, range(4_000, 4_010))
+    completion.partition(P).hand_out(range(4_000, 4_010))
     assert completion.complete_below({P: 4_005}) == {P: 4_005}
 
 
 def test_a_late_worker_of_the_owner_before_is_not_believed_about_what_is_unread() -> None:
     completion = behind()
     completion.forget([P])
-    completion.begun(P).set_aside(Remaining(4_000, (Gap(70, 120),)), False)
+    completion.partition(P).completion.set_aside(Remaining(4_000, (Gap(70, 120),)), False)
     for offset in (70, 4_005):
         with pytest.raises(PartitionsLostError):
             completion.complete(P, [offset])
@@ -265,7 +267,9 @@ def behind_once_more() -> Completion:
     """Lost, and what was live is in a gap now, all of which is in processing."""
     completion = behind()
     completion.forget([P])
-    completion.begun(P).set_aside(Remaining(4_010, (Gap(70, 120), Gap(4_000, 4_010))), False)
+    completion.partition(P).completion.set_aside(
+        Remaining(4_010, (Gap(70, 120), Gap(4_000, 4_010))), False
+    )
     completion.catching_up(P).catch_up(range(70, 120), 120)  # type: ignore[union-attr]
     completion.catching_up(P).catch_up(range(4_000, 4_010), 4_010)  # type: ignore[union-attr]
     return completion
@@ -282,7 +286,7 @@ def test_a_late_worker_of_live_records_does_not_speak_of_the_gap_that_they_are_i
 
 def test_what_is_said_of_live_records_of_now_says_nothing_of_those_of_before() -> None:
     completion = behind_once_more()
-    completion.hand_out(P, range(4_010, 4_020))
+    completion.partition(P).hand_out(range(4_010, 4_020))
     assert completion.complete_below({P: 4_020}) == {P: 70}
     assert completion.complete_below({P: 4_010}) == {P: 70}
     assert told(completion) == (Gap(70, 120), Gap(4_020, 5_000))
@@ -291,7 +295,7 @@ def test_what_is_said_of_live_records_of_now_says_nothing_of_those_of_before() -
 def test_nor_does_it_where_nothing_is_set_aside_any_more() -> None:
     completion = behind()
     completion.forget([P])
-    completion.hand_out(P, range(70, 4_010))
+    completion.partition(P).hand_out(range(70, 4_010))
     assert completion.complete_below({P: 4_010}) == {P: 70}
     assert completion.complete_below({P: 3_000}) == {P: 3_000}
     assert completion.complete_below({P: 4_010}) == {P: 4_010}
@@ -301,11 +305,11 @@ def test_nor_does_it_where_nothing_is_set_aside_any_more() -> None:
 def test_who_was_refused_since_is_not_heard_again(when: str) -> None:
     completion = behind()
     if when == "lost":
-        completion.before.refused(P, 4_010, is_over=False)
+        completion.refused(P, 4_010)
     completion.forget([P])
     if when == "over":
-        completion.before.refused(P, 4_010)
-    completion.begun(P).set_aside(Remaining(4_010, (Gap(70, 4_010),)), False)
+        completion.refused(P, 4_010)
+    completion.partition(P).completion.set_aside(Remaining(4_010, (Gap(70, 4_010),)), False)
     if when == "assigned":
         with pytest.raises(PartitionsLostError):
             completion.refuse_truncated({P: 4_010}, {P: 4_010})
@@ -322,40 +326,40 @@ def test_where_no_live_record_was_in_processing_beside_a_gap_nobody_is_awaited(w
     elif what == "live":
         completion.complete_below({P: 4_010})
     completion.forget([P])
-    completion.hand_out(P, range(70, 4_010))
+    completion.partition(P).hand_out(range(70, 4_010))
     assert completion.complete_below({P: 4_010}) == {P: 4_010}
 
 
 def test_a_seek_leads_the_live_reader_and_leaves_the_gaps_below() -> None:
     completion = behind()
-    completion.seek([P], 100)
+    completion.partition(P).seek(100)
     assert completion.unread(P) == [Gap(90, 100)]
     assert completion.position(P) == 70
-    completion.hand_out(P, range(100, 105))
+    completion.partition(P).hand_out(range(100, 105))
     assert completion.complete_below({P: 105}) == {P: 70}, "the live part begins there now"
     assert told(completion) == (Gap(70, 100), Gap(105, 5_000))
-    completion.seek([P], 4_005)
+    completion.partition(P).seek(4_005)
     assert completion.unread(P) == [Gap(90, 100)], "a seek forward takes nothing from them"
-    completion.seek([P], None)
+    completion.partition(P).seek(None)
     assert completion.unread(P) == []
 
 
 def test_in_order_a_seek_ends_the_catching_up() -> None:
     completion = behind(in_order=True)
-    completion.seek([P], 100)
+    completion.partition(P).seek(100)
     assert completion.unread(P) == []
-    completion.hand_out(P, range(100, 110))
+    completion.partition(P).hand_out(range(100, 110))
     assert completion.complete(P, range(70, 90)) == 100
     assert completion.complete(P, range(100, 110)) == 110
 
 
 def test_where_a_log_became_shorter_the_gaps_end_too() -> None:
     completion = behind()
-    assert completion.truncated_at(P, 100)
-    completion.truncate(P, 100)
+    assert completion.partition(P).truncated_at(100)
+    completion.partition(P).truncate(100)
     assert completion.unread(P) == [Gap(90, 100)]
     assert completion.complete(P, range(70, 90)) == 90
-    completion.truncate(P, 0)
+    completion.partition(P).truncate(0)
     assert completion.unread(P) == []
 
 

@@ -68,15 +68,15 @@ class Owners(RuleBasedStateMachine):
         if self.start is not None:
             told = inherit(P, self.start, "t")
             if told is not None:
-                self.completion.inherit(P, told)
+                self.completion.partition(P).completion.inherited = told
                 self.spared = set(self.told)
             self.start = None
         first = found[0].offset
-        inherited = self.completion.inherited(P, first)
+        inherited = self.completion.partition(P).inherited_at(first)
         left = found
         if inherited is not None:
             inherited = inherited.as_seen(found)
-            self.completion.inherit(P, inherited)
+            self.completion.partition(P).completion.inherited = inherited
             left = inherited.still_owed(found)
         delivered = {(r.offset, r.leader_epoch) for r in left}
         left_out = {(r.offset, r.leader_epoch) for r in found} - delivered
@@ -84,18 +84,18 @@ class Owners(RuleBasedStateMachine):
         if inherited is not None:
             assert not delivered & self.spared, "delivered again"
         self.fetch_from = found[-1].offset + 1
-        if left and self.completion.truncated_at(P, left[0].offset):
+        if left and self.completion.partition(P).truncated_at(left[0].offset):
             self.truncate(left[0].offset)
         self.processed -= delivered
         for one in left:
-            anew = self.completion.written_anew_from(P, one.offset, one.leader_epoch)
+            anew = self.completion.partition(P).written_anew_from(one.offset, one.leader_epoch)
             if anew is not None:
                 self.truncate(anew)
-            self.completion.hand_out(P, [one.offset], one.leader_epoch)
+            self.completion.partition(P).hand_out([one.offset], one.leader_epoch)
             self.handed_out[one.offset] = one.leader_epoch
 
     def truncate(self, offset: int) -> None:
-        self.completion.truncate(P, offset)
+        self.completion.partition(P).truncate(offset)
         self.handed_out = {o: e for o, e in self.handed_out.items() if o < offset}
 
     @rule(data=st.data(), election=st.none() | st.integers(1, END))
@@ -140,10 +140,10 @@ class Owners(RuleBasedStateMachine):
         self.group_reads_from = offset
         # From where polls go on all is to come again; a seek there and back leaves it as it was.
         self.group_knows = {r for r in self.processed if r[0] < self.fetch_from or r in self.known}
-        everything = limit == 4_096 and metadata and P not in self.completion.sought
+        everything = limit == 4_096 and metadata and not self.completion.partition(P).is_sought
         # Only what was handed out to this owner, or spared it: others may have died untold.
         known = {(o, e) for o, e in self.handed_out.items() if o < self.fetch_from} | (
-            self.spared if self.completion.inherited(P, self.fetch_from) else set()
+            self.spared if self.completion.partition(P).inherited_at(self.fetch_from) else set()
         )
         in_processing = self.in_processing()
         in_processing.add(offset)
@@ -158,7 +158,7 @@ class Owners(RuleBasedStateMachine):
     @rule(offset=st.integers(0, END), count=st.integers(1, 10))
     def seek(self, offset: int, count: int) -> None:
         self.poll(1)  # a truncation is noticed first: a seek to where it was would hide it
-        self.completion.seek([P])
+        self.completion.partition(P).seek()
         self.fetch_from = offset
         self.spared, self.known = set(), set()
         self.poll(count)

@@ -91,7 +91,7 @@ class Asynchronous(RuleBasedStateMachine):
         if (mine := self.owned.get(partition)) is None:
             return
         records = [offset for offset in LOG if offset >= mine.fetch_from][:count]
-        self.completion.hand_out(partition, records)
+        self.completion.partition(partition).hand_out(records)
         if records:
             went_on = mine.sought is None and bool(mine.handed_out)
             before = min({mine.goes_on} | mine.in_processing()) if mine.handed_out else -1
@@ -109,7 +109,7 @@ class Asynchronous(RuleBasedStateMachine):
             return
         before = mine.position() if mine.handed_out else -1
         mine.fetch_from = mine.sought = offset
-        self.completion.seek([partition], offset)
+        self.completion.partition(partition).seek(offset)
         if mine.handed_out:
             assert self.completion.position(partition) == mine.position()
             if mine.any_worker and mine.position() > before:

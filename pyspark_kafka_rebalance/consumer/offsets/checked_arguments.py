@@ -60,6 +60,8 @@ def checked_offset(call: str, partition: TopicPartition, offset: Any, what: str 
     ValueError
         It is not in [0, 2**63).
     """
+    if type(offset) is int and 0 <= offset <= _LARGEST:  # called for every record
+        return offset
     found = as_integer(offset)
     if found is None:
         raise TypeError(

@@ -15,11 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Mapping
 from operator import itemgetter
-
-from kafka.structs import OffsetAndMetadata, TopicPartition
 
 #: The epoch of a record whose batch has none; an OffsetCommit also sends it for "unknown".
 UNKNOWN = -1
@@ -80,22 +76,3 @@ class LeaderEpochs:
     def _at(self, offset: int) -> int:
         at = bisect_right(self._known, offset, key=_offset) - 1
         return self._known[at][1] if at >= 0 else UNKNOWN
-
-
-class EpochsByPartition(defaultdict[TopicPartition, LeaderEpochs]):
-    """The known epochs of the owned partitions, also before their first hand-out."""
-
-    def __init__(self) -> None:
-        super().__init__(LeaderEpochs)
-
-    def before(self, partition: TopicPartition, next_offset: int) -> int:
-        """The leader epoch of the last record before this next offset; -1 where it is unknown."""
-        found = self.get(partition)
-        return UNKNOWN if found is None else found.of(next_offset)
-
-    def entries(
-        self, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Turn these next offsets into commit entries, each with that leader epoch (KIP-320)."""
-        before = self.before
-        return {p: OffsetAndMetadata(at, "", before(p, at)) for p, at in offsets.items()}

@@ -1,8 +1,7 @@
 """Completion: which handed out records of the owned partitions are processed.
 
-``PartitionCompletion`` knows that of each partition, and has invariants of its own. This class
-keeps what outlives it: where polls go on after a seek, the leader epochs, what the previous owner
-had completed, and what was handed out under an assignment that is over.
+One ``Partition`` for each that is assigned, and one ``Former`` for what was handed out of it under
+assignments that ended. A partition of which nothing is known yet has neither.
 
 Invariants:
  1. A call that is refused changes nothing.
@@ -17,180 +16,75 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..offsets.commit_metadata import Remaining
-from ..offsets.leader_epochs import UNKNOWN, EpochsByPartition
-from ..offsets.offset_set import Gap, without
-from .partition import LOG_END, HandedOutBefore, Inherited, PartitionCompletion, Sought
+from ..offsets.leader_epochs import UNKNOWN
+from ..offsets.offset_set import Gap
+from .partition import Former, Partition, PartitionCompletion
 
 
 class Completion:
-    """The handed out records of every owned partition.
-
-    Attributes
-    ----------
-    sought : Sought
-        Where polls go on after a seek, until something is handed out there.
-    epochs : EpochsByPartition
-        The leader epochs of the records, whether they are handed out or not.
-    before : HandedOutBefore
-        What was handed out under assignments that are over, or of logs before their truncation.
-    """
+    """The handed out records of every owned partition."""
 
     def __init__(self) -> None:
-        self._partitions: dict[TopicPartition, PartitionCompletion] = {}
-        # Partitions whose revoke is completed, and whose last commits are on their way.
-        self._leaving: dict[TopicPartition, PartitionCompletion] = {}
-        self.sought = Sought()
-        self.epochs = EpochsByPartition()
-        self.before = HandedOutBefore()
-        self._inherited: dict[TopicPartition, Inherited] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._formers: dict[TopicPartition, Former] = {}
 
-    def hand_out(
-        self, partition: TopicPartition, offsets: Sequence[int], leader_epoch: int = -1
-    ) -> None:
-        """A poll returned the records at these offsets, ascending, all of one leader epoch."""
-        found = self.begun(partition)
-        if partition in self.sought:
-            if offsets:
-                found.seek(offsets[0])
-            del self.sought[partition]
-        found.hand_out(offsets, leader_epoch)
+    def get(self, partition: TopicPartition) -> Partition | None:
+        """The partition's assignment; None if nothing is known of it yet."""
+        return self._partitions.get(partition)
+
+    def partition(self, partition: TopicPartition) -> Partition:
+        """The partition's assignment; begins one if nothing is known of it yet."""
+        found = self._partitions.get(partition)
+        if found is None:
+            former = self._formers.setdefault(partition, Former(partition))
+            found = self._partitions[partition] = Partition(former)
+        return found
+
+    def items(self) -> list[tuple[TopicPartition, Partition]]:
+        """The partitions of which anything is known in the present assignment."""
+        return list(self._partitions.items())
 
     def of(self, partition: TopicPartition) -> PartitionCompletion | None:
         """What is processed of the partition; None if polls brought nothing in this assignment."""
-        return self._partitions.get(partition)
-
-    def begun(self, partition: TopicPartition) -> PartitionCompletion:
-        """What is processed of the partition; begins one if nothing was handed out or set aside."""
         found = self._partitions.get(partition)
-        if found is None:
-            found = self._partitions[partition] = PartitionCompletion(self.epochs[partition])
-            found.inherited = self._inherited.get(partition)
-        return found
-
-    def inherit(self, partition: TopicPartition, inherited: Inherited) -> None:
-        """What the previous owner had completed is not handed out, until polls go back."""
-        self._inherited[partition] = inherited
-        if partition in self._partitions:
-            self._partitions[partition].inherited = inherited
-
-    def inherited(self, partition: TopicPartition, offset: int) -> Inherited | None:
-        """What to leave out of the records that a poll brought from this offset on.
-
-        Nothing once the application has sought, or if the log was truncated.
-        """
-        found = self._inherited.get(partition)
-        if found is not None and (
-            offset < found.offset
-            or partition in self.sought
-            or self.truncated_at(partition, offset)
-        ):
-            self.disinherit(partition)
-            return None
-        return found
-
-    def disinherit(self, partition: TopicPartition) -> None:
-        """Hand out again what the previous owner had completed."""
-        self._inherited.pop(partition, None)
-        if partition in self._partitions:
-            self._partitions[partition].disinherit()
+        return found.completion if found is not None and found.completion.begun else None
 
     def position(self, partition: TopicPartition, claims: Sequence[Gap] = ()) -> int | None:
-        """The offset to commit, exclusive; None before the first hand-out.
-
-        After a seek back it is where polls go on, or None while that is not known. After a seek
-        forward it is as far as everything was handed out before. With claims, it is as if what was
-        handed out of them were processed.
-        """
+        """The offset to commit; see ``Partition.position``."""
         found = self._partitions.get(partition)
-        if found is not None and claims:
-            found = found.with_processed(claims)
-        position = None if found is None else found.position
-        if found is None or position is None or partition not in self.sought:
-            return position
-        offset = self.sought[partition]
-        if offset is None:
-            return None
-        return position if offset == LOG_END else found.position_from(offset)
+        return None if found is None else found.position(claims)
 
     def remaining(
         self, partition: TopicPartition, offset: int, claims: Sequence[Gap] = ()
     ) -> tuple[Remaining, int]:
-        """What is left to process when this offset is committed, and the highest leader epoch.
-
-        After a seek that is everything from where polls go on, although nothing is handed out there
-        yet.
-        """
+        """What is left to process when this offset is committed, and the highest leader epoch."""
         found = self.still_committed(partition)
-        if found is None:
-            return Remaining(offset), -1
-        if claims:
-            found = found.with_processed(claims)
-        remaining, leader_epoch = found.remaining(offset)
-        if partition in self.sought:
-            remaining = remaining.start_over(max(offset, self.sought[partition] or 0))
-        return remaining, leader_epoch
+        return (Remaining(offset), UNKNOWN) if found is None else found.remaining(offset, claims)
 
-    def still_committed(self, partition: TopicPartition) -> PartitionCompletion | None:
-        """As :meth:`of`, also while the last commit of a completed revoke is on its way."""
-        return self._partitions.get(partition) or self._leaving.get(partition)
+    def still_committed(self, partition: TopicPartition) -> Partition | None:
+        """The assignment that commits of the partition are about; None if polls brought nothing.
 
-    def truncated_at(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether polls that go on from here show that the log was truncated (invariant 2)."""
+        While the last commit of a completed revoke is on its way, that is the one before.
+        """
         found = self._partitions.get(partition)
-        return (
-            found is not None
-            and found.continues_at is not None
-            and offset < found.continues_at
-            and partition not in self.sought
-        )
-
-    def written_anew_from(
-        self, partition: TopicPartition, offset: int, leader_epoch: int
-    ) -> int | None:
-        """The offset from which handed out records are gone, as this epoch proves; or None.
-
-        After a seek back, polls go on below where the log was truncated, and bring what was written
-        since. What a seek forward then leaves out may be old or new: it is taken to be new.
-        """
-        found, epochs = self._partitions.get(partition), self.epochs.get(partition)
-        if found is None or epochs is None or not epochs.is_news(offset, leader_epoch):
+        if found is not None and found.completion.begun:
+            return found
+        leaving = self._leaving(partition)
+        if leaving is None or leaving.is_sought or not leaving.completion.begun:
             return None
-        return min(offset, found.continues_at or 0)
+        return leaving
 
-    def seek(self, partitions: Iterable[TopicPartition], offset: int | None = None) -> None:
-        """The application sought: polls go on from this offset.
+    def bound(self, partition: TopicPartition) -> str | None:
+        """What the partition's gaps were bound to when its first records came; None before."""
+        found = self._partitions.get(partition) or self._leaving(partition)
+        return None if found is None else found.bound
 
-        None is the beginning, wherever that is, and LOG_END the end; this is called again when a
-        poll has found it.
-        """
-        for partition in partitions:
-            self.sought[partition] = offset
-            self.disinherit(partition)
-            if partition in self._partitions:
-                self._partitions[partition].end_order()
-
-    def skip(self, partition: TopicPartition, start: int, end: int) -> None:
-        """The application gave up the records in [start, end), where polls stopped; polls go on.
-
-        What the previous owner had completed behind them is left out as before. The next owner may
-        be able to read them.
-        """
-        if partition in self.sought:
-            return
-        if partition in self._partitions:
-            self._partitions[partition].skip(end)
-        else:
-            self.epochs[partition].learn(start, end, UNKNOWN)
-
-    def truncate(self, partition: TopicPartition, offset: int) -> None:
-        """The records from this offset on are gone, and others may be there by now."""
-        found = self._partitions[partition]
-        self.disinherit(partition)
-        self.before.note(partition, found.next_offset)
-        found.truncate(offset)
+    def _leaving(self, partition: TopicPartition) -> Partition | None:
+        former = self._formers.get(partition)
+        return None if former is None else former.leaving
 
     def complete(self, partition: TopicPartition, offsets: Iterable[int]) -> int | None:
         """The records at these offsets are processed.
@@ -209,26 +103,13 @@ class Completion:
         ValueError
             One was not handed out: nobody can have processed it.
         """
-        offsets = tuple(offsets)
-        found = self._partitions.get(partition, PartitionCompletion())
+        found = self._partitions.get(partition)
+        if found is not None:
+            return found.complete(tuple(offsets))
+        former = self._formers.get(partition) or Former(partition)
         for offset in offsets:
-            if not found.reached(offset):
-                raise self.before.why_not(partition, offset)
-        before = self.position(partition)
-        for offset in offsets:
-            found.complete(offset)
-        after = self.position(partition)
-        if after is None:
-            found.moved_back = True
-            return None
-        if after == before:
-            below = self.sought.is_below(partition, found.position or 0)
-            continues_at = found.continues_at or 0
-            of_those = not below and any(offset < continues_at for offset in offsets)
-            if not (found.moved_back and of_those):
-                return None
-        found.moved_back = False
-        return after
+            raise former.why_not(offset)
+        return None
 
     def refuse_truncated(
         self,
@@ -242,81 +123,95 @@ class Completion:
         are. What lies below a sought offset was not handed out.
         """
         for partition, offset in offsets.items():
-            position, sought = positions.get(partition), partition in self.sought
-            found = self._partitions.get(partition)
-            stands = offset == position and (found is None or not found.aside.unread)
-            if stands or (sought and offset == self.sought[partition]):
-                continue
-            reached = 0
+            position, found = positions.get(partition), self._partitions.get(partition)
             if found is not None:
-                reached = found.reached_below(offset, None if sought else position)
-            self.before.refuse(partition, offset, reached)
+                found.refuse_truncated(offset, position)
+            elif offset != position and (former := self._formers.get(partition)) is not None:
+                former.refuse(offset, 0)
+
+    def refused(self, partition: TopicPartition, offset: int) -> None:
+        """This next offset of a worker is refused: the partition is lost, or not assigned."""
+        if (former := self._formers.get(partition)) is not None:
+            former.refused(offset, is_over=self.of(partition) is None)
+
+    def heard(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The group is at these next offsets, whoever has committed them."""
+        for partition, offset in offsets.items():
+            if (former := self._formers.get(partition)) is not None:
+                former.hear([Gap(0, offset)])
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Everything below these next offsets is processed; returns what to commit."""
         reached = {}
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)
-            if found is not None and (
-                found.catches_up or self.before.is_awaited(partition, offset)
-            ):
-                found.pending.discard_all(self.before.claims(partition, found.aside, offset))
-                if (position := self.position(partition)) is not None:
-                    reached[partition] = position
-            # Without workers, commit no more than was asked for, even if nothing lies in between.
-            elif found is not None and found.complete_below(offset):
-                reached[partition] = max(offset, self.position(partition) or 0)
-            else:
-                reached[partition] = offset
+            position = offset if found is None else found.complete_below(offset)
+            if position is not None:
+                reached[partition] = position
         return reached
+
+    # -- leader epochs (KIP-320) ------------------------------------------------------------------
+
+    def epoch_before(self, partition: TopicPartition, next_offset: int) -> int:
+        """The leader epoch of the last record before this next offset; -1 where it is unknown."""
+        found = self._partitions.get(partition)
+        return UNKNOWN if found is None else found.epochs.of(next_offset)
+
+    def entries(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Turn these next offsets into commit entries, each with that leader epoch."""
+        before = self.epoch_before
+        return {p: OffsetAndMetadata(at, "", before(p, at)) for p, at in offsets.items()}
 
     # -- what is set aside (KIP-333) --------------------------------------------------------------
 
     def unread(self, partition: TopicPartition) -> Sequence[Gap]:
-        """What is set aside of the partition and not handed out yet, in order.
-
-        After a seek, only below the sought offset. The rest is the live reader's once it has
-        brought something of it; until then the application may take the seek back.
-        """
+        """What is set aside of the partition and not handed out yet; see ``Partition.unread``."""
         found = self._partitions.get(partition)
-        if found is None or partition not in self.sought:
-            return () if found is None else found.aside.unread
-        return without(found.aside.unread, self.sought[partition] or 0)
+        return () if found is None else found.unread()
 
     def catching_up(self, partition: TopicPartition) -> PartitionCompletion | None:
         """What is processed of the partition; None once everything below its live part is."""
         found = self._partitions.get(partition)
-        return found if found is not None and found.catches_up else None
-
-    def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions from which polls brought something in the present assignment."""
-        return frozenset(self._partitions)
+        return found.completion if found is not None and found.completion.catches_up else None
 
     def pending(self) -> frozenset[TopicPartition]:
         """The partitions with handed out records that are not complete."""
-        return frozenset(p for p, found in self._partitions.items() if found.pending)
+        return frozenset(p for p, found in self._partitions.items() if found.completion.pending)
+
+    # -- an assignment ends -----------------------------------------------------------------------
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         """As ``forget``, but :meth:`remaining` still answers, until the last commit is answered."""
         for partition in partitions:
             found = self._partitions.get(partition)
-            sought = partition in self.sought
-            self.forget([partition])
-            if found is not None and not sought:
-                self._leaving[partition] = found
+            if found is not None:
+                found.leave()  # first: the I/O loop asks for the topic without the lock
+                del self._partitions[partition]
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """The partitions are not owned any more; if assigned again, they begin anew."""
         for partition in partitions:
-            self._leaving.pop(partition, None)
-            self.sought.pop(partition, None)
-            self._inherited.pop(partition, None)
-            self.epochs.pop(partition, None)
             found = self._partitions.pop(partition, None)
             if found is not None:
-                self.before.note(partition, found.next_offset, found.live_in_processing())
+                found.end()
+            elif (former := self._formers.get(partition)) is not None:
+                former.leaving = None
 
     def forget_all(self) -> None:
         """No partition is owned any more."""
-        known = (self._partitions, self._leaving, self.sought, self._inherited, self.epochs)
-        self.forget([partition for partitions in known for partition in partitions])
+        self.forget(self._formers)
+
+    def start_over(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was handed out of these partitions, which stay assigned."""
+        for partition in partitions:
+            found = self._partitions.get(partition)
+            if found is None:
+                self.forget([partition])
+            else:
+                self._partitions[partition] = found.start_over()
+
+    def start_all_over(self) -> None:
+        """Forget what was handed out of all partitions."""
+        self.start_over(self._formers)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -21,7 +21,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ...errors import PartitionsLostError, UnreadableRecordError
 from ...transport.forks import RefusedLock
 from ..commits.commit_by_hand import CommitByHand, EnteredCommit
-from ..member_record import refuse_strangers
+from ..member_record import not_owned, refuse_strangers
 from ..membership.group_membership import GroupMembership
 from ..membership.ownership import Ownership
 from ..offsets.commit_metadata import Decoded, Remaining, Told, is_ours
@@ -32,12 +32,15 @@ from ..offsets.origin import with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
 from ..taken import Taken
 from .completion import Completion
-from .partition import LOG_END, inherit, is_described, warn_of
+from .partition import LOG_END, Partition, inherit, is_described, warn_of
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
+
+#: The lock of ``HandOuts``; in a forked child, it refuses.
+Lock: TypeAlias = "threading.Lock | RefusedLock"
 
 
 class GapHandOuts:
@@ -54,25 +57,33 @@ class GapHandOuts:
         with "ordered", is sent as it is.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self._all = hand_outs
-        self._completion = hand_outs._completion
-        self._commits = hand_outs._membership.commits
+    def __init__(
+        self,
+        lock: Lock,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        completion: Completion,
+        truncations: Truncations,
+        under_way: UnderWay,
+    ) -> None:
+        self.lock = lock
+        self._group_id = io.group_id
+        self._subscription = io.subscription
+        self._commits = membership.commits
+        self._completion = completion
+        self._truncations = truncations
+        self._under_way = under_way
         # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
         self._behind: set[TopicPartition] = set()
         self._commits.catches_up = lambda: self.any_unread
         #: Whether anything was ever set aside.
         self.known = False
-        # The records at which the gaps' reader stopped, and which the application may skip.
-        self._unreadable: dict[TopicPartition, Gap] = {}
 
     # -- the I/O loop, when the partition is assigned ---------------------------------------------
 
     def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
         """What the group has not processed, according to this commit."""
-        return Remaining.decode(
-            start.offset, start.metadata, self._all.truncations.bound(partition)
-        )
+        return Remaining.decode(start.offset, start.metadata, self._truncations.bound(partition))
 
     def set_aside(
         self,
@@ -85,16 +96,17 @@ class GapHandOuts:
         told = self.left(partition, start)
         if told.told not in (Told.GAPS, Told.NOTHING):
             warn_of(partition, start, told.told)
-        with self._all.lock:
-            epochs = self._completion.epochs[partition]
+        with self.lock:
+            found = self._completion.partition(partition)
+            epochs = found.epochs
             if start.offset > 0:
                 epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
             epochs.learn(start.offset, remaining.live, UNKNOWN)
             last = told.remaining.live - 1
             if told.leader_epoch >= 0 and start.offset <= last and last not in remaining:
                 epochs.learn(last, last + 1, told.leader_epoch)
-            self._completion.begun(partition).set_aside(remaining, in_order)
-            self._all.truncations.bind(partition, self._all.truncations.bound(partition))
+            found.completion.set_aside(remaining, in_order)
+            found.bound = self._truncations.bound(partition)
             self._commits.begin(partition, start.offset, is_described(start))
             self._behind.add(partition)
             self.known = True
@@ -111,8 +123,8 @@ class GapHandOuts:
 
     def lag(self, partition: TopicPartition) -> int:
         """How many offsets of the partition's gaps are not handed out."""
-        with self._all.lock:
-            self._all.carry_out()
+        with self.lock:
+            self._subscription.taken.carry_out()
             return sum(gap.end - gap.start for gap in self._completion.unread(partition))
 
     @property
@@ -127,11 +139,11 @@ class GapHandOuts:
         its log would look truncated at its present end, and the records up to there would be left
         out.
         """
-        truncations = self._all.truncations
-        with self._all.lock:
-            if truncations.bound_before(partition) not in (None, truncations.bound(partition)):
+        with self.lock:
+            before = self._completion.bound(partition)
+            if before not in (None, self._truncations.bound(partition)):
                 return UNKNOWN
-            return self._completion.epochs.before(partition, next_offset)
+            return self._completion.epoch_before(partition, next_offset)
 
     def next_offset(self, partition: TopicPartition) -> int | None:
         """Where the partition's gaps are read next; None if there is nothing to read."""
@@ -156,7 +168,7 @@ class GapHandOuts:
             if found.aside.in_order:
                 reached = self.next_offset(partition) if everything else None
                 if reached is not None:
-                    epoch = self._completion.epochs.before(partition, reached)
+                    epoch = self._completion.epoch_before(partition, reached)
                     by_hand.offsets[partition] = OffsetAndMetadata(reached, "", epoch)
                 continue
             if entry.metadata:
@@ -169,11 +181,12 @@ class GapHandOuts:
             if everything:
                 claims = found.handed_out_so_far()
             else:
-                claims = self._completion.before.claims(partition, found.aside, entry.offset)
-            claims = (*self._all.by_hand.claims_of(partition), *claims)
+                former = self._completion.partition(partition).former
+                claims = former.claims(found.aside, entry.offset)
+            claims = (*self._under_way.claims_of(partition), *claims)
             position = self._completion.position(partition, claims)
             assert position is not None
-            epoch = self._completion.epochs.before(partition, position)
+            epoch = self._completion.epoch_before(partition, position)
             by_hand.offsets[partition] = OffsetAndMetadata(position, "", epoch)
             by_hand.claims[partition] = claims
 
@@ -188,18 +201,18 @@ class GapHandOuts:
         """The unread gaps of these partitions."""
         if not self._behind:
             return {}
-        with self._all.lock:
+        with self.lock:
             unread = {p: tuple(self._completion.unread(p)) for p in sorted(self._behind)}
             # A seek hides unread gaps, and may be taken back.
-            known = {p: self._completion.of(p) for p in unread}
-            self._behind = {p for p, found in known.items() if found and found.aside.unread}
-            for partition in self._unreadable.keys() - self._behind:
-                del self._unreadable[partition]
+            known = {p: found for p in unread if (found := self._completion.get(p)) is not None}
+            self._behind = {p for p, found in known.items() if found.completion.aside.unread}
+            for partition in known.keys() - self._behind:
+                known[partition].unreadable_gap = None
         return {p: gaps for p, gaps in unread.items() if gaps and p in readable}
 
     def look_at(self, records: Mapping[TopicPartition, list[Any]]) -> dict[TopicPartition, Any]:
         """The ones of the records that are unread (invariant 1); none is handed out yet."""
-        with self._all.lock:
+        with self.lock:
             found = {p: within(each, self._completion.unread(p)) for p, each in records.items()}
         return {p: each for p, each in found.items() if each}
 
@@ -211,21 +224,20 @@ class GapHandOuts:
         Returns the ones that are handed out once the poll has returned (invariant 1).
         """
         owed = {}
-        with self._all.lock:
+        with self.lock:
             for partition, end in passed.items():
-                found = self._completion.catching_up(partition)
-                unread = self._completion.unread(partition)
-                if found is None or not unread:
+                found = self._completion.get(partition)
+                if found is None or not found.completion.catches_up or not found.unread():
                     continue
-                unreadable = self._unreadable.get(partition)
+                unread, unreadable = found.unread(), found.unreadable_gap
                 if unreadable is not None and end > unreadable.start:  # it could be read now
-                    del self._unreadable[partition]
+                    found.unreadable_gap = None
                 kept = within(records.get(partition, []), unread)
                 if kept:
                     owed[partition] = kept
                 brought = list(offsets_of(kept)) if kept else []
                 note = partial(self._returned, partition, brought, min(end, unread[-1].end))
-                self._all.note(partition, note)
+                self._subscription.taken.note(partition, note)
         return owed
 
     def _returned(
@@ -245,25 +257,25 @@ class GapHandOuts:
         """Commit progress over offsets that do not exist: nobody will report these as processed."""
         after = self._completion.position(partition)
         if after is not None and before != after:
-            self._commits.tell_gaps(self._completion.epochs.entries({partition: after}))
+            self._commits.tell_gaps(self._completion.entries({partition: after}))
 
     def trim(self, partition: TopicPartition, begin: int, end: int) -> None:
         """The log holds only [begin, end): what is unread outside of that is gone."""
-        with self._all.lock:
+        with self.lock:
             unread = list(self._completion.unread(partition))
         gone = less(unread, [Gap(begin, end)])
         if gone:
             log.warning(
                 "group %s: cannot catch up on all of %s-%d from offset %d on: its log now holds "
                 "[%d, %d); %s are gone and will not be delivered",
-                self._all._group_id,
+                self._group_id,
                 *partition,
                 unread[0].start,
                 begin,
                 end,
                 ", ".join(f"[{start}, {after})" for start, after in gone[:10]),
             )
-        with self._all.lock:
+        with self.lock:
             found = self._completion.catching_up(partition)
             if found is not None:
                 before = self._completion.position(partition)
@@ -274,43 +286,47 @@ class GapHandOuts:
     def out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A poll raises that these are not in the log, and will again; like ``stopped``."""
         for partition in offsets:
-            unread = self._completion.unread(partition)
-            if unread:
-                self._unreadable[partition] = Gap(unread[0].start, LOG_END)
+            found = self._completion.get(partition)
+            if found is not None and (unread := found.unread()):
+                found.unreadable_gap = Gap(unread[0].start, LOG_END)
 
     def stopped(self, error: UnreadableRecordError) -> None:
         """A poll raises this for a gap, and will again until the application seeks past it."""
-        partition = TopicPartition(error.topic, error.partition)
-        if error.next_offset is not None:
-            self._unreadable[partition] = Gap(error.offset, error.next_offset)
+        found = self._completion.get(TopicPartition(error.topic, error.partition))
+        if found is not None and error.next_offset is not None:
+            found.unreadable_gap = Gap(error.offset, error.next_offset)
 
     def skip(self, partition: TopicPartition, offset: int) -> bool:
         """Whether a seek to this offset only gives up what the gaps' reader could not read."""
-        unreadable = self._unreadable.get(partition)
-        with self._all.lock:
-            self._all.carry_out()
-            unread = self._completion.unread(partition)
-            if unreadable is None or not unread:
+        with self.lock:
+            self._subscription.taken.carry_out()
+            found = self._completion.get(partition)
+            unreadable = None if found is None else found.unreadable_gap
+            if found is None or unreadable is None or not found.unread():
                 return False
-            found = self._completion.catching_up(partition)
             gives_up = offset == unreadable.end
-            if found is not None and unreadable.end == LOG_END:  # nobody knows where the log begins
-                live_at = self._all._subscription.position(partition) or 0
-                gives_up = unreadable.start < offset <= max(found.continues_at or 0, live_at)
-            if gives_up and found is not None:
-                del self._unreadable[partition]
-                found.leave_out(unreadable.start, offset)
+            if found.completion.catches_up and unreadable.end == LOG_END:
+                # Nobody knows where the log begins.
+                live_at = self._subscription.position(partition) or 0
+                highest = max(found.completion.continues_at or 0, live_at)
+                gives_up = unreadable.start < offset <= highest
+            if gives_up and found.completion.catches_up:
+                found.unreadable_gap = None
+                found.completion.leave_out(unreadable.start, offset)
         return gives_up
 
     def begin_with_the_log(
         self, partitions: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
         """The ones of these whose gaps a poll found out of range; that is forgotten now."""
-        found = [p for p in partitions if p in self._unreadable]
-        out_of_range = frozenset(p for p in found if self._unreadable[p].end == LOG_END)
-        for partition in out_of_range:
-            del self._unreadable[partition]
-        return out_of_range
+        out_of_range = set()
+        for partition in partitions:
+            found = self._completion.get(partition)
+            unreadable = None if found is None else found.unreadable_gap
+            if found is not None and unreadable is not None and unreadable.end == LOG_END:
+                found.unreadable_gap = None
+                out_of_range.add(partition)
+        return frozenset(out_of_range)
 
 
 class Seeks:
@@ -321,16 +337,20 @@ class Seeks:
     not a seek in this sense: it gives up that record, and nothing else.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self.lock = hand_outs.lock
-        self._subscription = hand_outs._subscription
-        self._metadata = hand_outs._metadata
-        self._starts = hand_outs._starts
-        self._membership = hand_outs._membership
-        self._commits = hand_outs._membership.commits
-        self._completion = hand_outs._completion
-        # Unreadable records at which polls stopped, by partition: [start, end).
-        self._unreadable: dict[TopicPartition, Gap] = {}
+    def __init__(
+        self,
+        lock: Lock,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        completion: Completion,
+    ) -> None:
+        self.lock = lock
+        self._subscription = io.subscription
+        self._metadata = io.metadata
+        self._starts = io.starts
+        self._membership = membership
+        self._commits = membership.commits
+        self._completion = completion
 
     # -- the thread that polls --------------------------------------------------------------------
 
@@ -339,7 +359,8 @@ class Seeks:
         if error.next_offset is not None:
             with self.lock:
                 partition = TopicPartition(error.topic, error.partition)
-                self._unreadable[partition] = Gap(error.offset, error.next_offset)
+                found = self._completion.partition(partition)
+                found.unreadable = Gap(error.offset, error.next_offset)
 
     def sought(self, partitions: Collection[TopicPartition], offset: int | None = None) -> None:
         """Note a seek of the application to this offset; None if the offset is not known.
@@ -350,9 +371,10 @@ class Seeks:
             self._subscription.taken.carry_out()
             self._subscription.taken.forget(partitions)
             for partition in partitions:
-                unreadable = self._unreadable.pop(partition, None)
+                found = self._completion.partition(partition)
+                unreadable, found.unreadable = found.unreadable, None
                 if unreadable is not None and unreadable.end == offset:
-                    self._completion.skip(partition, *unreadable)
+                    found.skip(*unreadable)
                     return  # an offset is given for only one partition, whose polls go on
             if offset is None:  # its topic may have been recreated; the id tells
                 self._metadata.refresh()
@@ -361,30 +383,25 @@ class Seeks:
 
     # -- locked -----------------------------------------------------------------------------------
 
-    def read_to(self, partition: TopicPartition, after: int) -> None:
-        """Note that polls brought records up to this next offset."""
-        unreadable = self._unreadable.get(partition)
-        if unreadable is not None and after > unreadable.start:  # it could be read now
-            del self._unreadable[partition]
-
     def _sought(self, partition: TopicPartition, offset: int | None) -> None:
-        before = self._completion.position(partition)
+        found = self._completion.partition(partition)
+        before = found.position()
         if self._subscription.subscribed:
             self.note_start(partition, None if offset == LOG_END else offset)
             self._commits.seek(partition, offset)
-        self._completion.seek([partition], offset)
-        after = self._completion.position(partition)
+        found.seek(offset)
+        after = found.position()
         if before is None or after is None or after <= before:
             return
-        found = self._completion.of(partition)
-        if found is not None and found.singly:  # its position is committed as workers complete it
+        if found.completion.singly:  # its position is committed as workers complete it
             # If it is lost by now, the next poll says so.
             with contextlib.suppress(PartitionsLostError):
-                self._membership.commit(self._completion.epochs.entries({partition: after}))
+                self._membership.commit(self._completion.entries({partition: after}))
 
     def led_to(self, partition: TopicPartition, position: int) -> None:
         """Resolve a seek to an end of the log: polls are at this position now."""
-        if self._completion.sought.leads_to(partition, position):
+        found = self._completion.get(partition)
+        if found is not None and found.leads_to(position):
             self._sought(partition, position)
 
     def note_start(self, partition: TopicPartition, sought: int | None = None) -> None:
@@ -401,17 +418,8 @@ class Seeks:
 
     def has_begun(self, partition: TopicPartition) -> bool:
         """Whether polls brought records since the assignment, or the application sought."""
-        completion = self._completion
-        return completion.of(partition) is not None or partition in completion.sought
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget these partitions, which are not polled any more."""
-        for partition in partitions:
-            self._unreadable.pop(partition, None)
-
-    def forget_all(self) -> None:
-        """Forget all partitions."""
-        self._unreadable.clear()
+        found = self._completion.get(partition)
+        return found is not None and (found.completion.begun or found.is_sought)
 
 
 class Truncations:
@@ -426,14 +434,18 @@ class Truncations:
     id.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self._group_id = hand_outs._group_id
-        self._metadata = hand_outs._metadata
-        self._completion = hand_outs._completion
-        self._commits = hand_outs._membership.commits
-        self._by_hand = hand_outs.by_hand
-        # What the gaps of each partition are bound to, from its first records on.
-        self._bounds: dict[TopicPartition, str] = {}
+    def __init__(
+        self,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        completion: Completion,
+        under_way: UnderWay,
+    ) -> None:
+        self._group_id = io.group_id
+        self._metadata = io.metadata
+        self._commits = membership.commits
+        self._completion = completion
+        self._under_way = under_way
 
     def bound(self, partition: TopicPartition) -> str:
         """What a commit's metadata are bound to: elsewhere, the same offsets are other records.
@@ -441,38 +453,25 @@ class Truncations:
         Topic metadata with an error, and so without an id, do not mean that it is another topic.
         """
         topic_id = self._metadata.topic_id(partition.topic)
-        if topic_id is None and partition in self._bounds:
-            return self._bounds[partition]
+        if topic_id is None and (before := self._completion.bound(partition)) is not None:
+            return before
         return bound_to(topic_id, partition)
-
-    def bound_before(self, partition: TopicPartition) -> str | None:
-        """What the partition was bound to when its first records came; None before that."""
-        return self._bounds.get(partition)
-
-    def bind(self, partition: TopicPartition, bound: str) -> None:
-        """Note that the partition's records are those of this topic from now on."""
-        self._bounds[partition] = bound
 
     def is_bound(self, partition: TopicPartition, bound: str) -> bool:
         """Whether the partition's records are those of this topic; its first records always are."""
-        if self._bounds.get(partition) in (None, bound_to(None, partition)):
-            self._bounds[partition] = bound
-        return self._bounds[partition] == bound
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that are not owned any more."""
-        for partition in partitions:
-            self._bounds.pop(partition, None)
-
-    def forget_all(self) -> None:
-        """Forget all partitions."""
-        self._bounds.clear()
+        found = self._completion.partition(partition)
+        if found.bound in (None, bound_to(None, partition)):
+            found.bound = bound
+        return found.bound == bound
 
     def goes_on(self, partition: TopicPartition, offset: int) -> None:
         """Polls go on from this offset; if it is lower without a seek, the log was truncated."""
-        if partition in self._completion.sought:
+        found = self._completion.get(partition)
+        if found is None:
+            return
+        if found.is_sought:
             self._commits.move_back(partition, offset)
-        elif self._completion.truncated_at(partition, offset):
+        elif found.truncated_at(offset):
             log.warning(
                 "group %s: %s-%d goes back to offset %d: its log was truncated or its topic was "
                 "recreated; processed offsets from there on will not be committed",
@@ -482,7 +481,7 @@ class Truncations:
             )
             self.truncate(partition, offset)
             if not self._is_same_topic(partition):
-                self._bounds.pop(partition, None)
+                found.bound = None
 
     def _is_same_topic(self, partition: TopicPartition) -> bool:
         """Whether the gaps left after polls went back may be committed as those of this topic.
@@ -490,14 +489,14 @@ class Truncations:
         If the topic was recreated and the metadata do not know it yet, nobody takes the gaps for
         the new topic's: they are bound to the old id. Without an id, nothing tells the two apart.
         """
-        before = self._bounds.get(partition)
+        before = self._completion.bound(partition)
         return before not in (None, bound_to(None, partition)) and before == self.bound(partition)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """Forget what was handed out from this offset on: those records are gone."""
         self._commits.truncate(partition, offset)
-        self._completion.truncate(partition, offset)
-        self._by_hand.handed_out_again(partition, offset)
+        self._completion.partition(partition).truncate(offset)
+        self._under_way.handed_out_again(partition, offset)
 
     def look_whether_anew(self, partition: TopicPartition, end: int) -> None:
         """Check for a recreated topic before a commit beyond what polls have reached.
@@ -505,14 +504,14 @@ class Truncations:
         Such a commit may be about a topic that no longer exists, if polls have brought nothing
         since the new one is known.
         """
-        found, before = self._completion.of(partition), self._bounds.get(partition)
-        if found is None or found.continues_at is None or before is None:
+        found = self._completion.get(partition)
+        if found is None or found.completion.continues_at is None or found.bound is None:
             return
-        reached = 0 if partition in self._completion.sought else found.continues_at
+        reached = 0 if found.is_sought else found.completion.continues_at
         if end <= reached:
             return
         bound = self.bound(partition)
-        if bound != before:
+        if bound != found.bound:
             self.begin_anew(partition, reached, bound)
 
     def begin_anew(self, partition: TopicPartition, offset: int, bound: str) -> None:
@@ -522,11 +521,52 @@ class Truncations:
         previous owner had finished. The same may be true of hand-outs below. They are kept anyway,
         because the metadata may report the new topic later than polls do.
         """
-        if (found := self._completion.of(partition)) is not None:
+        found = self._completion.partition(partition)
+        if found.completion.begun:
             self.truncate(partition, offset)
-            found.aside.forget(0)
-        self._completion.disinherit(partition)
-        self._bounds[partition] = bound  # last: a poll that is interrupted begins again
+            found.completion.aside.forget(0)
+        found.completion.disinherit()
+        found.bound = bound  # last: a poll that is interrupted begins again
+
+
+class UnderWay:
+    """The commits by hand that are not answered yet; under the lock of ``HandOuts``."""
+
+    def __init__(self) -> None:
+        # Weak: who sends a commit, or waits for it, keeps it alive.
+        self._commits: WeakSet[EnteredCommit] = WeakSet()
+
+    def add(self, by_hand: EnteredCommit) -> None:
+        """This commit was entered after the others."""
+        self._commits.add(by_hand)
+
+    def claims_of(self, partition: TopicPartition) -> list[Gap]:
+        """What the unanswered commits, which go before the next, claim of a partition."""
+        return [
+            claim
+            for by_hand in self._commits
+            if not by_hand.future.is_done
+            for claim in by_hand.claims_of(partition)
+        ]
+
+    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
+        """Answers from now on no longer mark records from this offset on as processed."""
+        for by_hand in self._commits:
+            by_hand.handed_out_again(partition, offset)
+
+    def forget(self, partitions: Set[TopicPartition]) -> None:
+        """These are not owned any more: drop what was claimed of them.
+
+        When the answer to such a commit is late, they may already be assigned again, and what the
+        commit named is handed out once more.
+        """
+        for by_hand in self._commits:
+            for partition in by_hand.claims.keys() & partitions:
+                by_hand.claims[partition] = ()
+
+    def forget_all(self) -> None:
+        """Nothing is owned any more."""
+        self.forget({p for by_hand in self._commits for p in by_hand.claims})
 
 
 class EnteredCommits:
@@ -536,12 +576,23 @@ class EnteredCommits:
     records that were handed out again since the commit was entered.
     """
 
-    def __init__(self, hand_outs: HandOuts) -> None:
-        self._all = hand_outs
-        self._completion = hand_outs._completion
-        self._membership = hand_outs._membership
-        # Weak: who sends a commit, or waits for it, keeps it alive.
-        self._under_way: WeakSet[EnteredCommit] = WeakSet()
+    def __init__(
+        self,
+        lock: Lock,
+        io: GroupCoordinator,
+        membership: GroupMembership,
+        ownership: Ownership,
+        completion: Completion,
+        gaps: GapHandOuts,
+        under_way: UnderWay,
+    ) -> None:
+        self.lock = lock
+        self._subscription = io.subscription
+        self._membership = membership
+        self._ownership = ownership
+        self._completion = completion
+        self._gaps = gaps
+        self._under_way = under_way
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -558,56 +609,25 @@ class EnteredCommits:
         if not offsets:
             by_hand.future.success(None)
             return by_hand
-        with self._all.lock:
-            self._all.carry_out()
-            self._all.refuse_overdue(by_hand.offsets)
-            if self._all.gaps.known:
-                self._all.gaps.claim(by_hand, everything)
+        with self.lock:
+            self._subscription.taken.carry_out()
+            refuse_overdue(self._ownership, by_hand.offsets)
+            if self._gaps.known:
+                self._gaps.claim(by_hand, everything)
             self._membership.commit_by_hand(by_hand)
             self._under_way.add(by_hand)
         return by_hand
-
-    # -- locked -----------------------------------------------------------------------------------
-
-    def claims_of(self, partition: TopicPartition) -> list[Gap]:
-        """What the unanswered commits, which go before the next, claim of a partition."""
-        return [
-            claim
-            for by_hand in self._under_way
-            if not by_hand.future.is_done
-            for claim in by_hand.claims_of(partition)
-        ]
-
-    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """Answers from now on no longer mark records from this offset on as processed."""
-        for by_hand in self._under_way:
-            by_hand.handed_out_again(partition, offset)
-
-    def forget(self, partitions: Set[TopicPartition]) -> None:
-        """These are not owned any more: drop what was claimed of them.
-
-        When the answer to such a commit is late, they may already be assigned again, and what the
-        commit named is handed out once more.
-        """
-        for by_hand in self._under_way:
-            for partition in by_hand.claims.keys() & partitions:
-                by_hand.claims[partition] = ()
-
-    def forget_all(self) -> None:
-        """Nothing is owned any more."""
-        self.forget({p for by_hand in self._under_way for p in by_hand.claims})
 
     # -- the I/O loop -----------------------------------------------------------------------------
 
     def _accepted(self, by_hand: EnteredCommit) -> None:
         """On the I/O loop: the broker has accepted the commit, or some of its partitions."""
         processed = by_hand.processed()
-        with self._all.lock:
-            self._all.carry_out()
+        with self.lock:
+            self._subscription.taken.carry_out()
             claimed = by_hand.claimed()
             below = {p: offset for p, offset in processed.items() if p not in claimed}
-            for p, offset in below.items():  # the group stands there, whoever committed it
-                self._completion.before.hear(p, [Gap(0, offset)])
+            self._completion.heard(below)
             reached = self._completion.complete_below(below)
             for p, claims in claimed.items():
                 if (found := self._completion.of(p)) is not None:
@@ -623,7 +643,7 @@ class EnteredCommits:
             if beyond:
                 # If lost since, there is nothing to commit, and the next poll reports it.
                 with contextlib.suppress(PartitionsLostError):
-                    self._membership.commit(self._completion.epochs.entries(beyond))
+                    self._membership.commit(self._completion.entries(beyond))
 
 
 class HandOuts:
@@ -664,26 +684,30 @@ class HandOuts:
         ownership: Ownership,
         not_returned: Callable[[], None],
     ) -> None:
-        self.lock: threading.Lock | RefusedLock = threading.Lock()
+        self.lock: Lock = threading.Lock()
         self._not_returned = not_returned
-        self._group_id = io.group_id
         self._subscription = io.subscription
-        self._metadata = io.metadata
         self._starts = io.starts
         self._membership = membership
         self._ownership = ownership
-        self._completion = Completion()
+        self._completion = completion = Completion()
+        self._under_way = UnderWay()
         membership.commits.metadata_of = self._describe_commit
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
-        self._told = ToldRemaining()  # by commit_remaining
-        self.by_hand = EnteredCommits(self)
-        self.seeks = Seeks(self)
-        self.truncations = Truncations(self)
-        self.gaps = GapHandOuts(self)
+        # By commit_remaining; a query's partitions hand out nothing, so they have no Partition.
+        self._told = ToldRemaining()
+        lock, under_way = self.lock, self._under_way
+        self.seeks = Seeks(lock, io, membership, completion)
+        self.truncations = Truncations(io, membership, completion, under_way)
+        self.gaps = GapHandOuts(lock, io, membership, completion, self.truncations, under_way)
+        self.by_hand = EnteredCommits(
+            lock, io, membership, ownership, completion, self.gaps, under_way
+        )
 
     def refuse_all(self) -> None:
         """In a forked child: the hand-outs are the parent's, and so is whoever holds the lock."""
-        self.lock = self.seeks.lock = RefusedLock()
+        refused = RefusedLock()
+        self.lock = self.seeks.lock = self.gaps.lock = self.by_hand.lock = refused
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -713,10 +737,10 @@ class HandOuts:
                     self.seeks.led_to(partition, offset)
             before = self.gaps.positions(offsets) if self.gaps.known else {}
             reached = self._completion.complete_below(offsets)
-            self._membership.commit(self._completion.epochs.entries(reached))
+            self._membership.commit(self._completion.entries(reached))
             same = {p: at for p, at in before.items() if reached.get(p) == at}
             if same:  # but not the progress beyond
-                self._membership.commits.tell_gaps(self._completion.epochs.entries(same))
+                self._membership.commits.tell_gaps(self._completion.entries(same))
 
     def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
         """The records at these offsets are processed: commit as far as all are.
@@ -725,15 +749,14 @@ class HandOuts:
         """
         with self.lock:
             self.carry_out()
-            self._refuse_lost({partition: max(offsets, default=0)})
-            self.truncations.look_whether_anew(partition, max(offsets, default=-1) + 1)
+            last = max(offsets, default=-1)
+            self._refuse_lost({partition: max(last, 0)})
+            self.truncations.look_whether_anew(partition, last + 1)
             position = self._completion.complete(partition, offsets)
             if position is not None:
-                self._membership.commit(self._completion.epochs.entries({partition: position}))
+                self._membership.commit(self._completion.entries({partition: position}))
             elif (position := self._completion.position(partition)) is not None:
-                self._membership.commits.tell_gaps(
-                    self._completion.epochs.entries({partition: position})
-                )
+                self._membership.commits.tell_gaps(self._completion.entries({partition: position}))
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
         """Commit what is left to process of partitions from which polls hand out nothing.
@@ -744,12 +767,12 @@ class HandOuts:
             self.carry_out()
             self._refuse_lost({p: left.committed() for p, left in remaining.items()})
             further, beyond = self._told.news(remaining)
-            self._membership.commit(self._completion.epochs.entries(further))
+            self._membership.commit(self._completion.entries(further))
             self._told.tell(
                 {p: (remaining[p], self.truncations.bound(p)) for p in (*further, *beyond)}
             )
             if beyond:
-                self._membership.commits.tell_gaps(self._completion.epochs.entries(beyond))
+                self._membership.commits.tell_gaps(self._completion.entries(beyond))
                 self._membership.commits.hurry()
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
@@ -781,9 +804,9 @@ class HandOuts:
         with self.lock:
             self._subscription.taken.forget(partitions)
             self._membership.commits.drop(partitions)
-            self._completion.forget(partitions)
+            self._completion.start_over(partitions)
             self._told.forget(partitions)
-            self.by_hand.forget(frozenset(partitions))
+            self._under_way.forget(frozenset(partitions))
             for partition in partitions:
                 self._starts.take(partition)  # the group is to move back from there
 
@@ -800,7 +823,7 @@ class HandOuts:
             with self.lock:
                 for partition in ahead.gaps.keys() & records.keys():
                     self.truncations.goes_on(partition, next(offsets_of(records[partition]))[0][0])
-                ahead.note(records, self._completion.epochs.before)
+                ahead.note(records, self._completion.epoch_before)
             return dict(records)
         owed = {}
         with self.lock:
@@ -809,54 +832,51 @@ class HandOuts:
                     owed[partition] = kept
         return owed
 
-    def _hand_out(self, partition: TopicPartition, found: list[Any]) -> list[Any]:
+    def _hand_out(self, partition: TopicPartition, records: list[Any]) -> list[Any]:
         """Hand out one partition's records, once the poll has returned; locked.
 
         What the records say of the log is applied at once: it holds whether they are returned or
         not, and the next poll can say it again.
         """
-        completion, truncations = self._completion, self.truncations
+        truncations = self.truncations
         bound = truncations.bound(partition)
-        brought = list(offsets_of(found))
+        brought = list(offsets_of(records))
         first, after = brought[0][0][0], brought[-1][0][-1] + 1
+        found = self._completion.partition(partition)
         if not self._subscription.taken.has_noted(partition):
             if (start := self._starts.of(partition)) is not None:
-                self._begin(partition, start, first, bound)
-            elif completion.of(partition) is None:
+                self._begin(found, start, first, bound)
+            elif not found.completion.begun:
                 self._membership.commits.begin(partition, first, described=False)
-        self.seeks.read_to(partition, after)
+        if (unreadable := found.unreadable) is not None and after > unreadable.start:
+            found.unreadable = None  # it could be read now
         same = truncations.is_bound(partition, bound)
-        if partition in completion.sought:
-            self.by_hand.handed_out_again(partition, first)
+        if found.is_sought:
+            self._under_way.handed_out_again(partition, first)
         truncations.goes_on(partition, first)
         if not same:
             truncations.begin_anew(partition, first, bound)
-        if (inherited := completion.inherited(partition, first)) is not None:
-            epochs = completion.epochs[partition]
+        if (inherited := found.inherited_at(first)) is not None:
             for offsets, epoch in brought:
-                epochs.learn(offsets[0], offsets[-1] + 1, epoch)
-            inherited = inherited.as_seen(found)
-            completion.inherit(partition, inherited)
-            found = inherited.still_owed(found)
-            brought = list(offsets_of(found)) if found else []
+                found.epochs.learn(offsets[0], offsets[-1] + 1, epoch)
+            inherited = inherited.as_seen(records)
+            found.completion.inherited = inherited
+            records = inherited.still_owed(records)
+            brought = list(offsets_of(records)) if records else []
         for offsets, epoch in brought:
-            anew = completion.written_anew_from(partition, offsets[0], epoch)
+            anew = found.written_anew_from(offsets[0], epoch)
             if anew is not None:
                 truncations.truncate(partition, anew)
 
         def returned() -> None:
             self._starts.take(partition)
             for offsets, epoch in brought:
-                completion.hand_out(partition, offsets, epoch)
+                found.hand_out(offsets, epoch)
             if inherited is not None:
-                completion.begun(partition).go_on(after)
+                found.completion.go_on(after)
 
-        self.note(partition, returned)
-        return found
-
-    def note(self, partition: TopicPartition, returned: Callable[[], None]) -> None:
-        """Carry this out once the poll under way has returned; locked."""
         self._subscription.taken.note(partition, returned)
+        return records
 
     def begin_poll(self) -> Taken:
         """A poll begins; returns what it takes, of which nothing is handed out until it returns."""
@@ -883,15 +903,22 @@ class HandOuts:
     def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
         """Notice positions that went back to where there is no record yet."""
         with self.lock:
-            for partition in self._completion.partitions() - set(handed_out):
-                position = self._subscription.position(partition)
+            position_of = self._subscription.position
+            for partition, found in self._completion.items():
+                if handed_out and partition in handed_out:
+                    continue
+                sought = found.is_sought
+                if not sought and found.completion.continues_at is None:
+                    continue
+                position = position_of(partition)
+                if position is None:
+                    continue
                 # After a seek, lower offsets may be committed from the seek on, and once more from
                 # the next hand-out on; not with each poll in between.
-                if position is not None and partition not in self._completion.sought:
-                    self.truncations.goes_on(partition, position)
-            for partition in self._completion.sought.keys() - set(handed_out):
-                if (position := self._subscription.position(partition)) is not None:
+                if sought:
                     self.seeks.led_to(partition, position)
+                elif found.truncated_at(position):
+                    self.truncations.goes_on(partition, position)
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
         """The revokes of these are completed; their last commits may be on their way.
@@ -902,7 +929,6 @@ class HandOuts:
         partitions = frozenset(partitions)
         self._subscription.taken.forget(partitions)
         self._completion.leave(partitions)
-        self.seeks.forget(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These are lost, or released; locked by the caller."""
@@ -911,17 +937,13 @@ class HandOuts:
         self._membership.commits.forget_gaps(partitions)
         self._completion.forget(partitions)
         self._told.forget(partitions)
-        self.by_hand.forget(partitions)
-        self.seeks.forget(partitions)
-        self.truncations.forget(partitions)
+        self._under_way.forget(partitions)
 
     def forget_all(self) -> None:
         """Nothing is assigned any more; locked by the caller."""
         self._subscription.taken = Taken(returned=True)
-        self.seeks.forget_all()
-        self.truncations.forget_all()
         self._told.forget_all()
-        self.by_hand.forget_all()
+        self._under_way.forget_all()
         self._completion.forget_all()
 
     def end(self, give_up: bool = False) -> bool:
@@ -934,7 +956,7 @@ class HandOuts:
                 return False
             self._ownership.give_up(self._ownership.owned)
             self._subscription.taken = Taken(returned=True)
-            self._completion.forget_all()
+            self._completion.start_all_over()
             return True
 
     # -- the I/O loop -----------------------------------------------------------------------------
@@ -969,10 +991,12 @@ class HandOuts:
                 if start is not None and start.offset == offset and is_ours(start.metadata):
                     return str(start.metadata)  # as the previous owner wrote them
             found = self._completion.still_committed(partition)
-            if by_hand and not claims and found is not None and found.is_complete(offset):
+            if found is None:
+                return ""
+            if by_hand and not claims and found.completion.is_complete(offset):
                 return ""
             remaining, leader_epoch = self._completion.remaining(partition, offset, claims)
-            bound = self.truncations.bound_before(partition)
+            bound = found.bound
         if not remaining.gaps:  # as in most commits, and one may hold 10,000 partitions
             return ""
         if bound != self.truncations.bound(partition):
@@ -981,27 +1005,29 @@ class HandOuts:
 
     # -- locked -----------------------------------------------------------------------------------
 
-    def _begin(
-        self, partition: TopicPartition, start: OffsetAndMetadata, first: int, bound: str
-    ) -> None:
+    def _begin(self, found: Partition, start: OffsetAndMetadata, first: int, bound: str) -> None:
         """The first records since the assignment have come; the partition starts at this commit."""
+        partition = found.former.partition
         if start.offset > 0:
-            epochs = self._completion.epochs[partition]
-            epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
+            found.epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
         if told := inherit(partition, start, bound):
-            self._completion.inherit(partition, told)
-        if partition not in self._completion.sought:
+            found.completion.inherited = told
+        if not found.is_sought:
             self._membership.commits.begin(partition, start.offset, is_described(start))
         elif first > start.offset:
-            self._completion.epochs[partition].learn(start.offset, first, UNKNOWN)
+            found.epochs.learn(start.offset, first, UNKNOWN)
         if first < start.offset:  # sought, or found to be truncated
             self._membership.commits.move_back(partition, first)
 
     def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
+        ownership, named = self._ownership, offsets.keys()
         # With partitions assigned by hand there is no membership to commit for.
-        committable = self._ownership.assignment if self._subscription.subscribed else frozenset()
-        refuse_strangers(offsets, committable)
-        self.refuse_overdue(offsets)
+        if not self._subscription.subscribed:
+            refuse_strangers(offsets, frozenset())
+        # Called for every record: the assignment would be a copy of all owned partitions.
+        elif not (named <= ownership.owned and named.isdisjoint(ownership.releasing)):
+            refuse_strangers(offsets, ownership.assignment)
+        refuse_overdue(self._ownership, offsets)
         self._membership.record.refuse_lost(offsets)
 
     def _hear_of_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -1010,11 +1036,12 @@ class HandOuts:
             try:
                 self._refuse_lost({partition: offset})
             except PartitionsLostError:
-                is_over = self._completion.of(partition) is None
-                self._completion.before.refused(partition, offset, is_over)
+                self._completion.refused(partition, offset)
 
-    def refuse_overdue(self, offsets: Mapping[TopicPartition, Any]) -> None:
-        """Refuse partitions past their deadline: they are lost, even before a poll says so."""
-        now = time.monotonic()
-        in_time = frozenset(p for p in offsets if not self._ownership.is_overdue(p, now))
-        refuse_strangers(offsets, in_time)
+
+def refuse_overdue(ownership: Ownership, offsets: Mapping[TopicPartition, Any]) -> None:
+    """Refuse partitions past their deadline: they are lost, even before a poll says so."""
+    now = time.monotonic()
+    overdue = [p for p in offsets if ownership.is_overdue(p, now)]
+    if overdue:
+        raise not_owned({p: offsets[p] for p in overdue})

@@ -1,4 +1,6 @@
-"""PartitionCompletion: which handed out records of one partition are processed.
+"""Partition: one partition during one assignment, and Former for the assignments that ended.
+
+PartitionCompletion: which handed out records of one partition are processed.
 
 Asynchronous workers finish out of order, and a committed position must pass only what is complete
 (KIP-983, problem 4). Pending offsets are kept in an ``OffsetSet``: memory grows with the gaps
@@ -52,26 +54,6 @@ log = logging.getLogger(__name__)
 
 #: A seek to the end goes beyond every record; offsets are signed 64-bit integers.
 LOG_END = 2**63 - 1
-
-
-class Sought(dict[TopicPartition, int | None]):
-    """Where the application sought to, if nothing was handed out since.
-
-    None is the beginning of the log, wherever that is, and LOG_END its end, until a poll has found
-    it.
-    """
-
-    def leads_to(self, partition: TopicPartition, position: int) -> bool:
-        """Whether this position, where polls are now, is where a seek to an unknown offset led."""
-        if partition not in self:
-            return False
-        offset = self[partition]
-        return offset is None or offset > position
-
-    def is_below(self, partition: TopicPartition, position: int) -> bool:
-        """Whether polls go on below this position after a seek, with nothing handed out since."""
-        offset = self.get(partition, LOG_END)
-        return offset is None or offset < position
 
 
 class SetAside:
@@ -238,10 +220,11 @@ def warn_of(partition: TopicPartition, committed: OffsetAndMetadata, told: Told)
     )
 
 
-class HandedOutBefore:
-    """What was handed out of partitions that have begun anew since.
+class Former:
+    """What was handed out of one partition under assignments that ended, and of truncated logs.
 
-    How far ended assignments and truncated logs were handed out, and their live records.
+    How far ended assignments and truncated logs were handed out, and their live records. Made with
+    the partition's first assignment and kept, guarded by the lock of ``HandOuts``.
 
     A worker may still process a record of an assignment that is over, or of a log that was
     truncated. It does not know that, and what it reports must not count for what was handed out
@@ -252,59 +235,66 @@ class HandedOutBefore:
     one of their workers is still to report. The first that names a next offset among them reports
     only them, and nothing below. A worker that reports again, or was refused before, has been
     heard.
+
+    Attributes
+    ----------
+    partition : TopicPartition
+    leaving : Partition or None
+        The assignment whose revoke is completed, while its last commits are on their way.
     """
 
-    def __init__(self) -> None:
-        self._over: dict[TopicPartition, int] = {}
-        # Live records whose workers are still to be heard; in order and disjoint.
-        self._live: dict[TopicPartition, list[Gap]] = {}
-        # Up to where workers were refused, in partitions that are lost but not over yet.
-        self._refused: dict[TopicPartition, int] = {}
+    __slots__ = ("_live", "_over", "_refused", "leaving", "partition")
 
-    def note(
-        self, partition: TopicPartition, next_offset: int | None, live: Gap | None = None
-    ) -> None:
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.leaving: Partition | None = None
+        # The highest next offset; -1 if nothing was handed out before.
+        self._over = -1
+        # Live records whose workers are still to be heard; in order and disjoint.
+        self._live: list[Gap] = []
+        # Up to where workers were refused, while the partition is lost but not over yet.
+        self._refused = 0
+
+    def note(self, next_offset: int | None, live: Gap | None = None) -> None:
         """The partition begins anew; it was handed out up to here (exclusive), or not at all.
 
         ``live`` are its live records that were in processing next to a gap.
         """
         if next_offset is not None:
-            self._over[partition] = max(next_offset, self._over.get(partition, 0))
-        refused = self._refused.pop(partition, 0)
+            self._over = max(next_offset, self._over)
+        refused, self._refused = self._refused, 0
         if live is not None and refused < live.end:
             live = Gap(max(live.start, refused), live.end)
-            self._live[partition] = sorted([*without(self._live.get(partition, ()), *live), live])
+            self._live = sorted([*without(self._live, *live), live])
 
-    def refused(self, partition: TopicPartition, offset: int, is_over: bool = True) -> None:
+    def refused(self, offset: int, is_over: bool = True) -> None:
         """This next offset of a worker is refused; that worker has been heard.
 
         Without ``is_over``, the partition is lost, but its assignment is not over yet.
         """
-        live = holding(self._live.get(partition, ()), offset - 1)
+        live = holding(self._live, offset - 1)
         if live is not None:
-            self.hear(partition, [Gap(live.start, offset)])
+            self.hear([Gap(live.start, offset)])
         elif not is_over:
-            self._refused[partition] = max(offset, self._refused.get(partition, 0))
+            self._refused = max(offset, self._refused)
 
-    def hear(self, partition: TopicPartition, records: Sequence[Gap]) -> None:
+    def hear(self, records: Sequence[Gap]) -> None:
         """Workers have reported the records in these ranges, which are in order."""
-        if partition in self._live:
-            self._live[partition] = less(self._live[partition], records)
-            if not self._live[partition]:
-                del self._live[partition]
+        if self._live:
+            self._live = less(self._live, records)
 
-    def claims(self, partition: TopicPartition, aside: SetAside, offset: int) -> tuple[Gap, ...]:
+    def claims(self, aside: SetAside, offset: int) -> tuple[Gap, ...]:
         """Which records a commit of this next offset says are processed; its worker is heard."""
-        live = holding(self._live.get(partition, ()), offset - 1)
+        live = holding(self._live, offset - 1)
         claims = aside.claimed_by(offset) if live is None else aside.read_of(live.start, offset)
-        self.hear(partition, claims)
+        self.hear(claims)
         return claims
 
-    def is_awaited(self, partition: TopicPartition, offset: int) -> bool:
+    def is_awaited(self, offset: int) -> bool:
         """Whether a worker of those live records, still to be heard, may name this next offset."""
-        return holding(self._live.get(partition, ()), offset - 1) is not None
+        return bool(self._live) and holding(self._live, offset - 1) is not None
 
-    def refuse(self, partition: TopicPartition, offset: int, handed_out: int) -> None:
+    def refuse(self, offset: int, handed_out: int) -> None:
         """Raise PartitionsLostError if this next offset is that of a record that is gone.
 
         If it is beyond what was handed out since, committing it would hide every record that is
@@ -312,21 +302,20 @@ class HandedOutBefore:
 
         Parameters
         ----------
-        partition : TopicPartition
         offset : int
             The offset to commit, exclusive.
         handed_out : int
             How far (exclusive) polls went since; 0 if they went nowhere below the offset.
         """
-        if handed_out < offset <= self._over.get(partition, -1):
-            self.refused(partition, offset)
+        if handed_out < offset <= self._over:
+            self.refused(offset)
             raise PartitionsLostError(
-                f"nothing committed: {partition.topic}-{partition.partition} at {offset} is past "
-                f"{handed_out}, the offset that polls have reached since it was assigned again, or "
-                "since its log was truncated or read again"
+                f"nothing committed: {self.partition.topic}-{self.partition.partition} at {offset} "
+                f"is past {handed_out}, the offset that polls have reached since it was assigned "
+                "again, or since its log was truncated or read again"
             )
 
-    def why_not(self, partition: TopicPartition, offset: int) -> Exception:
+    def why_not(self, offset: int) -> Exception:
         """The error to raise for an offset that was not handed out since.
 
         Returns
@@ -334,8 +323,8 @@ class HandedOutBefore:
         PartitionsLostError or ValueError
             The latter if nobody can have processed it.
         """
-        name = f"{partition.topic}-{partition.partition}"
-        if offset < self._over.get(partition, offset):
+        name = f"{self.partition.topic}-{self.partition.partition}"
+        if offset < self._over:
             return PartitionsLostError(
                 f"nothing committed: {name} was lost or revoked after offset {offset} was handed "
                 "out, and assigned again, or its log was truncated"
@@ -372,6 +361,11 @@ class PartitionCompletion:
         self.moved_back = False
         #: What the previous owner had completed out of order; those records are not handed out.
         self.inherited: Inherited | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether polls brought something, or something was set aside."""
+        return self.continues_at is not None
 
     def reached(self, offset: int) -> bool:
         """Whether the offset was handed out under the current assignment."""
@@ -611,6 +605,240 @@ class PartitionCompletion:
         if self._left_out:
             self._left_out = without(self._left_out, start, end)
         self.pending.add(start, end)
+
+
+class Partition:
+    """One partition during one assignment, from the first thing that is known of it.
+
+    Guarded by the lock of ``HandOuts``; the polling thread writes what it brings, any thread what
+    is processed. Dropped when the assignment ends: late reports are judged by ``former``.
+
+    Parameters
+    ----------
+    former : Former
+        The partition's assignments before this one.
+
+    Attributes
+    ----------
+    epochs : LeaderEpochs
+        The leader epochs of the records, whether they are handed out or not.
+    completion : PartitionCompletion
+        What was handed out or set aside, and what of it is processed.
+    is_sought : bool
+        Whether the application sought, and nothing was handed out since.
+    sought_to : int or None
+        Where polls go on after that seek. None is the beginning of the log, wherever that is, and
+        LOG_END its end, until a poll has found it.
+    bound : str or None
+        What the gaps in commit metadata are bound to, from the first records on (``bound_to``).
+    unreadable : Gap or None
+        The record at which polls stopped, and which the application may skip.
+    unreadable_gap : Gap or None
+        The same of the gaps' reader (KIP-333); up to LOG_END if it was out of range.
+    """
+
+    __slots__ = (
+        "bound",
+        "completion",
+        "epochs",
+        "former",
+        "is_sought",
+        "sought_to",
+        "unreadable",
+        "unreadable_gap",
+    )
+
+    def __init__(self, former: Former) -> None:
+        self.former = former
+        self.epochs = LeaderEpochs()
+        self.completion = PartitionCompletion(self.epochs)
+        self.is_sought = False
+        self.sought_to: int | None = None
+        # While the last commits of a completed revoke are on their way, the topic is that one.
+        self.bound: str | None = None if former.leaving is None else former.leaving.bound
+        self.unreadable: Gap | None = None
+        self.unreadable_gap: Gap | None = None
+
+    # -- the assignment ends ----------------------------------------------------------------------
+
+    def end(self) -> None:
+        """The assignment is over, or what was handed out is forgotten."""
+        self.former.leaving = None
+        if self.completion.begun:
+            self.former.note(self.completion.next_offset, self.completion.live_in_processing())
+
+    def leave(self) -> None:
+        """As :meth:`end`, but the last commits are on their way."""
+        self.end()
+        self.former.leaving = self
+
+    def start_over(self) -> Partition:
+        """Forget what was handed out; the assignment goes on, and polls where they stand."""
+        self.end()
+        other = Partition(self.former)
+        other.bound, other.unreadable = self.bound, self.unreadable
+        return other
+
+    # -- what polls bring -------------------------------------------------------------------------
+
+    def hand_out(self, offsets: Sequence[int], leader_epoch: int = -1) -> None:
+        """A poll returned the records at these offsets, ascending, all of one leader epoch."""
+        if self.is_sought:
+            if offsets:
+                self.completion.seek(offsets[0])
+            self.is_sought, self.sought_to = False, None
+        self.completion.hand_out(offsets, leader_epoch)
+
+    def inherited_at(self, offset: int) -> Inherited | None:
+        """What to leave out of the records that a poll brought from this offset on.
+
+        Nothing once the application has sought, or if the log was truncated.
+        """
+        found = self.completion.inherited
+        if found is not None and (
+            offset < found.offset or self.is_sought or self.truncated_at(offset)
+        ):
+            self.completion.disinherit()
+            return None
+        return found
+
+    def truncated_at(self, offset: int) -> bool:
+        """Whether polls that go on from here show that the log was truncated.
+
+        That is invariant 2 of ``Completion``.
+        """
+        continues_at = self.completion.continues_at
+        return continues_at is not None and offset < continues_at and not self.is_sought
+
+    def written_anew_from(self, offset: int, leader_epoch: int) -> int | None:
+        """The offset from which handed out records are gone, as this epoch proves; or None.
+
+        After a seek back, polls go on below where the log was truncated, and bring what was written
+        since. What a seek forward then leaves out may be old or new: it is taken to be new.
+        """
+        if not self.completion.begun or not self.epochs.is_news(offset, leader_epoch):
+            return None
+        return min(offset, self.completion.continues_at or 0)
+
+    def truncate(self, offset: int) -> None:
+        """The records from this offset on are gone, and others may be there by now."""
+        self.former.note(self.completion.next_offset)
+        self.completion.truncate(offset)
+
+    # -- seeks ------------------------------------------------------------------------------------
+
+    def seek(self, offset: int | None = None) -> None:
+        """The application sought: polls go on from this offset.
+
+        None is the beginning, wherever that is, and LOG_END the end; this is called again when a
+        poll has found it.
+        """
+        self.sought_to, self.is_sought = offset, True
+        self.completion.disinherit()
+        self.completion.end_order()
+
+    def skip(self, start: int, end: int) -> None:
+        """The application gave up the records in [start, end), where polls stopped; polls go on.
+
+        What the previous owner had completed behind them is left out as before. The next owner may
+        be able to read them.
+        """
+        if self.is_sought:
+            return
+        if self.completion.begun:
+            self.completion.skip(end)
+        else:
+            self.epochs.learn(start, end, UNKNOWN)
+
+    def leads_to(self, position: int) -> bool:
+        """Whether this position, where polls are now, is where a seek to an unknown offset led."""
+        return self.is_sought and (self.sought_to is None or self.sought_to > position)
+
+    def is_below(self, position: int) -> bool:
+        """Whether polls go on below this position after a seek, with nothing handed out since."""
+        return self.is_sought and (self.sought_to is None or self.sought_to < position)
+
+    # -- what is processed ------------------------------------------------------------------------
+
+    def position(self, claims: Sequence[Gap] = ()) -> int | None:
+        """The offset to commit, exclusive; None before the first hand-out.
+
+        After a seek back it is where polls go on, or None while that is not known. After a seek
+        forward it is as far as everything was handed out before. With claims, it is as if what was
+        handed out of them were processed.
+        """
+        found = self.completion.with_processed(claims) if claims else self.completion
+        position = found.position
+        if position is None or not self.is_sought:
+            return position
+        if self.sought_to is None:
+            return None
+        return position if self.sought_to == LOG_END else found.position_from(self.sought_to)
+
+    def remaining(self, offset: int, claims: Sequence[Gap] = ()) -> tuple[Remaining, int]:
+        """What is left to process when this offset is committed, and the highest leader epoch.
+
+        After a seek that is everything from where polls go on, although nothing is handed out there
+        yet.
+        """
+        found = self.completion.with_processed(claims) if claims else self.completion
+        remaining, leader_epoch = found.remaining(offset)
+        if self.is_sought:
+            remaining = remaining.start_over(max(offset, self.sought_to or 0))
+        return remaining, leader_epoch
+
+    def unread(self) -> Sequence[Gap]:
+        """What is set aside and not handed out yet, in order.
+
+        After a seek, only below the sought offset. The rest is the live reader's once it has
+        brought something of it; until then the application may take the seek back.
+        """
+        unread = self.completion.aside.unread
+        return without(unread, self.sought_to or 0) if self.is_sought else unread
+
+    def complete(self, offsets: Sequence[int]) -> int | None:
+        """The records at these offsets are processed; see ``Completion.complete``."""
+        found = self.completion
+        for offset in offsets:
+            if not found.reached(offset):
+                raise self.former.why_not(offset)
+        before = self.position()
+        for offset in offsets:
+            found.complete(offset)
+        after = self.position()
+        if after is None:
+            found.moved_back = True
+            return None
+        if after == before:
+            if not found.moved_back or self.is_below(found.position or 0):
+                return None
+            continues_at = found.continues_at or 0
+            if not any(offset < continues_at for offset in offsets):
+                return None
+        found.moved_back = False
+        return after
+
+    def complete_below(self, offset: int) -> int | None:
+        """Everything below this next offset is processed; returns what to commit, if anything."""
+        found, former = self.completion, self.former
+        if found.begun and (found.catches_up or former.is_awaited(offset)):
+            found.pending.discard_all(former.claims(found.aside, offset))
+            return self.position()
+        # Without workers, commit no more than was asked for, even if nothing lies in between.
+        if found.begun and found.complete_below(offset):
+            return max(offset, self.position() or 0)
+        return offset
+
+    def refuse_truncated(self, offset: int, position: int | None) -> None:
+        """Raise PartitionsLostError if this next offset is that of a record that is gone.
+
+        See ``Completion.refuse_truncated``; ``position`` is where polls stand.
+        """
+        found, sought = self.completion, self.is_sought
+        stands = offset == position and not found.aside.unread
+        if not stands and not (sought and offset == self.sought_to):
+            reached = found.reached_below(offset, None if sought else position)
+            self.former.refuse(offset, reached)
 
 
 def _last_complete(pending: Iterable[Gap], end: int) -> int:
