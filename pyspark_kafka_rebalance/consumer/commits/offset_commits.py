@@ -466,10 +466,6 @@ class OffsetCommits:
         """Whether a commit of the partition is waiting or in flight."""
         return partition in self._open or partition in self._in_flight
 
-    def any_waiting(self) -> bool:
-        """Whether anything waits to be sent."""
-        return bool(self._open)
-
     def any_outstanding(self) -> bool:
         """Whether anything at all is waiting or in flight."""
         return bool(self._open or self._in_flight)

@@ -183,16 +183,6 @@ class ClassicProtocol:
         self._join_alarm = parts.loop.alarm()
         self._unheard = UnheardWrites()
 
-    @property
-    def joining(self) -> bool:
-        """Whether a join is under way."""
-        return self._joining
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member assigns the group's partitions."""
-        return self._led_counts is not None
-
     def is_stable(self) -> bool:
         """Whether it has joined, with no join due or under way and no assignment to be applied."""
         joins = self._must_rejoin or self._released_at is not None or self._joining

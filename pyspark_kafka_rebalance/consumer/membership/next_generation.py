@@ -206,11 +206,6 @@ class NextGenerationProtocol:
         self._session_known = False
         self._unreleased_since: float | None = None
 
-    @property
-    def reconciliation(self) -> Reconciliation:
-        """The owned partitions and the target of this membership."""
-        return self._reconciliation
-
     def is_stable(self) -> bool:
         """Whether it has joined, and the coordinator knows that it owns exactly its assignment."""
         record = self._record
