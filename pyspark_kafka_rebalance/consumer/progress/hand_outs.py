@@ -654,7 +654,7 @@ class HandOuts:
     gaps : GapHandOuts
         What is read besides the live records (KIP-333).
     describe : callable or None
-        Says who commits; see ``CommittingConsumer.describe_commits``.
+        Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
     """
 
     def __init__(
