@@ -38,7 +38,8 @@ from .catching_up import CatchingUp
 from .cluster_queries import ClusterQueries, leader_gone
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
-from .kafka_python.coordinator import replace_coordinator
+from .kafka_python.backlogs import LogBacklogs
+from .kafka_python.coordinator import GroupCoordinator, replace_coordinator
 from .kafka_python.polling import (
     end_iteration,
     is_closed,
@@ -49,7 +50,8 @@ from .kafka_python.polling import (
     watch_fetches,
 )
 from .kafka_python.records import ReadableRecords, name_what_is_unreadable
-from .membership.group_membership import chosen_protocol, membership_in
+from .membership.group_membership import GroupMembership, chosen_protocol, membership_in
+from .membership.member_parts import MemberCallbacks
 from .membership.ownership import Ownership
 from .observer import Observed
 from .offsets.checked_arguments import (
@@ -168,18 +170,17 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             raise
         revoke_timeout_ms = revoke_timeout_ms or int(self.config["max_poll_interval_ms"])
         self._ownership = Ownership(revoke_timeout_ms / 1000, defer_revoke)
-        io = replace_coordinator(self)
-        self._io = io
-        self._queries = ClusterQueries(self, io)
-        self._membership = membership_in(
-            protocol,
-            group_remote_assignor,
-            io,
-            self.config,
-            revoking=lambda: self._ownership.gated,
-            committable=lambda: self.assigned,
+        self._observed = Observed()
+        self._io = io = replace_coordinator(
+            self,
+            lambda io: self._member_of(io, protocol, group_remote_assignor),
+            lambda io: (
+                None
+                if catch_up is None
+                else LogBacklogs(self, io, catch_up, lambda: self._hand_outs.gaps)
+            ),
         )
-        io.membership = self._membership
+        self._queries = ClusterQueries(self, io)
         if topics:
             io.metadata.refresh_now()
         else:
@@ -187,7 +188,6 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
         self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         self._hand_outs = HandOuts(io, self._membership, self._ownership, self._not_returned)
-        self._observed = self._membership.commits.observed = Observed()
         self._catching_up = (
             None
             if catch_up is None
@@ -479,7 +479,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
         """The id of the assigned topic; None in the classic protocol, which assigns by name."""
-        return self._membership.parts.lane.topic_id_of(partition)
+        return self._membership.protocol.topic_id_of(partition)
 
     # -- processed records, and commits: of both kinds, in one order (``offset_commits.py``) ------
 
@@ -988,6 +988,20 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return list(self._queries.leaders(partitions))
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _member_of(
+        self, io: GroupCoordinator, protocol: str, group_remote_assignor: str | None
+    ) -> GroupMembership:
+        callbacks = MemberCallbacks(
+            revoking=lambda: self._ownership.gated,
+            committable=lambda: self.assigned,
+            metadata_of=lambda *commit: self._hand_outs.describe_commit(*commit),
+            catches_up=lambda: self._hand_outs.gaps.any_unread,
+        )
+        self._membership = membership_in(
+            protocol, group_remote_assignor, io, self.config, callbacks, self._observed
+        )
+        return self._membership
 
     def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
         """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""

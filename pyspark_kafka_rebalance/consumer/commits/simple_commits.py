@@ -60,6 +60,7 @@ class SimpleCommits:
         self._ended = False
         lane = Lane(io, self._group_id, None, config["request_timeout_ms"], _COMMIT_VERSION)
         nobody = Member()
+        self._told = ToldRemaining()
         self._loop = CommitLoop(
             io,
             lane,
@@ -68,10 +69,9 @@ class SimpleCommits:
             on_accepted=lambda sent_at: None,
             on_verdict=self._consider,
             clock=time.monotonic,
-        )
-        self._told = ToldRemaining()
-        self._loop.metadata_of = lambda partition, offset, limit, _: self._metadata(
-            partition, offset, limit
+            metadata_of=lambda partition, offset, limit, _: self._metadata(
+                partition, offset, limit
+            ),
         )
         #: Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None

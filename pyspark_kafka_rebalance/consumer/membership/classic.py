@@ -183,6 +183,9 @@ class ClassicProtocol:
         self._join_alarm = parts.loop.alarm()
         self._unheard = UnheardWrites()
 
+    def topic_id_of(self, partition: TopicPartition) -> None:
+        """None: this protocol assigns by name."""
+
     def is_stable(self) -> bool:
         """Whether it has joined, with no join due or under way and no assignment to be applied."""
         joins = self._must_rejoin or self._released_at is not None or self._joining

@@ -13,7 +13,7 @@ The choice between the two group protocols.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer
@@ -23,10 +23,11 @@ from ...errors import UnsupportedBrokerError
 from ..commits.commit_by_hand import EnteredCommit
 from ..kafka_python.questions import offers_consumer_protocol
 from ..member_record import AssignmentReceived, Lost, Member, refuse_strangers
+from ..observer import Observed
 from ..offsets.committable import Committable
 from . import classic, next_generation
 from .classic import ClassicProtocol
-from .member_parts import GroupProtocol, MemberParts
+from .member_parts import GroupProtocol, MemberCallbacks, MemberParts
 from .next_generation import NextGenerationProtocol
 
 if TYPE_CHECKING:
@@ -277,8 +278,8 @@ def membership_in(
     group_remote_assignor: str | None,
     io: GroupCoordinator,
     config: Mapping[str, Any],
-    revoking: Callable[[], Collection[TopicPartition]],
-    committable: Callable[[], frozenset[TopicPartition]],
+    callbacks: MemberCallbacks,
+    observed: Observed,
 ) -> GroupMembership:
     """Create a member that speaks this protocol.
 
@@ -292,13 +293,22 @@ def membership_in(
         The seam to kafka-python.
     config : mapping
         kafka-python's consumer configuration.
-    revoking : callable
-        Returns the partitions whose revoke is requested and that are not released yet.
-    committable : callable
-        Returns the partitions that may be committed: owned, and their revoke not completed.
+    callbacks : MemberCallbacks
+        The consumer's.
+    observed : Observed
+        Holds the consumer's observer, if it has one.
     """
+    spoken: GroupProtocol
+    parts = MemberParts(
+        io,
+        config,
+        classic.RULES if protocol == "classic" else next_generation.RULES,
+        callbacks=callbacks,
+        observed=observed,
+        topic_id_of=lambda partition: spoken.topic_id_of(partition),
+    )
     if protocol == "classic":
-        parts = MemberParts(io, config, classic.RULES)
-        return GroupMembership(parts, ClassicProtocol(parts, revoking), committable)
-    parts = MemberParts(io, config, next_generation.RULES)
-    return GroupMembership(parts, NextGenerationProtocol(parts, group_remote_assignor), committable)
+        spoken = ClassicProtocol(parts, callbacks.revoking)
+    else:
+        spoken = NextGenerationProtocol(parts, group_remote_assignor)
+    return GroupMembership(parts, spoken, callbacks.committable)

@@ -193,7 +193,6 @@ class NextGenerationProtocol:
         self._unheard = UnheardWrites()
         self._leaving = Leaving(parts.io, parts.group_id, self._send_leave)
         self._reconciliation = self._new_reconciliation()
-        parts.lane.topic_id_of = lambda partition: self._reconciliation.owned.get(partition)
         # As received, by topic id: the names of its topics may not be known yet.
         self._assignment: dict[uuid.UUID, list[int]] = {}
         self._decided_at = 0.0
@@ -205,6 +204,10 @@ class NextGenerationProtocol:
         )
         self._session_known = False
         self._unreleased_since: float | None = None
+
+    def topic_id_of(self, partition: TopicPartition) -> uuid.UUID | None:
+        """The id of the topic that the coordinator has assigned; None if it is not owned."""
+        return self._reconciliation.owned.get(partition)
 
     def is_stable(self) -> bool:
         """Whether it has joined, and the coordinator knows that it owns exactly its assignment."""

@@ -60,7 +60,6 @@ class GapHandOuts:
         self._commits = hand_outs._membership.commits
         # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
         self._behind: set[TopicPartition] = set()
-        self._commits.catches_up = lambda: self.any_unread
         #: Whether anything was ever set aside.
         self.known = False
         # The records at which the gaps' reader stopped, and which the application may skip.
@@ -673,7 +672,6 @@ class HandOuts:
         self._membership = membership
         self._ownership = ownership
         self._completion = Completion()
-        membership.commits.metadata_of = self._describe_commit
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
         self._told = ToldRemaining()  # by commit_remaining
         self.by_hand = EnteredCommits(self)
@@ -939,7 +937,7 @@ class HandOuts:
 
     # -- the I/O loop -----------------------------------------------------------------------------
 
-    def _describe_commit(
+    def describe_commit(
         self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
     ) -> str:
         """The metadata of a commit of this offset: who made it, and the progress beyond it."""
