@@ -67,6 +67,7 @@ from .poll_result import PollResult as PollResult
 from .polls import ListenerCalls, Polls, Rebalancing
 from .progress.hand_outs import HandOuts
 from .progress.partition import LOG_END
+from .reading import Reading
 from .taken import returns_what_it_takes
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         else:
             io.metadata.forget_backoff()
         isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
+        ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
         self._hand_outs = HandOuts(io, self._membership, self._ownership, self._not_returned)
         self._catching_up = (
             None
@@ -194,31 +195,20 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             else CatchingUp(catch_up, self, io, self._ownership, self._hand_outs.gaps, settings)
         )
         self._listener = ListenerCalls(io.loop, io.subscription, self._group_id)
+        self._reading = Reading(
+            self, super().poll, io.subscription, self._hand_outs, ends, self._catching_up
+        )
         rebalancing = Rebalancing(
-            self._group_id,
-            io.subscription,
+            io,
             self._membership,
             self._ownership,
             self._hand_outs,
-            self._ends,
+            ends,
             self._listener,
             revoke_timeout_ms,
             self._observed,
         )
-        self._polls = Polls(
-            self,
-            super().poll,
-            io,
-            self._membership,
-            self._ownership,
-            rebalancing,
-            self._listener,
-            self._hand_outs,
-            self._ends,
-            self._metadata_of,
-            self._observed,
-            self._catching_up,
-        )
+        self._polls = Polls(self._reading, rebalancing, self._ownership, self._observed)
         watch_fetches(self, self._answered)
         resume_what_was_begun(self)
         tell_before_taking(self, io.subscription.taking)
@@ -1005,14 +995,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
         """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""
-        position = self._io.subscription.position(partition)
-        end = self._ends.latest(partition)
-        return None if end is None or position is None else end.seen_from(position)
-
-    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        end = self._ends.latest(partition)
-        position = self._io.subscription.read_position(partition)
-        return None if end is None or position is None else end.seen_from(position)
+        return self._reading.standing_of(partition)
 
     def _assigned_ones(
         self, call: str, partitions: Iterable[TopicPartition]
@@ -1052,7 +1035,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return ArrowForm(include_headers, self._observed)
 
     def _answered(self, node_id: Any, asked: Collection[TopicPartition], response: Any) -> None:
-        self._ends.answered(node_id, asked, response)
+        self._reading.answered(node_id, asked, response)
         if (observer := self._observed.by) is not None:
             observer.fetched(response)
 

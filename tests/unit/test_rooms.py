@@ -68,6 +68,7 @@ CONSUMER_ROOMS = [
     "membership",
     "progress",
     "catching_up",
+    "reading",
     "polls",
     "consumer",
     "ordered",
