@@ -1,13 +1,11 @@
 """GroupMembership: one member of a consumer group, in either protocol.
 
-It runs on the consumer's I/O loop, so that heartbeats go on however rarely the application polls.
-It puts together what other modules decide: who the member is and what happened to it
-(``member_record.py``), when to heartbeat and whether the application is alive (``heartbeats.py``),
-what errors mean (``verdicts.py``), and how to join, which each protocol does in its own way
-(``classic.py`` and ``next_generation.py``). Two places decide at a heartbeat that the membership is
-lost: ``beat`` there, and ``lose_if_expired`` here.
-
-The choice between the two group protocols.
+It runs on the consumer's I/O loop, so heartbeats continue however rarely the application polls.
+Other modules decide: who the member is and what happened to it (``member_record.py``), when to
+heartbeat and whether the application is alive (``heartbeats.py``), what errors mean
+(``answers.py``), and how to join (``classic.py`` or ``next_generation.py``; ``chosen_protocol``
+chooses). Two places decide at a heartbeat that the membership is lost: ``beat`` there, and
+``lose_if_expired`` here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MemberParts: the parts of a group member other than its protocol."""
+"""MemberParts: the parts of a group member; and what its protocol and its consumer do for it."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class MemberParts:
         Parameters
         ----------
         found : Consequence
-            The consequences that ``verdicts`` found.
+            The consequences that ``answers.py`` found.
         error : type
             The error that they follow from.
         reason : str, optional

@@ -2,15 +2,14 @@
 
 There is no join round. Each member heartbeats; the coordinator answers with the member epoch and,
 when it changed, with the member's assignment. ``reconciliation.py`` decides what that means; this
-module sends and receives.
+module sends and receives. ``WantedTopics`` is its subscription: topic names, or a pattern if the
+broker can match it.
 
 Invariants, in addition to those of ``member_record.py``:
  1. At most one heartbeat is in flight.
  2. A heartbeat lists as owned what the consumer has not released, and what it might apply while the
     heartbeat is in flight.
  3. At most one assignment waits to be applied: the newest.
-
-Topic patterns: which of them a broker may match, and how it spells them. Pure.
 """
 
 from __future__ import annotations
