@@ -25,7 +25,6 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import UnreadableRecordError
 from .catch_up import CatchUpOptions, places, shares
-from .kafka_python.backlogs import LogBacklogs
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.polling import StepsBeside, fetch_step, would_only_wait
 from .kafka_python.records import ReadableRecords
@@ -101,7 +100,6 @@ class CatchingUp:
         self._stood_back = False  # whether the last poll has left the gaps to this one
         # In an iteration: the live reader's positions in partitions whose gap records are returned.
         self._live_at: dict[TopicPartition, OffsetAndMetadata] = {}
-        io.starts.backlogs = LogBacklogs(consumer, io, options, gaps)
         if options.in_order:
             io.subscription.hold(
                 lambda partition: gaps.next_offset(partition) is not None,

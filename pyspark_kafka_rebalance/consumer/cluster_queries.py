@@ -1,6 +1,6 @@
-"""ClusterQueries: queries to the brokers that KafkaConsumer lacks, or repeats for too long.
+"""ClusterQueries: queries to the brokers that KafkaConsumer lacks, or retries past their timeout.
 
-None of them depends on membership, and none waits longer than its timeout.
+None of them depends on membership.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 from uuid import UUID
 
 from kafka import KafkaConsumer
@@ -19,7 +18,6 @@ from kafka.structs import TopicPartition
 
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.next_records import next_timestamps
-from .offsets.checked_arguments import checked_offsets, checked_partition, checked_partitions
 from .offsets.commit_metadata import GroupCommit, Remaining, Told
 from .offsets.found_records import RecordTime
 from .offsets.origin import Origin
@@ -28,31 +26,45 @@ from .offsets.told_remaining import bound_to
 log = logging.getLogger(__name__)
 
 
-class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
-    """A KafkaConsumer that looks up topics, committed offsets and end offsets in limited time."""
+class ClusterQueries:
+    """The topics, committed offsets, logs and leaders that one consumer asks brokers about.
 
-    _io: GroupCoordinator
+    The consumer offers each of them under the same name, and says there what it returns and raises.
+    Any thread but the I/O loop may call them.
+
+    Parameters
+    ----------
+    consumer : KafkaConsumer
+        Asks, under its isolation level.
+    io : GroupCoordinator
+        Its seam to kafka-python.
+    """
+
+    def __init__(self, consumer: KafkaConsumer, io: GroupCoordinator) -> None:
+        self._consumer = consumer
+        self._io = io
+        self._isolation = IsolationLevel.build_from(consumer.config["isolation_level"])
 
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
-        """Fetch the names of all topics within ``timeout_ms``, else raise KafkaTimeoutError."""
+        """Fetch the names of all topics."""
         return self._io.metadata.existing_topics(timeout_ms)
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """The ones of these topics that this client is not allowed to describe; asks now."""
+        """Request metadata and return the topics that this client may not describe."""
         return self._io.metadata.hidden_topics(topics, timeout_ms)
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """The ones of these partitions that the metadata has now."""
+        """Those that are in the present metadata."""
         counts = self._io.metadata.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, UUID]:
-        """Topic ids in the present metadata; without topics that are missing or have no id."""
+        """Topic ids in the present metadata."""
         found = {topic: self._io.metadata.topic_id(topic) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
-        """As ``topic_ids``, but asks now (KafkaTimeoutError); leaves the metadata as they are."""
+        """Topic ids, requested now; the metadata stay as they are."""
         return self._io.metadata.topic_ids_now(topics, timeout_ms)
 
     def metadata_renewed_ms(self) -> float:
@@ -60,10 +72,7 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         return self._io.metadata.renewed_ms
 
     def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
-        """Each partition's topic id and leader epoch in the present metadata.
-
-        If either changes, the partition may have become another log.
-        """
+        """Each partition's topic id and leader epoch in the present metadata."""
         return self._io.metadata.leaderships()
 
     def request_metadata(self) -> None:
@@ -73,28 +82,14 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """The group's committed offsets, over the lane; without the partitions that have none.
-
-        Raises KafkaTimeoutError, or the broker's error.
-        """
-        asked = checked_partitions("committed_offsets", partitions)
-        committed = self._io.fetch_committed_offsets(asked, timeout_ms)
+        """The group's committed offsets, over the lane."""
+        committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
         return {partition: found.offset for partition, found in committed.items()}
-
-    def committed_remaining(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, Remaining]:
-        """As ``committed_offsets``, with the progress beyond them in the commits' metadata."""
-        found = self.group_commits(partitions, timeout_ms)
-        return {partition: commit.remaining for partition, commit in found.items()}
 
     def group_commits(
         self, partitions: Collection[TopicPartition], timeout_ms: float, in_order: bool = False
     ) -> dict[TopicPartition, GroupCommit]:
-        """As ``committed_remaining``, with the queries that have committed.
-
-        With ``in_order`` the progress beyond the offsets is left out.
-        """
+        """The group's offsets, the progress beyond them unless ``in_order``, and who committed."""
         found = {}
         committed = self._io.fetch_committed_offsets(list(partitions), timeout_ms)
         for p, entry in committed.items():
@@ -110,39 +105,10 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
                 )
         return found
 
-    def committed(
-        self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
-    ) -> Any:
-        """``KafkaConsumer.committed``: the group's next offset, or None; asks the broker."""
-        return super().committed(checked_partition("committed", partition), metadata, timeout_ms)
-
-    def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, Any]:
-        """``KafkaConsumer.offsets_for_times``; leaves the given timestamps as they are."""
-        asked = checked_offsets("offsets_for_times", timestamps, "timestamp")
-        return dict(super().offsets_for_times(asked, timeout_ms))
-
-    def beginning_offsets(
-        self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
-        with _leader_gone():
-            asked = checked_partitions("beginning_offsets", partitions)
-            return dict(super().beginning_offsets(asked, timeout_ms))
-
-    def end_offsets(
-        self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
-        with _leader_gone():
-            asked = checked_partitions("end_offsets", partitions)
-            return dict(super().end_offsets(asked, timeout_ms))
-
     def beginning_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``beginning_offsets``, but asks only once; without partitions that get no answer."""
+        """Where logs begin; asks once."""
         return self._io.log_offsets.ask(
             partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
         )
@@ -150,21 +116,21 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``end_offsets``, but asks only once; without partitions that get no answer."""
-        isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        return self._io.log_offsets.ask(partitions, OffsetSpec.LATEST, isolation, timeout_ms)
+        """Where logs end; asks once."""
+        return self._io.log_offsets.ask(partitions, OffsetSpec.LATEST, self._isolation, timeout_ms)
 
     def end_offsets_soon(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> Callable[[], dict[TopicPartition, int]]:
-        """Ask as ``end_offsets_now``; returns at once a callable that waits for the answer."""
-        isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        return self._io.log_offsets.begin_ask(partitions, OffsetSpec.LATEST, isolation, timeout_ms)
+        """Where logs end; the returned callable waits for the answer."""
+        return self._io.log_offsets.begin_ask(
+            partitions, OffsetSpec.LATEST, self._isolation, timeout_ms
+        )
 
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``end_offsets_now``, but under any isolation level includes open transactions."""
+        """Where logs end, open transactions included."""
         return self._io.log_offsets.ask(
             partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
         )
@@ -172,29 +138,20 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
     def first_records_now(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, RecordTime | None]:
-        """The first readable record of each log from its timestamp on; None if there is none.
-
-        Asks only once; without partitions that get no answer.
-        """
-        isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        return self._io.log_offsets.first_at(timestamps, isolation, timeout_ms)
+        """The first readable record of each log from its timestamp on; asks once."""
+        return self._io.log_offsets.first_at(timestamps, self._isolation, timeout_ms)
 
     def first_records_soon(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
     ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
-        """Ask as ``first_records_now``; returns at once a callable that waits for the answer."""
-        isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        return self._io.log_offsets.begin_first_at(timestamps, isolation, timeout_ms)
+        """The same; the returned callable waits for the answer."""
+        return self._io.log_offsets.begin_first_at(timestamps, self._isolation, timeout_ms)
 
     def latest_records_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, RecordTime | None]:
-        """As ``first_records_now``, but the record with the highest timestamp.
-
-        Raises IncompatibleBrokerVersion if brokers are older than 3.0.
-        """
-        isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        return self._io.log_offsets.latest(partitions, isolation, timeout_ms)
+        """The record of each log that has the highest timestamp; asks once."""
+        return self._io.log_offsets.latest(partitions, self._isolation, timeout_ms)
 
     def next_timestamps_now(
         self,
@@ -202,9 +159,9 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         ends: Mapping[TopicPartition, int],
         timeout_ms: float,
     ) -> dict[TopicPartition, int | None]:
-        """The timestamps of the next readable records; see `next_timestamps`, which asks."""
+        """The timestamps of the next readable records; see `next_timestamps`."""
         found: dict[TopicPartition, int | None] = self._io.loop.run(
-            next_timestamps, self, positions, ends, timeout_ms
+            next_timestamps, self._consumer, positions, ends, timeout_ms
         )
         return found
 
@@ -212,15 +169,9 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         """The node id of each leader that the metadata knows."""
         return self._io.metadata.leaders(partitions)
 
-    def partitions_with_leader(
-        self, partitions: Collection[TopicPartition]
-    ) -> list[TopicPartition]:
-        """The partitions whose leader the metadata knows; a query of others would wait for one."""
-        return list(self.leaders(partitions))
-
 
 @contextmanager
-def _leader_gone() -> Iterator[None]:
+def leader_gone() -> Iterator[None]:
     """Raise a retriable error where kafka-python stumbles over a partition without a leader."""
     try:
         yield

@@ -11,8 +11,9 @@ revoked are processed and committed first, outside any callback::
         consumer.delay_revoke(p for p in result.to_be_revoked if still_processing(p))
         abort_processing(result.lost)
 
-``ownership.py`` decides what is owned, to be revoked and lost. ``rebalancing.py`` executes that, in
-the turns of ``polls.py``. ``hand_outs.py`` knows what may be committed.
+Four parts do the work: ``Polls`` reads and takes part in the rebalance, ``GroupMembership`` keeps
+the member in the group, ``HandOuts`` knows what may be committed, and ``ClusterQueries`` asks the
+brokers about topics and offsets.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from kafka import KafkaConsumer
 from kafka.errors import IllegalStateError, KafkaTimeoutError
 from kafka.future import Future
 from kafka.protocol.consumer import IsolationLevel
@@ -33,10 +35,11 @@ from ..transport.forks import leave_to_parent, refuse
 from ..transport.secured_clients import net_client
 from .catch_up import CatchUpOptions
 from .catching_up import CatchingUp
-from .cluster_queries import ClusterQueries
+from .cluster_queries import ClusterQueries, leader_gone
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
-from .kafka_python.coordinator import replace_coordinator
+from .kafka_python.backlogs import LogBacklogs
+from .kafka_python.coordinator import GroupCoordinator, replace_coordinator
 from .kafka_python.polling import (
     end_iteration,
     is_closed,
@@ -48,6 +51,7 @@ from .kafka_python.polling import (
 )
 from .kafka_python.records import ReadableRecords, name_what_is_unreadable
 from .membership.group_membership import GroupMembership, chosen_protocol, membership_in
+from .membership.member_parts import MemberCallbacks
 from .membership.ownership import Ownership
 from .observer import Observed
 from .offsets.checked_arguments import (
@@ -57,11 +61,13 @@ from .offsets.checked_arguments import (
     checked_partition,
     checked_partitions,
 )
-from .offsets.commit_metadata import Remaining
+from .offsets.commit_metadata import GroupCommit, Remaining
+from .offsets.found_records import RecordTime
 from .poll_result import PollResult as PollResult
 from .polls import ListenerCalls, Polls, Rebalancing
 from .progress.hand_outs import HandOuts
 from .progress.partition import LOG_END
+from .reading import Reading
 from .taken import returns_what_it_takes
 
 if TYPE_CHECKING:
@@ -81,15 +87,276 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class MemberStatus(ClusterQueries):
-    """The state of a group member as of its last poll.
+#: Rows of one poll_arrow: about 10 MB of 100-byte records, and a few milliseconds of decoding.
+_ARROW_POLL_RECORDS = 100_000
 
-    A KafkaConsumer that reports what it owns; on any thread, also while a poll runs.
+
+class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
+    """kafka-python's ``KafkaConsumer`` with KIP-983's deferred revoke.
+
+    Everything of ``KafkaConsumer`` works as before (``seek``, ``pause``, ``position``, security
+    settings, iteration, rebalance listeners, which run on the polling thread and may commit).
+
+    Parameters
+    ----------
+    *topics : str
+        Topics to subscribe to; or call ``subscribe`` (also by pattern).
+    group_id : str
+        Required.
+    group_protocol : {"classic", "consumer", "auto"}
+        The classic protocol with cooperative rebalancing (KIP-429, the default), the consumer
+        group protocol (KIP-848: Apache Kafka 4.0 or later), or the latter where the brokers
+        offer it. ``docs/consumer.md`` compares them.
+    group_remote_assignor : str, optional
+        Consumer protocol: the server-side assignor, such as ``"uniform"`` or ``"range"``; by
+        default the broker's.
+    defer_revoke : bool, default True
+        False completes a revoke in the poll that learned of it, as consumers did before.
+    revoke_timeout_ms : int, optional
+        How long a revoke may be deferred; then the partitions that are not drained, and only
+        those, are lost. Default and upper bound: ``max_poll_interval_ms``, after which other
+        clients would leave the group altogether.
+    parallel_rebalance : {None, "live", "ordered"}
+        KIP-333: if a partition is assigned with a backlog, polls begin at the end of its log, and
+        the backlog is read in parallel. "live" hands out both at once, apart from each other
+        (``PollResult.catch_up``). "ordered" hands out the backlog first, which is the KIP's rule.
+        None, the default: polls begin at the committed offset, and live records come after the
+        backlog.
+    enable_parallel_rebalance : bool, default False
+        The KIP's own name: True is ``parallel_rebalance="ordered"``.
+    catch_up_threshold : int, default 10,000
+        More offsets than this behind the end are a backlog.
+    catch_up_threshold_ms : int, optional
+        Instead: a backlog is one whose next record is older than this.
+    **config
+        kafka-python's settings. ``heartbeat_interval_ms`` is 1000 by default, because a hand-over
+        takes about one interval. ``enable_auto_commit`` is refused: it cannot know what is
+        processed.
+
+    Raises
+    ------
+    OptionError
+        An option is missing or not allowed; raised before any network is touched.
+    AuthenticationError
+        A broker and this client do not accept each other; from the constructor or a poll.
+    AuthorizationError, MembershipError
+        From a poll: a permission is missing; the coordinator refuses this member for good.
     """
 
-    _membership: GroupMembership
-    _ownership: Ownership
-    _ends: EndOffsets
+    def __init__(
+        self,
+        *topics: str,
+        group_protocol: GroupProtocolName = "classic",
+        group_remote_assignor: str | None = None,
+        defer_revoke: bool = True,
+        revoke_timeout_ms: int | None = None,
+        parallel_rebalance: ParallelRebalance | None = None,
+        enable_parallel_rebalance: bool = False,
+        catch_up_threshold: int | None = None,
+        catch_up_threshold_ms: int | None = None,
+        **config: Unpack[KafkaConsumerSettings],
+    ) -> None:
+        catch_up = CatchUpOptions.checked(
+            parallel_rebalance, enable_parallel_rebalance, catch_up_threshold, catch_up_threshold_ms
+        )
+        settings = checked_config(
+            dict(config), group_protocol, group_remote_assignor, revoke_timeout_ms
+        )
+        settings.setdefault("kafka_client", net_client)
+        super().__init__(*topics, **settings)
+        try:
+            protocol = chosen_protocol(self, group_protocol)
+        except Exception:
+            super().close(autocommit=False, timeout_ms=0)
+            raise
+        revoke_timeout_ms = revoke_timeout_ms or int(self.config["max_poll_interval_ms"])
+        self._ownership = Ownership(revoke_timeout_ms / 1000, defer_revoke)
+        self._observed = Observed()
+        self._io = io = replace_coordinator(
+            self,
+            lambda io: self._member_of(io, protocol, group_remote_assignor),
+            lambda io: (
+                None
+                if catch_up is None
+                else LogBacklogs(self, io, catch_up, lambda: self._hand_outs.gaps)
+            ),
+        )
+        self._queries = ClusterQueries(self, io)
+        if topics:
+            io.metadata.refresh_now()
+        else:
+            io.metadata.forget_backoff()
+        isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
+        self._hand_outs = HandOuts(io, self._membership, self._ownership, self._not_returned)
+        self._catching_up = (
+            None
+            if catch_up is None
+            else CatchingUp(catch_up, self, io, self._ownership, self._hand_outs.gaps, settings)
+        )
+        self._listener = ListenerCalls(io.loop, io.subscription, self._group_id)
+        self._reading = Reading(
+            self, super().poll, io.subscription, self._hand_outs, ends, self._catching_up
+        )
+        rebalancing = Rebalancing(
+            io,
+            self._membership,
+            self._ownership,
+            self._hand_outs,
+            ends,
+            self._listener,
+            revoke_timeout_ms,
+            self._observed,
+        )
+        self._polls = Polls(self._reading, rebalancing, self._ownership, self._observed)
+        watch_fetches(self, self._answered)
+        resume_what_was_begun(self)
+        tell_before_taking(self, io.subscription.taking)
+        iterate_with(self, self._iterated, io.subscription.taking)
+        name_what_is_unreadable(self)
+        leave_to_parent(self, DeferredRevokeConsumer._leave_to_parent)
+
+    if TYPE_CHECKING:  # KafkaConsumer has these, but type checkers do not know it, or not exactly
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            traceback: TracebackType | None,
+        ) -> None: ...
+
+        def __iter__(self) -> Self: ...
+
+    # -- KIP-983 ----------------------------------------------------------------------------------
+
+    @returns_what_it_takes
+    def poll(
+        self,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+        update_offsets: bool = True,
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Fetch records, as ``KafkaConsumer.poll`` does, and take part in the rebalance.
+
+        Returns early, maybe with no records, when a revoke is requested or a partition is lost;
+        ask ``get_to_be_revoked_partitions`` and ``get_lost_partitions`` after each poll.
+
+        Parameters
+        ----------
+        timeout_ms : float
+            How long to wait for records.
+        max_records : int, optional
+            Default: ``max_poll_records``.
+        """
+        self._io.subscription.end_reading_ahead()
+        return self._polls.poll_records(ReadableRecords, timeout_ms, max_records, update_offsets)
+
+    @returns_what_it_takes
+    def poll_with_rebalance(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> PollResult:
+        """Poll for records and for what the rebalance wants, in one result (KIP-983, variant 1)."""
+        self._io.subscription.end_reading_ahead()
+        return self._polls.poll(ReadableRecords, timeout_ms, max_records)
+
+    @returns_what_it_takes
+    def poll_arrow(
+        self,
+        timeout_ms: float = 0,
+        max_records: int = _ARROW_POLL_RECORDS,
+        include_headers: bool = False,
+    ) -> PollResult[pa.RecordBatch]:
+        """Poll as ``poll_with_rebalance`` does, and get Arrow record batches.
+
+        It makes no object per record, and is therefore many times as fast. It may take turns with
+        the other polls.
+
+        Parameters
+        ----------
+        timeout_ms : float
+            How long to wait for records.
+        max_records : int
+            The limit for all rows together, whatever ``max_poll_records`` is.
+        include_headers : bool
+            Whether to add a column ``headers``.
+
+        Returns
+        -------
+        PollResult
+            ``records`` holds, by partition, a list of ``pyarrow.RecordBatch`` in offset order with
+            the columns of ``pyspark_kafka_rebalance.fetch.columns.record_schema``.
+
+        Raises
+        ------
+        OptionError
+            A deserializer is configured: the columns hold bytes.
+        CorruptRecordError
+            A record batch is damaged.
+        """
+        form = self._arrow_form(include_headers)
+        self._io.subscription.end_reading_ahead()
+        return self._polls.poll(form, timeout_ms, max_records)
+
+    @returns_what_it_takes
+    def poll_membership(self) -> PollResult:
+        """A poll without records: takes part in the rebalance, never waits and never fetches.
+
+        For applications whose records come another way, such as executors that read offset ranges.
+        """
+        return self._polls.poll_membership()
+
+    @returns_what_it_takes
+    def __next__(self) -> ConsumerRecord:
+        """The next record of the library's iterator, which may drop records that a poll brought."""
+        catching_up = self._catching_up
+        self.refuse_iteration_of_two()
+        while True:
+            record = super().__next__()
+            if not self._io.subscription.subscribed:
+                return record
+            partition = TopicPartition(record.topic, record.partition)
+            if catching_up is not None:
+                handed_out = catching_up.iterated(partition, record)
+                if handed_out:
+                    return record
+                if handed_out is not None:
+                    continue  # lost, or sought past
+            if self._hand_outs.hand_out({partition: [record]}):
+                return record
+
+    def refuse_iteration_of_two(self) -> None:
+        """Raise OptionError if live records and those of the gaps have no common order."""
+        if self._catching_up is not None and not self._catching_up.in_order:
+            raise OptionError(
+                "parallel_rebalance",
+                "live",
+                "None or 'ordered' to iterate, because an iteration has one order; or call poll",
+            )
+
+    def wakeup(self) -> None:
+        """End the running poll early, or else the next one; any thread may call this.
+
+        As in Java, but the poll does not raise: it returns what it has, maybe no records.
+        """
+        self._io.subscription.ahead.woken.set()
+        self._polls.woken.set()
+
+    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Delay the revoke of these partitions to the poll after the next.
+
+        Returns
+        -------
+        bool
+            False if one of them is no longer owned (lost); the others are delayed all the same.
+        """
+        asked = frozenset(checked_partitions("delay_revoke", partitions))
+        with self._hand_outs.lock:
+            self._ownership.delay(asked)
+        return asked <= self.assigned and not self._membership.record.lost_of(asked)
+
+    # -- the member as of its last poll; on any thread, also while a poll runs --------------------
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions assigned now, including those to be revoked.
@@ -200,29 +467,11 @@ class MemberStatus(ClusterQueries):
         highwater: int | None = super().highwater(checked_partition("highwater", partition))
         return highwater
 
-    def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""
-        position = self._io.subscription.position(partition)
-        end = self._ends.latest(partition)
-        return None if end is None or position is None else end.seen_from(position)
+    def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
+        """The id of the assigned topic; None in the classic protocol, which assigns by name."""
+        return self._membership.protocol.topic_id_of(partition)
 
-    def _metadata_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        end = self._ends.latest(partition)
-        position = self._io.subscription.read_position(partition)
-        return None if end is None or position is None else end.seen_from(position)
-
-
-class CommittingConsumer(MemberStatus):
-    """How an application reports the records that it has processed.
-
-    A KafkaConsumer whose commits go on during joins, and end when ownership ends.
-
-    Background commits and commits by hand share one path and one order (``offset_commits.py``).
-    What polls handed out is in ``hand_outs.py``. After a seek, lower offsets may be committed.
-    """
-
-    _hand_outs: HandOuts
-    _catching_up: CatchingUp | None = None
+    # -- processed records, and commits: of both kinds, in one order (``offset_commits.py``) ------
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Records below these next offsets are processed: commit them in the background.
@@ -369,6 +618,34 @@ class CommittingConsumer(MemberStatus):
             future = Future().failure(error)
         return self._io.tell_in_polls(future, offsets, callback)
 
+    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the commits that wait, and let a lower offset be committed next.
+
+        For the one case in which a committed position must move back: the records are gone. What
+        was handed out is forgotten; seek to where polls are to go on.
+        """
+        self._hand_outs.forget_commits(checked_partitions("forget_commits", partitions))
+
+    def take_unknown(self) -> frozenset[TopicPartition]:
+        """Partitions that the broker lacks, whose commit was given up since the last call."""
+        return self._hand_outs.take_unknown()
+
+    def drain(self, timeout_ms: float) -> bool:
+        """Wait until all commits are answered; False if ``timeout_ms`` runs out first.
+
+        Commits of a lost partition are not waited for: a poll reports the loss.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        while self._membership.commits.any_outstanding():
+            self._membership.commits.hurry()
+            if time.monotonic() >= deadline:
+                return False
+            self._membership.raise_if_failed()
+            time.sleep(0.002)
+        return True
+
+    # -- positions --------------------------------------------------------------------------------
+
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """``KafkaConsumer.seek``; a lower offset than before may be committed from here on."""
         self.seek_or_skip(partition, offset)
@@ -385,15 +662,6 @@ class CommittingConsumer(MemberStatus):
         self._io.subscription.ahead.forget([partition])
         self._hand_outs.seeks.sought([partition], offset)
         return (partition,)
-
-    def refuse_iteration_of_two(self) -> None:
-        """Raise OptionError if live records and those of the gaps have no common order."""
-        if self._catching_up is not None and not self._catching_up.in_order:
-            raise OptionError(
-                "parallel_rebalance",
-                "live",
-                "None or 'ordered' to iterate, because an iteration has one order; or call poll",
-            )
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """``KafkaConsumer.seek_to_beginning``; lower offsets may be committed from there on."""
@@ -470,329 +738,38 @@ class CommittingConsumer(MemberStatus):
             return position if below is None else below
         return position
 
-    def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the commits that wait, and let a lower offset be committed next.
-
-        For the one case in which a committed position must move back: the records are gone. What
-        was handed out is forgotten; seek to where polls are to go on.
-        """
-        self._hand_outs.forget_commits(checked_partitions("forget_commits", partitions))
-
-    def take_unknown(self) -> frozenset[TopicPartition]:
-        """Partitions that the broker lacks, whose commit was given up since the last call."""
-        return self._hand_outs.take_unknown()
-
-    def assigned_topic_id(self, partition: TopicPartition) -> UUID | None:
-        """The id of the assigned topic; None in the classic protocol, which assigns by name."""
-        return self._membership.parts.lane.topic_id_of(partition)
-
-    def drain(self, timeout_ms: float) -> bool:
-        """Wait until all commits are answered; False if ``timeout_ms`` runs out first.
-
-        Commits of a lost partition are not waited for: a poll reports the loss.
-        """
-        deadline = time.monotonic() + timeout_ms / 1000
-        while self._membership.commits.any_outstanding():
-            self._membership.commits.hurry()
-            if time.monotonic() >= deadline:
-                return False
-            self._membership.raise_if_failed()
-            time.sleep(0.002)
-        return True
-
-    @returns_what_it_takes
-    def __next__(self) -> ConsumerRecord:
-        """The next record of the library's iterator, which may drop records that a poll brought."""
-        catching_up = self._catching_up
-        self.refuse_iteration_of_two()
-        while True:
-            record = super().__next__()
-            if not self._io.subscription.subscribed:
-                return record
-            partition = TopicPartition(record.topic, record.partition)
-            if catching_up is not None:
-                handed_out = catching_up.iterated(partition, record)
-                if handed_out:
-                    return record
-                if handed_out is not None:
-                    continue  # lost, or sought past
-            if self._hand_outs.hand_out({partition: [record]}):
-                return record
-
-    def _assigned_ones(
-        self, call: str, partitions: Iterable[TopicPartition]
-    ) -> list[TopicPartition]:
-        """The partitions, all of which are assigned; else kafka-python fails halfway."""
-        asked, owned = checked_partitions(call, partitions), self._io.subscription.owned()
-        for partition in asked:
-            if partition not in owned:
-                raise IllegalStateError(f"{call}: {partition} is not assigned")
-        return asked
-
     def returned_positions(self) -> dict[TopicPartition, Any]:
         """Where the application is in each assigned partition: what ``commit()`` commits."""
         return self._positions() if self.is_subscribed else self._consumed()
 
-    def _positions(self) -> dict[TopicPartition, Any]:
-        """What a commit by hand without offsets commits; without completed revokes."""
-        consumed = self._consumed()
-        return {p: consumed[p] for p in self.assigned & consumed.keys()}
+    # -- subscribing and leaving ------------------------------------------------------------------
 
-    def _consumed(self) -> dict[TopicPartition, Any]:
-        return self._io.subscription.consumed()
-
-
-#: Rows of one poll_arrow: about 10 MB of 100-byte records, and a few milliseconds of decoding.
-_ARROW_POLL_RECORDS = 100_000
-
-
-class DeferredRevokeConsumer(CommittingConsumer):
-    """kafka-python's ``KafkaConsumer`` with KIP-983's deferred revoke.
-
-    Everything of ``KafkaConsumer`` works as before (``seek``, ``pause``, ``position``, security
-    settings, iteration, rebalance listeners, which run on the polling thread and may commit).
-
-    Parameters
-    ----------
-    *topics : str
-        Topics to subscribe to; or call ``subscribe`` (also by pattern).
-    group_id : str
-        Required.
-    group_protocol : {"classic", "consumer", "auto"}
-        The classic protocol with cooperative rebalancing (KIP-429, the default), the consumer
-        group protocol (KIP-848: Apache Kafka 4.0 or later), or the latter where the brokers
-        offer it. ``docs/consumer.md`` compares them.
-    group_remote_assignor : str, optional
-        Consumer protocol: the server-side assignor, such as ``"uniform"`` or ``"range"``; by
-        default the broker's.
-    defer_revoke : bool, default True
-        False completes a revoke in the poll that learned of it, as consumers did before.
-    revoke_timeout_ms : int, optional
-        How long a revoke may be deferred; then the partitions that are not drained, and only
-        those, are lost. Default and upper bound: ``max_poll_interval_ms``, after which other
-        clients would leave the group altogether.
-    parallel_rebalance : {None, "live", "ordered"}
-        KIP-333: if a partition is assigned with a backlog, polls begin at the end of its log, and
-        the backlog is read in parallel. "live" hands out both at once, apart from each other
-        (``PollResult.catch_up``). "ordered" hands out the backlog first, which is the KIP's rule.
-        None, the default: polls begin at the committed offset, and live records come after the
-        backlog.
-    enable_parallel_rebalance : bool, default False
-        The KIP's own name: True is ``parallel_rebalance="ordered"``.
-    catch_up_threshold : int, default 10,000
-        More offsets than this behind the end are a backlog.
-    catch_up_threshold_ms : int, optional
-        Instead: a backlog is one whose next record is older than this.
-    **config
-        kafka-python's settings. ``heartbeat_interval_ms`` is 1000 by default, because a hand-over
-        takes about one interval. ``enable_auto_commit`` is refused: it cannot know what is
-        processed.
-
-    Raises
-    ------
-    OptionError
-        An option is missing or not allowed; raised before any network is touched.
-    AuthenticationError
-        A broker and this client do not accept each other; from the constructor or a poll.
-    AuthorizationError, MembershipError
-        From a poll: a permission is missing; the coordinator refuses this member for good.
-    """
-
-    def __init__(
-        self,
-        *topics: str,
-        group_protocol: GroupProtocolName = "classic",
-        group_remote_assignor: str | None = None,
-        defer_revoke: bool = True,
-        revoke_timeout_ms: int | None = None,
-        parallel_rebalance: ParallelRebalance | None = None,
-        enable_parallel_rebalance: bool = False,
-        catch_up_threshold: int | None = None,
-        catch_up_threshold_ms: int | None = None,
-        **config: Unpack[KafkaConsumerSettings],
+    def subscribe(
+        self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        catch_up = CatchUpOptions.checked(
-            parallel_rebalance, enable_parallel_rebalance, catch_up_threshold, catch_up_threshold_ms
-        )
-        settings = checked_config(
-            dict(config), group_protocol, group_remote_assignor, revoke_timeout_ms
-        )
-        settings.setdefault("kafka_client", net_client)
-        super().__init__(*topics, **settings)
-        try:
-            protocol = chosen_protocol(self, group_protocol)
-        except Exception:
-            super().close(autocommit=False, timeout_ms=0)
-            raise
-        revoke_timeout_ms = revoke_timeout_ms or int(self.config["max_poll_interval_ms"])
-        self._ownership = Ownership(revoke_timeout_ms / 1000, defer_revoke)
-        io = replace_coordinator(self)
-        self._io = io
-        self._membership = membership_in(
-            protocol,
-            group_remote_assignor,
-            io,
-            self.config,
-            revoking=lambda: self._ownership.gated,
-            committable=lambda: self.assigned,
-        )
-        io.membership = self._membership
-        if topics:
-            io.metadata.refresh_now()
-        else:
-            io.metadata.forget_backoff()
-        isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        self._ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
-        self._hand_outs = HandOuts(io, self._membership, self._ownership, self._not_returned)
-        self._observed = self._membership.commits.observed = Observed()
-        if catch_up is not None:
-            self._catching_up = CatchingUp(
-                catch_up, self, io, self._ownership, self._hand_outs.gaps, settings
-            )
-        self._listener = ListenerCalls(io.loop, io.subscription, self._group_id)
-        rebalancing = Rebalancing(
-            self._group_id,
-            io.subscription,
-            self._membership,
-            self._ownership,
-            self._hand_outs,
-            self._ends,
-            self._listener,
-            revoke_timeout_ms,
-            self._observed,
-        )
-        self._polls = Polls(
-            self,
-            super().poll,
-            io,
-            self._membership,
-            self._ownership,
-            rebalancing,
-            self._listener,
-            self._hand_outs,
-            self._ends,
-            self._metadata_of,
-            self._observed,
-            self._catching_up,
-        )
-        watch_fetches(self, self._answered)
-        resume_what_was_begun(self)
-        tell_before_taking(self, io.subscription.taking)
-        iterate_with(self, self._iterated, io.subscription.taking)
-        name_what_is_unreadable(self)
-        leave_to_parent(self, DeferredRevokeConsumer._leave_to_parent)
+        """``KafkaConsumer.subscribe``; a change makes the member join at once."""
+        super().subscribe(topics, pattern, listener)
+        self._membership.on_metadata_update()  # for fewer topics kafka-python asks for no metadata
 
-    if TYPE_CHECKING:  # KafkaConsumer has these, but type checkers do not know it, or not exactly
+    def unsubscribe(self) -> None:
+        """Leave the group and give up every partition, once what is processed is committed.
 
-        def __enter__(self) -> Self: ...
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            traceback: TracebackType | None,
-        ) -> None: ...
-
-        def __iter__(self) -> Self: ...
-
-    # -- KIP-983 ----------------------------------------------------------------------------------
-
-    @returns_what_it_takes
-    def poll(
-        self,
-        timeout_ms: float = 0,
-        max_records: int | None = None,
-        update_offsets: bool = True,
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Fetch records, as ``KafkaConsumer.poll`` does, and take part in the rebalance.
-
-        Returns early, maybe with no records, when a revoke is requested or a partition is lost;
-        ask ``get_to_be_revoked_partitions`` and ``get_lost_partitions`` after each poll.
-
-        Parameters
-        ----------
-        timeout_ms : float
-            How long to wait for records.
-        max_records : int, optional
-            Default: ``max_poll_records``.
+        Waits for the commits for at most the session timeout; what is left then is delivered again.
         """
-        self._io.subscription.end_reading_ahead()
-        return self._polls.poll_records(ReadableRecords, timeout_ms, max_records, update_offsets)
-
-    @returns_what_it_takes
-    def poll_with_rebalance(
-        self, timeout_ms: float = 0, max_records: int | None = None
-    ) -> PollResult:
-        """Poll for records and for what the rebalance wants, in one result (KIP-983, variant 1)."""
-        self._io.subscription.end_reading_ahead()
-        return self._polls.poll(ReadableRecords, timeout_ms, max_records)
-
-    @returns_what_it_takes
-    def poll_arrow(
-        self,
-        timeout_ms: float = 0,
-        max_records: int = _ARROW_POLL_RECORDS,
-        include_headers: bool = False,
-    ) -> PollResult[pa.RecordBatch]:
-        """Poll as ``poll_with_rebalance`` does, and get Arrow record batches.
-
-        It makes no object per record, and is therefore many times as fast. It may take turns with
-        the other polls.
-
-        Parameters
-        ----------
-        timeout_ms : float
-            How long to wait for records.
-        max_records : int
-            The limit for all rows together, whatever ``max_poll_records`` is.
-        include_headers : bool
-            Whether to add a column ``headers``.
-
-        Returns
-        -------
-        PollResult
-            ``records`` holds, by partition, a list of ``pyarrow.RecordBatch`` in offset order with
-            the columns of ``pyspark_kafka_rebalance.fetch.columns.record_schema``.
-
-        Raises
-        ------
-        OptionError
-            A deserializer is configured: the columns hold bytes.
-        CorruptRecordError
-            A record batch is damaged.
-        """
-        form = self._arrow_form(include_headers)
-        self._io.subscription.end_reading_ahead()
-        return self._polls.poll(form, timeout_ms, max_records)
-
-    @returns_what_it_takes
-    def poll_membership(self) -> PollResult:
-        """A poll without records: takes part in the rebalance, never waits and never fetches.
-
-        For applications whose records come another way, such as executors that read offset ranges.
-        """
-        return self._polls.poll_membership()
-
-    def wakeup(self) -> None:
-        """End the running poll early, or else the next one; any thread may call this.
-
-        As in Java, but the poll does not raise: it returns what it has, maybe no records.
-        """
-        self._io.subscription.ahead.woken.set()
-        self._polls.woken.set()
-
-    def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Delay the revoke of these partitions to the poll after the next.
-
-        Returns
-        -------
-        bool
-            False if one of them is no longer owned (lost); the others are delayed all the same.
-        """
-        asked = frozenset(checked_partitions("delay_revoke", partitions))
+        if self._grouped():
+            try:
+                if not self.drain(self.config["session_timeout_ms"]):
+                    log.warning("group %s: unsubscribed with commits outstanding", self._group_id)
+            except Exception:
+                log.exception("group %s: unsubscribed without a full drain", self._group_id)
+        super().unsubscribe()
+        self._membership.commits.forget_all()  # what another thread added while this one left
         with self._hand_outs.lock:
-            self._ownership.delay(asked)
-        return asked <= self.assigned and not self._membership.record.lost_of(asked)
+            self._hand_outs.forget_all()
+            self._ownership.forget_all()
+        self._polls.forget_all()
+        ahead = self._io.subscription.ahead
+        ahead.forget(ahead.buffered())
 
     def leave_until_polled(self, reason: str) -> None:
         """Leave the group at once, and join again with the next poll, which reports the loss.
@@ -841,32 +818,202 @@ class DeferredRevokeConsumer(CommittingConsumer):
         left_ms = max(100.0, (deadline - time.monotonic()) * 1000)
         super().close(autocommit=False, timeout_ms=left_ms)
 
-    def subscribe(
-        self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
-    ) -> None:
-        """``KafkaConsumer.subscribe``; a change makes the member join at once."""
-        super().subscribe(topics, pattern, listener)
-        self._membership.on_metadata_update()  # for fewer topics kafka-python asks for no metadata
+    # -- queries to the brokers -------------------------------------------------------------------
 
-    def unsubscribe(self) -> None:
-        """Leave the group and give up every partition, once what is processed is committed.
+    def existing_topics(self, timeout_ms: float) -> frozenset[str]:
+        """Fetch the names of all topics within ``timeout_ms``, else raise KafkaTimeoutError."""
+        return self._queries.existing_topics(timeout_ms)
 
-        Waits for the commits for at most the session timeout; what is left then is delivered again.
+    def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
+        """The ones of these topics that this client is not allowed to describe; asks now."""
+        return self._queries.hidden_topics(topics, timeout_ms)
+
+    def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """The ones of these partitions that the metadata has now."""
+        return self._queries.known_partitions(partitions)
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, UUID]:
+        """Topic ids in the present metadata; without topics that are missing or have no id."""
+        return self._queries.topic_ids(topics)
+
+    def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
+        """As ``topic_ids``, but asks now (KafkaTimeoutError); leaves the metadata as they are."""
+        return self._queries.topic_ids_now(topics, timeout_ms)
+
+    def metadata_renewed_ms(self) -> float:
+        """A number that changes whenever new metadata arrive."""
+        return self._queries.metadata_renewed_ms()
+
+    def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
+        """Each partition's topic id and leader epoch in the present metadata.
+
+        If either changes, the partition may have become another log.
         """
-        if self._grouped():
-            try:
-                if not self.drain(self.config["session_timeout_ms"]):
-                    log.warning("group %s: unsubscribed with commits outstanding", self._group_id)
-            except Exception:
-                log.exception("group %s: unsubscribed without a full drain", self._group_id)
-        super().unsubscribe()
-        self._membership.commits.forget_all()  # what another thread added while this one left
-        with self._hand_outs.lock:
-            self._hand_outs.forget_all()
-            self._ownership.forget_all()
-        self._polls.forget_all()
-        ahead = self._io.subscription.ahead
-        ahead.forget(ahead.buffered())
+        return self._queries.leaderships()
+
+    def request_metadata(self) -> None:
+        """Ask for new metadata, without waiting for it."""
+        self._queries.request_metadata()
+
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """The group's committed offsets, over the lane; without the partitions that have none.
+
+        Raises KafkaTimeoutError, or the broker's error.
+        """
+        asked = checked_partitions("committed_offsets", partitions)
+        return self._queries.committed_offsets(asked, timeout_ms)
+
+    def committed_remaining(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, Remaining]:
+        """As ``committed_offsets``, with the progress beyond them in the commits' metadata."""
+        found = self._queries.group_commits(partitions, timeout_ms)
+        return {partition: commit.remaining for partition, commit in found.items()}
+
+    def group_commits(
+        self, partitions: Collection[TopicPartition], timeout_ms: float, in_order: bool = False
+    ) -> dict[TopicPartition, GroupCommit]:
+        """As ``committed_remaining``, with the queries that have committed.
+
+        With ``in_order`` the progress beyond the offsets is left out.
+        """
+        return self._queries.group_commits(partitions, timeout_ms, in_order)
+
+    def committed(
+        self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
+    ) -> Any:
+        """``KafkaConsumer.committed``: the group's next offset, or None; asks the broker."""
+        return super().committed(checked_partition("committed", partition), metadata, timeout_ms)
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Any]:
+        """``KafkaConsumer.offsets_for_times``; leaves the given timestamps as they are."""
+        asked = checked_offsets("offsets_for_times", timestamps, "timestamp")
+        return dict(super().offsets_for_times(asked, timeout_ms))
+
+    def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
+        with leader_gone():
+            asked = checked_partitions("beginning_offsets", partitions)
+            return dict(super().beginning_offsets(asked, timeout_ms))
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
+        with leader_gone():
+            asked = checked_partitions("end_offsets", partitions)
+            return dict(super().end_offsets(asked, timeout_ms))
+
+    def beginning_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``beginning_offsets``, but asks only once; without partitions that get no answer."""
+        return self._queries.beginning_offsets_now(partitions, timeout_ms)
+
+    def end_offsets_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``end_offsets``, but asks only once; without partitions that get no answer."""
+        return self._queries.end_offsets_now(partitions, timeout_ms)
+
+    def end_offsets_soon(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        """Ask as ``end_offsets_now``; returns at once a callable that waits for the answer."""
+        return self._queries.end_offsets_soon(partitions, timeout_ms)
+
+    def high_watermarks_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """As ``end_offsets_now``, but under any isolation level includes open transactions."""
+        return self._queries.high_watermarks_now(partitions, timeout_ms)
+
+    def first_records_now(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """The first readable record of each log from its timestamp on; None if there is none.
+
+        Asks only once; without partitions that get no answer.
+        """
+        return self._queries.first_records_now(timestamps, timeout_ms)
+
+    def first_records_soon(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
+        """Ask as ``first_records_now``; returns at once a callable that waits for the answer."""
+        return self._queries.first_records_soon(timestamps, timeout_ms)
+
+    def latest_records_now(
+        self, partitions: Collection[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, RecordTime | None]:
+        """As ``first_records_now``, but the record with the highest timestamp.
+
+        Raises IncompatibleBrokerVersion if brokers are older than 3.0.
+        """
+        return self._queries.latest_records_now(partitions, timeout_ms)
+
+    def next_timestamps_now(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        timeout_ms: float,
+    ) -> dict[TopicPartition, int | None]:
+        """The timestamps of the next readable records; see `next_timestamps`, which asks."""
+        return self._queries.next_timestamps_now(positions, ends, timeout_ms)
+
+    def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The node id of each leader that the metadata knows."""
+        return self._queries.leaders(partitions)
+
+    def partitions_with_leader(
+        self, partitions: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        """The partitions whose leader the metadata knows; a query of others would wait for one."""
+        return list(self._queries.leaders(partitions))
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _member_of(
+        self, io: GroupCoordinator, protocol: str, group_remote_assignor: str | None
+    ) -> GroupMembership:
+        callbacks = MemberCallbacks(
+            revoking=lambda: self._ownership.gated,
+            committable=lambda: self.assigned,
+            metadata_of=lambda *commit: self._hand_outs.describe_commit(*commit),
+            catches_up=lambda: self._hand_outs.gaps.any_unread,
+        )
+        self._membership = membership_in(
+            protocol, group_remote_assignor, io, self.config, callbacks, self._observed
+        )
+        return self._membership
+
+    def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
+        """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""
+        return self._reading.standing_of(partition)
+
+    def _assigned_ones(
+        self, call: str, partitions: Iterable[TopicPartition]
+    ) -> list[TopicPartition]:
+        """The partitions, all of which are assigned; else kafka-python fails halfway."""
+        asked, owned = checked_partitions(call, partitions), self._io.subscription.owned()
+        for partition in asked:
+            if partition not in owned:
+                raise IllegalStateError(f"{call}: {partition} is not assigned")
+        return asked
+
+    def _positions(self) -> dict[TopicPartition, Any]:
+        """What a commit by hand without offsets commits; without completed revokes."""
+        consumed = self._consumed()
+        return {p: consumed[p] for p in self.assigned & consumed.keys()}
+
+    def _consumed(self) -> dict[TopicPartition, Any]:
+        return self._io.subscription.consumed()
 
     def _not_returned(self) -> None:
         end_iteration(self)
@@ -888,7 +1035,7 @@ class DeferredRevokeConsumer(CommittingConsumer):
         return ArrowForm(include_headers, self._observed)
 
     def _answered(self, node_id: Any, asked: Collection[TopicPartition], response: Any) -> None:
-        self._ends.answered(node_id, asked, response)
+        self._reading.answered(node_id, asked, response)
         if (observer := self._observed.by) is not None:
             observer.fetched(response)
 

@@ -164,11 +164,6 @@ class MemberRecord:
         with self.lock:
             self._former, self._unassigned = None, False
 
-    @property
-    def losses(self) -> int:
-        """How many memberships have ended."""
-        return self._losses
-
     # -- requests and their answers ---------------------------------------------------------------
 
     def attempt(self) -> Attempt:

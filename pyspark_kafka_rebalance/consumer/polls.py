@@ -1,6 +1,7 @@
-"""Polls: what a poll does, from the rebalance's turn to the records that it hands out.
+"""Polls: a poll takes part in the rebalance, reads, and reports both.
 
-One poll runs at a time, on the polling thread; a wakeup can come from any thread.
+``Rebalancing`` executes a turn of the rebalance, and ``ListenerCalls`` calls the application's
+listener in it. One poll runs at a time, on the polling thread; a wakeup can come from any thread.
 
 Invariants:
  1. No turn of the rebalance begins before the last one was reported. The next poll reports what a
@@ -19,19 +20,16 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from ..errors import UnreadableRecordError
-from .catching_up import CatchingUp, records_left
 from .fetch_metadata import EndOffsets, FetchMetadata
-from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed
 from .member_record import AssignmentReceived, Lost
 from .membership.group_membership import GroupMembership
 from .membership.ownership import Ownership, Step
 from .observer import Observed
 from .poll_result import PollResult
 from .progress.hand_outs import HandOuts
+from .reading import Reading
 
 if TYPE_CHECKING:
     from .kafka_python.coordinator import GroupCoordinator
@@ -42,9 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class ListenerCalls:
-    """Calls to the rebalance listener of ``subscribe``, which never stop a rebalance.
-
-    Calls the listener on the polling thread, and keeps what it raises.
+    """Calls to the rebalance listener of ``subscribe``, on the polling thread.
 
     A turn of the rebalance does not depend on the listener's success: it is carried out to its end.
     Then the poll raises the listener's first error, as Java's consumer does.
@@ -104,10 +100,8 @@ class ListenerCalls:
 class Rebalancing:
     """A poll's part in the rebalance, on the polling thread.
 
-    Executes the steps of Ownership.
-
     The membership records events on the I/O loop, ``Ownership`` decides what follows from them, and
-    this class executes it: the library's assignment, the listener, dropped commits, releases.
+    this class executes those steps: assignment, listener, dropped commits, releases.
 
     In a turn, losses come first, since what is lost cannot be completed. Then come the revokes that
     are due, and then, over and over while the poll waits, releases, deadlines and the next event.
@@ -117,10 +111,8 @@ class Rebalancing:
 
     Parameters
     ----------
-    group_id : str
-        For the log.
-    subscription : Subscription
-        Holds the library's assignment.
+    io : GroupCoordinator
+        The seam to kafka-python; its subscription holds the library's assignment.
     membership : GroupMembership
         Source of the events; learns of the releases.
     ownership : Ownership
@@ -140,8 +132,7 @@ class Rebalancing:
 
     def __init__(
         self,
-        group_id: str,
-        subscription: Subscription,
+        io: GroupCoordinator,
         membership: GroupMembership,
         ownership: Ownership,
         hand_outs: HandOuts,
@@ -150,8 +141,9 @@ class Rebalancing:
         revoke_timeout_ms: int,
         observed: Observed,
     ) -> None:
-        self._group_id = group_id
-        self._subscription = subscription
+        self._io = io
+        self._group_id = io.group_id
+        self._subscription = io.subscription
         self._membership = membership
         self._ownership = ownership
         self._hand_outs = hand_outs
@@ -161,6 +153,22 @@ class Rebalancing:
         self._observed = observed
         # Taken, and not applied to its end; ``Ownership`` has the steps.
         self._event: AssignmentReceived | Lost | None = None
+
+    def polled(self) -> None:
+        """The application is alive."""
+        self._membership.polled()
+
+    def pumped(self) -> None:
+        """Somebody polls for the application, which may or may not be alive."""
+        self._membership.pumped()
+
+    def raise_failure(self) -> None:
+        """Raise the first error of the listener since the last call."""
+        self._listener.raise_failure()
+
+    def begin_poll(self) -> None:
+        """Start the membership, if this is the first poll; raise what ended it for good."""
+        self._io.poll()
 
     def resume(self) -> None:
         """Execute what an interrupted poll has left undone; it is to be reported."""
@@ -329,30 +337,14 @@ class Polls:
 
     Parameters
     ----------
-    consumer : KafkaConsumer
-        The consumer that polls.
-    by_hand : callable
-        The library's own poll: timeout, number of records, whether to update the offsets.
-    io : GroupCoordinator
-        The seam to kafka-python.
-    membership : GroupMembership
-        Learns from polls that the application is alive.
-    ownership : Ownership
-        What a poll reports of the rebalance.
+    reading : Reading
+        Brings the records.
     rebalancing : Rebalancing
         Executes the turns.
-    listener : ListenerCalls
-        A poll raises what the listener has raised.
-    hand_outs : HandOuts
-        All records for the application go through it.
-    ends : EndOffsets
-        The partitions' ends, from fetch responses.
-    metadata_of : callable
-        Returns what a poll reports of a partition's end; None until that is known.
+    ownership : Ownership
+        What a poll reports of the rebalance.
     observed : Observed
         Holds the observer, if any, that is called with what polls return.
-    catching_up : CatchingUp, optional
-        Also hands out what was set aside.
 
     Attributes
     ----------
@@ -361,34 +353,13 @@ class Polls:
     """
 
     def __init__(
-        self,
-        consumer: KafkaConsumer,
-        by_hand: Callable[[float, int | None, bool], dict[TopicPartition, list[Any]]],
-        io: GroupCoordinator,
-        membership: GroupMembership,
-        ownership: Ownership,
-        rebalancing: Rebalancing,
-        listener: ListenerCalls,
-        hand_outs: HandOuts,
-        ends: EndOffsets,
-        metadata_of: Callable[[TopicPartition], FetchMetadata | None],
-        observed: Observed,
-        catching_up: CatchingUp | None = None,
+        self, reading: Reading, rebalancing: Rebalancing, ownership: Ownership, observed: Observed
     ) -> None:
         self.woken = threading.Event()
-        self._consumer = consumer
-        self._by_hand = by_hand
-        self._io = io
-        self._subscription = io.subscription
-        self._membership = membership
-        self._ownership = ownership
+        self._reading = reading
         self._rebalancing = rebalancing
-        self._listener = listener
-        self._hand_outs = hand_outs
-        self._ends = ends
-        self._metadata_of = metadata_of
+        self._ownership = ownership
         self._observed = observed
-        self._catching_up = catching_up
         # The last turn that was reported, and the one that the last poll reports if it returns.
         self._reported = self._reporting = 0
         self._told_in_passing = False
@@ -397,10 +368,10 @@ class Polls:
         self, form: Callable[..., Any], timeout_ms: float, max_records: int | None
     ) -> PollResult[Any]:
         """Poll, and hand out the records in this form; see `hand_out_as`."""
-        hand_out_as(self._consumer, form)
-        if self._is_by_hand(timeout_ms):
-            records = self._poll_by_hand(timeout_ms, max_records, True)
-            return PollResult(records, metadata=self._fetch_metadata(records))
+        self._reading.hand_out_as(form)
+        if self._reading.is_left_to_library(timeout_ms):
+            records = self._poll_manually_assigned(timeout_ms, max_records, True)
+            return PollResult(records, metadata=self._fresh_metadata(records))
         return self._poll(form, timeout_ms, max_records, True)
 
     def poll_records(
@@ -411,20 +382,20 @@ class Polls:
         update_offsets: bool,
     ) -> dict[TopicPartition, list[Any]]:
         """As ``poll``, but only the records, merged; maybe without advancing the positions."""
-        hand_out_as(self._consumer, form)
-        if self._is_by_hand(timeout_ms):
-            return self._poll_by_hand(timeout_ms, max_records, update_offsets)
+        self._reading.hand_out_as(form)
+        if self._reading.is_left_to_library(timeout_ms):
+            return self._poll_manually_assigned(timeout_ms, max_records, update_offsets)
         return self._poll(form, timeout_ms, max_records, update_offsets).in_one()
 
     def poll_membership(self) -> PollResult:
         """A poll without records, for an application that may or may not be alive."""
-        self._membership.pumped()
+        self._rebalancing.pumped()
         if (untold := self._take_untold()) is not None:
             return untold
-        self._io.poll()
+        self._rebalancing.begin_poll()
         self._rebalancing.begin_turn()
         self._rebalancing.apply_events()
-        self._listener.raise_failure()
+        self._rebalancing.raise_failure()
         return self._result({}, {})
 
     def told_in_passing(self, was: bool) -> None:
@@ -438,33 +409,27 @@ class Polls:
         """Nothing is assigned any more, and nothing is left to report."""
         self._reported = self._reporting = self._ownership.turn
         self._told_in_passing = False
-        self._ends.collect(())
+        self._reading.forget_ends()
 
     def not_returned(self) -> None:
         """A poll was interrupted, or raised: the next one reports what it has learned."""
         self._reporting = self._reported
 
-    def _is_by_hand(self, timeout_ms: float) -> bool:
-        """Whether the library's own poll handles this call, or refuses it."""
-        closed = is_closed(self._consumer)
-        return closed or timeout_ms < 0 or not self._subscription.subscribed
-
-    def _poll_by_hand(
+    def _poll_manually_assigned(
         self, timeout_ms: float, max_records: int | None, update_offsets: bool
     ) -> dict[TopicPartition, list[Any]]:
-        """The library's own poll, with its checks, for partitions that are assigned by hand.
-
-        It knows no wakeup, so it waits a slice at a time, as ``_poll`` does.
-        """
+        """The library's own poll, a slice at a time, as ``_poll`` waits: it knows no wakeup."""
         deadline = time.monotonic() + timeout_ms / 1000
         self._end_iteration(update_offsets)
         wait_ms = timeout_ms
         while True:
-            records = self._by_hand(min(wait_ms, _SLICE_MS), max_records, update_offsets)
+            records = self._reading.library_poll(
+                min(wait_ms, _SLICE_MS), max_records, update_offsets
+            )
             wait_ms = max(0.0, (deadline - time.monotonic()) * 1000)
-            if records or wait_ms == 0 or self.woken.is_set() or is_closed(self._consumer):
+            if records or wait_ms == 0 or self.woken.is_set() or self._reading.closed:
                 self.woken.clear()
-                self._ends.collect(self._consumer.assignment())
+                self._reading.collect_ends()
                 if (observer := self._observed.by) is not None:
                     observer.polled(records, {}, {})
                 return records
@@ -478,51 +443,29 @@ class Polls:
     ) -> PollResult[Any]:
         # Waits until the timeout. Ended early by records, a requested revoke, a loss, or a wakeup.
         # In between, kafka-python's fetcher waits for data a slice at a time.
+        reading, rebalancing = self._reading, self._rebalancing
         if max_records is None:
-            max_records = self._consumer.config["max_poll_records"]
+            max_records = reading.max_poll_records
         deadline = time.monotonic() + timeout_ms / 1000
-        catching_up = self._catching_up
-        step = fetch_step if catching_up is None else catching_up.live_step
-        gaps: dict[TopicPartition, list[Any]] = {}
         self._end_iteration(update_offsets)
-        self._membership.polled()
+        rebalancing.polled()
         if (untold := self._take_untold()) is not None:
             return untold
-        self._io.poll()
-        self._ends.collect(self._subscription.owned())  # before this poll changes it
-        self._rebalancing.begin_turn()
+        rebalancing.begin_poll()
+        reading.collect_ends()  # before this poll changes what is owned
+        rebalancing.begin_turn()
         while True:
-            self._membership.polled()  # waiting in a poll means being alive, however long it takes
-            return_early = self._rebalancing.apply_events()
-            self._listener.raise_failure()
+            rebalancing.polled()  # waiting in a poll means being alive, however long it takes
+            return_early = rebalancing.apply_events()
+            rebalancing.raise_failure()
             left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
-            number, wait_ms = max_records, min(left_ms, _SLICE_MS)
-            if catching_up is not None:
-                number, wait_ms = catching_up.begin(max_records, wait_ms)
-                if not return_early:
-                    catching_up.raise_failure()
-            records: dict[TopicPartition, list[Any]] = {}
-            try:
-                if number or max_records <= 0:
-                    records = step(self._consumer, wait_ms, number, update_offsets)
-            except UnreadableRecordError as error:
-                if not return_early:
-                    self._hand_outs.seeks.stopped(error)
-                    raise
-                # report this poll's news first; a later poll meets the record again
-            looked_at = records.keys()
-            if update_offsets:
-                records = self._hand_outs.hand_out(records)
-            self._hand_outs.look_for_truncations(looked_at)
-            if catching_up is not None:
-                left = records_left(max_records, records)
-                gaps = catching_up.read(form, left, update_offsets, records)
-                if gaps and catching_up.in_order:
-                    records, gaps = PollResult(records, catch_up=gaps).in_one(), {}
+            records, gaps = reading.step(
+                form, min(left_ms, _SLICE_MS), max_records, update_offsets, has_news=return_early
+            )
             woken = self.woken.is_set()
             if records or gaps or return_early or woken or time.monotonic() >= deadline:
                 self.woken.clear()
-                metadata = self._fetch_metadata(records)
+                metadata = self._fresh_metadata(records)
                 if (observer := self._observed.by) is not None:
                     observer.polled(records, gaps, metadata)
                 return self._result(records, metadata, gaps)
@@ -533,7 +476,7 @@ class Polls:
         ``__next__`` polls without updating the offsets.
         """
         if update_offsets:
-            end_iteration(self._consumer)
+            self._reading.end_iteration()
 
     def _take_untold(self) -> PollResult[Any] | None:
         """What the last poll learned and no poll has reported yet; None if nothing.
@@ -568,11 +511,7 @@ class Polls:
             gaps or {},
         )
 
-    def _fetch_metadata(
+    def _fresh_metadata(
         self, records: Collection[TopicPartition]
     ) -> dict[TopicPartition, FetchMetadata]:
-        """The metadata of the fetch responses since the last poll, as of where this poll ends."""
-        self._ends.collect(self._subscription.owned())
-        told = self._ends.take_fresh().union(records) - self._ownership.gated
-        found = ((partition, self._metadata_of(partition)) for partition in told)
-        return {partition: metadata for partition, metadata in found if metadata is not None}
+        return self._reading.fresh_metadata(records, self._ownership.gated)

@@ -36,11 +36,6 @@ class Kind(enum.Enum):
     OBSERVED_SUM = "observable up-down counter"
     OBSERVED_GAUGE = "observable gauge"
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether it is read at each collection and costs nothing in between."""
-        return self.value.startswith("observable")
-
 
 @dataclass(frozen=True)
 class Instrument:

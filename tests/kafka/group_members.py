@@ -118,7 +118,7 @@ def lose(member: DeferredRevokeConsumer, *, keep_member_id: bool = False) -> Non
 
 def losses(member: DeferredRevokeConsumer) -> int:
     """How many memberships of it have ended."""
-    return parts_of(member).record.losses
+    return parts_of(member).record.attempt().losses
 
 
 def loss_waits(member: DeferredRevokeConsumer) -> bool:
@@ -154,7 +154,7 @@ def next_generation(member: DeferredRevokeConsumer) -> NextGenerationProtocol:
 
 def joining(*members: DeferredRevokeConsumer) -> bool:
     """Whether all of them are in a join of the classic protocol."""
-    return all(classic(member).joining for member in members)
+    return all(classic(member)._joining for member in members)
 
 
 def committing(*members: DeferredRevokeConsumer) -> bool:

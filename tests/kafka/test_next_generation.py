@@ -208,7 +208,7 @@ def test_after_a_lost_answer_the_heartbeat_says_everything(kafka, topic_name, co
     member = consumers(topic_name)
     poll_until(owns(member, 2), member)
     sent = sent_heartbeats(member)
-    next_generation(member).reconciliation.not_answered()
+    next_generation(member)._reconciliation.not_answered()
     poll_until(lambda: bool(sent), member)
     _, fields = sent[0]
     (owned,) = fields["topic_partitions"]
@@ -473,10 +473,10 @@ def test_what_is_being_applied_counts_as_owned(kafka, topic_name, consumers):
     poll_until(owns(member, 2), member)
     membership, protocol = membership_of(member), next_generation(member)
     protocol.released(partitions(topic_name, 1))  # unasked, so it is offered again
-    assert protocol.reconciliation.owned.keys() == partitions(topic_name, 0)
+    assert protocol._reconciliation.owned.keys() == partitions(topic_name, 0)
     event = membership.take_event()
     assert isinstance(event, AssignmentReceived)
     assert event.partitions == partitions(topic_name, 0, 1)
-    assert protocol.reconciliation.owned.keys() == event.partitions
+    assert protocol._reconciliation.owned.keys() == event.partitions
     membership.record.offer(event)  # the next poll applies it
     poll_until(owns(member, 2), member)

@@ -16,4 +16,4 @@ def joining(member: DeferredRevokeConsumer) -> bool:
     """Whether it is in a join of the classic protocol."""
     protocol = member._membership.protocol
     assert isinstance(protocol, ClassicProtocol)
-    return protocol.joining
+    return protocol._joining

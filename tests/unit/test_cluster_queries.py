@@ -20,7 +20,7 @@ from kafka.errors import (
 )
 from kafka.structs import TopicPartition
 
-from pyspark_kafka_rebalance.consumer.cluster_queries import ClusterQueries
+from pyspark_kafka_rebalance.consumer.consumer import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.kafka_python.questions import first_answer
 from pyspark_kafka_rebalance.consumer.kafka_python.topic_metadata import TopicMetadata
 
@@ -29,7 +29,7 @@ P = TopicPartition("orders", 0)
 
 @pytest.mark.parametrize("asked", ["beginning_offsets", "end_offsets"])
 def test_a_leader_that_goes_away_meanwhile_is_a_passing_error(asked: str) -> None:
-    consumer = ClusterQueries.__new__(ClusterQueries)
+    consumer = DeferredRevokeConsumer.__new__(DeferredRevokeConsumer)
     with (
         mock.patch.object(KafkaConsumer, asked, side_effect=KeyError(P)),
         pytest.raises(LeaderNotAvailableError, match="orders") as caught,

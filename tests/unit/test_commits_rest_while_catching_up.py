@@ -67,8 +67,8 @@ def running(catches_up: Callable[[], bool]) -> Iterator[tuple[CommitLoop, Alarm,
         on_accepted=lambda _: None,
         on_verdict=lambda *_: None,
         clock=time.monotonic,
+        catches_up=catches_up,
     )
-    loop.catches_up = catches_up
     task = asyncio.ensure_future(loop.run(lambda: True))
     try:
         yield loop, alarm, sent

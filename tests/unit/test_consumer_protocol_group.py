@@ -111,7 +111,7 @@ class Application:
         self.flight = Flight(coroutine, self.clock.now)
 
     def revoke_by(self) -> float:
-        return self.protocol.reconciliation.revoke_by
+        return self.protocol._reconciliation.revoke_by
 
     def arrive(self, coordinator: Coordinator) -> None:
         assert self.flight is not None
@@ -304,7 +304,7 @@ class Group(RuleBasedStateMachine):
         """Whatever gets lost: the deadline of a revoke is earlier than the coordinator's."""
         if hasattr(self, "applications"):
             for application in self.applications:
-                assert application.record.losses == 0, self.coordinator.seats
+                assert application.record.attempt().losses == 0, self.coordinator.seats
 
     def teardown(self) -> None:
         """Left alone, every member gets what the coordinator wants it to own, and no more."""

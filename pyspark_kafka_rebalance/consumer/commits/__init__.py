@@ -1,1 +1,1 @@
-"""What is to be committed, and the loop that sends it."""
+"""The offsets to commit, and the loop that sends them."""

@@ -1,4 +1,4 @@
-"""Commits by hand: what the application commits itself, and what becomes of it."""
+"""CommitByHand: a commit that the application makes itself, and the answer to it."""
 
 from __future__ import annotations
 

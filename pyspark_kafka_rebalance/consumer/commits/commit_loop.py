@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Makes the metadata of a commit; see ``CommitLoop``.
+MetadataOf = Callable[[TopicPartition, int, int, CommitByHand | None], str]
+
 _FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 
 #: The loop looks again this often even if there is nothing to send.
@@ -59,6 +62,15 @@ class CommitLoop:
         Called for every answer to the present member that is no acceptance, with what it is about:
         the partitions, or why there was no answer. Not for a refused commit by hand, whose future
         gets the error.
+    clock : callable
+        Returns seconds.
+    metadata_of : callable
+        Makes the metadata of a commit that has none of its own, from the partition, the offset, how
+        many bytes fit, and the commit by hand, if it is one.
+    catches_up : callable
+        Returns whether partitions are catching up.
+    observed : Observed, optional
+        Holds the observer, if any, that is called with the answers.
     """
 
     def __init__(
@@ -71,6 +83,9 @@ class CommitLoop:
         on_accepted: Callable[[float], None],
         on_verdict: Callable[[Verdict, type[Exception], str], None],
         clock: Callable[[], float],
+        metadata_of: MetadataOf = lambda *_: "",
+        catches_up: Callable[[], bool] = lambda: False,
+        observed: Observed | None = None,
     ) -> None:
         self._io = io
         self._lane = lane
@@ -84,15 +99,9 @@ class CommitLoop:
         self._unknown: frozenset[TopicPartition] = frozenset()  # to the broker, not reported yet
         self._withdrawn: list[tuple[CommitByHand, Exception]] = []  # their futures not done yet
         self._ended = False
-        #: Makes the metadata of a commit that has none of its own, from the partition, the offset,
-        #: how many bytes fit, and the commit by hand, if it is one.
-        self.metadata_of: Callable[[TopicPartition, int, int, CommitByHand | None], str] = (
-            lambda *_: ""
-        )
-        #: Holds the observer, if any, that is called with the answers.
-        self.observed = Observed()
-        #: Returns whether partitions are catching up.
-        self.catches_up: Callable[[], bool] = lambda: False
+        self._metadata_of = metadata_of
+        self._catches_up = catches_up
+        self._observed = observed or Observed()
         self._rests = False
         self._metadata_bytes = DEFAULT_METADATA_BYTES
         self._kept = KeptMetadata(lane)
@@ -241,7 +250,7 @@ class CommitLoop:
                     await self._alarm(idle_s)
                 elif not await self._send(member, commits, offsets):
                     await self._alarm(self._backoff_s)
-                elif self.catches_up():
+                elif self._catches_up():
                     await self._rest()
         finally:
             with self._lock:
@@ -271,7 +280,7 @@ class CommitLoop:
         return {
             p: entry
             if entry.metadata
-            else entry._replace(metadata=self.metadata_of(p, entry.offset, limit, by_hand))
+            else entry._replace(metadata=self._metadata_of(p, entry.offset, limit, by_hand))
             for p, entry in offsets.items()
         }
 
@@ -343,7 +352,7 @@ class CommitLoop:
                     commits.withdraw(by_hand)
             commits.retry()
             self._unknown |= {p for p in refused if verdicts[p] is Verdict.NO_SUCH_PARTITION}
-        if errors and (observer := self.observed.by) is not None:
+        if errors and (observer := self._observed.by) is not None:
             others = {p: e for p, e in errors.items() if verdicts[p] is not Verdict.ACCEPTED}
             observer.commit_answered(accepted, others, self._clock() - sent_at)
         for p in refused:

@@ -1,6 +1,6 @@
 """KeptMetadata: notices a server that does not keep the metadata of commits.
 
-What is processed beyond a committed offset is in the metadata of that commit (``remaining.py``).
+The progress beyond a committed offset is in the metadata of that commit (``commit_metadata.py``).
 Some servers and proxies accept the metadata and drop them. Nothing is lost then, but the next owner
 gets finished records again, and nobody would know why.
 """

@@ -16,7 +16,7 @@ Invariants:
     in between.
  6. If a commit by hand is not accepted, the offsets that it would have replaced are sent after all.
 
-Pure: the lane sends, this class decides what. Not thread-safe; the owner holds a lock.
+Pure: ``CommitLoop`` sends, over the lane, and holds a lock around every call.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def _lowered(floor: int, back_to: int | None) -> int:
 class CommitLine:
     """The commits of one partition, by hand and in the background, in their order.
 
-    One partition: stretches, and between each two an unanswered commit by hand.
-
-    A part of ``OffsetCommits``, which has the rules and the numbered invariants for both kinds.
+    Background commits form stretches; between each two stretches is an unanswered commit by hand. A
+    part of ``OffsetCommits``; the invariants are the module's.
     """
 
     stretches: list[Stretch] = field(default_factory=lambda: [Stretch()])
@@ -465,10 +464,6 @@ class OffsetCommits:
     def outstanding(self, partition: TopicPartition) -> bool:
         """Whether a commit of the partition is waiting or in flight."""
         return partition in self._open or partition in self._in_flight
-
-    def any_waiting(self) -> bool:
-        """Whether anything waits to be sent."""
-        return bool(self._open)
 
     def any_outstanding(self) -> bool:
         """Whether anything at all is waiting or in flight."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kafka.structs import TopicPartition
 
 from ...errors import KafkaRebalanceError
 from ...fetch.connections import explain_final
-from ..cluster_queries import ClusterQueries
 from ..member_record import Member
 from ..offsets.commit_metadata import Remaining
 from ..offsets.origin import with_origin
@@ -23,6 +23,9 @@ from ..offsets.told_remaining import ToldRemaining, bound_to
 from ..protocol.answers import Verdict
 from ..protocol.lane import Lane
 from .commit_loop import CommitLoop
+
+if TYPE_CHECKING:
+    from ..kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -35,37 +38,42 @@ class SimpleCommits:
 
     Parameters
     ----------
-    client : ClusterQueries
-        With a ``group_id``.
+    io : GroupCoordinator
+        The client's seam to kafka-python.
+    config : mapping
+        The client's configuration, with a ``group_id``.
     refusal : callable
         Makes the error for a group that has members, from the partitions and the coordinator's
         error, both as text.
     """
 
     def __init__(
-        self, client: ClusterQueries, refusal: Callable[[str, str], KafkaRebalanceError]
+        self,
+        io: GroupCoordinator,
+        config: Mapping[str, Any],
+        refusal: Callable[[str, str], KafkaRebalanceError],
     ) -> None:
-        self._io = io = client._io
-        self._group_id: str = client.config["group_id"]
+        self._io = io
+        self._group_id: str = config["group_id"]
         self._refusal = refusal
         self._failure: KafkaRebalanceError | None = None
         self._ended = False
-        lane = Lane(io, self._group_id, None, client.config["request_timeout_ms"], _COMMIT_VERSION)
+        lane = Lane(io, self._group_id, None, config["request_timeout_ms"], _COMMIT_VERSION)
         nobody = Member()
+        self._told = ToldRemaining()
         self._loop = CommitLoop(
             io,
             lane,
-            client.config["retry_backoff_ms"] / 1000,
+            config["retry_backoff_ms"] / 1000,
             member=lambda: nobody,
             on_accepted=lambda sent_at: None,
             on_verdict=self._consider,
             clock=time.monotonic,
+            metadata_of=lambda partition, offset, limit, _: self._metadata(
+                partition, offset, limit
+            ),
         )
-        self._told = ToldRemaining()
-        self._loop.metadata_of = lambda partition, offset, limit, _: self._metadata(
-            partition, offset, limit
-        )
-        #: Says who commits; see ``CommittingConsumer.describe_commits``.
+        #: Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
 
     # -- any thread -------------------------------------------------------------------------------

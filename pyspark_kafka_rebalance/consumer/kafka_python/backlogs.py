@@ -58,8 +58,8 @@ class LogBacklogs:
         The consumer's.
     options : CatchUpOptions
         Say what a backlog is.
-    gaps : SetsAside
-        Takes what is set aside.
+    gaps : callable
+        Returns what takes the backlogs; called once there are any.
     now_ms : callable
         The time of the clock that the records' timestamps are from.
     """
@@ -69,7 +69,7 @@ class LogBacklogs:
         consumer: KafkaConsumer,
         io: GroupCoordinator,
         options: CatchUpOptions,
-        gaps: SetsAside,
+        gaps: Callable[[], SetsAside],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._consumer = consumer
@@ -111,7 +111,7 @@ class LogBacklogs:
         self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
     ) -> None:
         """Begin the partition at the live position."""
-        self._gaps.set_aside(partition, start, remaining, self._options.in_order)
+        self._gaps().set_aside(partition, start, remaining, self._options.in_order)
 
     async def _left(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
@@ -121,7 +121,8 @@ class LogBacklogs:
         After an unclean election, other records are in the place of some processed ones: from where
         the epoch of those ends. Partitions without an answer about that are left out.
         """
-        told = {p: self._gaps.left(p, start) for p, start in committed.items()}
+        gaps = self._gaps()
+        told = {p: gaps.left(p, start) for p, start in committed.items()}
         left = {p: decoded.remaining for p, decoded in told.items()}
         epochs = {
             p: decoded.leader_epoch

@@ -25,7 +25,7 @@ from ..member_record import Member
 from .assignor import OwnedPartitionsAssignor
 from .io_loop import IoLoop
 from .log_offsets import LogOffsets
-from .starts import Starts
+from .starts import Backlogs, Starts
 from .subscription import Subscription
 from .topic_metadata import TopicMetadata
 from .unlisted_brokers import fail_unlisted_brokers
@@ -90,13 +90,19 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     starts : Starts
         Where assigned partitions begin.
     membership : Membership
-        Set once it is made.
+        Joins the group, heartbeats and leaves.
     """
 
-    membership: Membership
     join_node: str | None = None
 
-    def __init__(self, client: Any, subscription: SubscriptionState, **config: Any) -> None:
+    def __init__(
+        self,
+        client: Any,
+        subscription: SubscriptionState,
+        membership_of: Callable[[GroupCoordinator], Membership],
+        backlogs_of: Callable[[GroupCoordinator], Backlogs | None],
+        **config: Any,
+    ) -> None:
         super().__init__(client, subscription, **config)
         fail_unlisted_brokers(self._manager)
         self.loop = IoLoop(self._manager)
@@ -108,7 +114,9 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
             self.loop,
             self.fetch_committed_offsets_async,
             self.config["request_timeout_ms"],
+            backlogs_of(self),
         )
+        self.membership = membership_of(self)
 
     # -- what kafka-python calls ------------------------------------------------------------------
 
@@ -129,10 +137,9 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
     def _handle_metadata_update(self, cluster: Any) -> None:
         super()._handle_metadata_update(cluster)
-        if hasattr(self, "membership"):  # the I/O loop runs before the membership is set
-            if not self.membership.by_topic_id:
-                self.subscription.forget_replaced_topics()
-            self.membership.on_metadata_update()
+        if not self.membership.by_topic_id:
+            self.subscription.forget_replaced_topics()
+        self.membership.on_metadata_update()
 
     def _handle_find_coordinator_response(self, response: Any) -> str:
         join_node: str = super()._handle_find_coordinator_response(response)
@@ -253,11 +260,23 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         self.membership.close(timeout_ms)
 
 
-def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
+def replace_coordinator(
+    consumer: KafkaConsumer,
+    membership_of: Callable[[GroupCoordinator], Membership],
+    backlogs_of: Callable[[GroupCoordinator], Backlogs | None],
+) -> GroupCoordinator:
     """Replace the consumer's coordinator by a :class:`GroupCoordinator`, before its first poll.
 
     This runs on the I/O loop, which goes through the metadata's listeners whenever metadata arrive:
     if the listeners changed meanwhile, the loop's metadata refresh would end for good, silently.
+
+    Parameters
+    ----------
+    consumer : KafkaConsumer
+        The consumer.
+    membership_of, backlogs_of : callable
+        Make the membership and what sets backlogs aside (KIP-333), if anything does, of the new
+        coordinator; called on the I/O loop, before it meets any metadata.
     """
 
     def replace() -> GroupCoordinator:
@@ -266,6 +285,8 @@ def replace_coordinator(consumer: KafkaConsumer) -> GroupCoordinator:
         coordinator = GroupCoordinator(
             consumer._client,
             consumer._subscription,
+            membership_of,
+            backlogs_of,
             metrics=None,  # the first coordinator has registered their names, and keeps them
             assignors=(OwnedPartitionsAssignor,),
             # This affects only OffsetFetch: with ``require_stable``, as the Java client always

@@ -62,10 +62,7 @@ class Starts:
         for at most that many milliseconds.
     look_up_ms : float
         How long a look-up may take.
-
-    Attributes
-    ----------
-    backlogs : Backlogs or None
+    backlogs : Backlogs, optional
         If given, it decides where partitions with a backlog begin.
     """
 
@@ -77,6 +74,7 @@ class Starts:
             [list[TopicPartition], float], Coroutine[Any, Any, dict[TopicPartition, Any]]
         ],
         look_up_ms: float,
+        backlogs: Backlogs | None = None,
     ) -> None:
         self._state = state
         self._loop = loop
@@ -85,7 +83,7 @@ class Starts:
         # The assignment whose starts are looked up, and the answer to come.
         self._asked: tuple[dict[TopicPartition, TopicPartitionState], Future] | None = None
         self._found: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.backlogs: Backlogs | None = None
+        self._backlogs = backlogs
 
     def of(self, partition: TopicPartition) -> OffsetAndMetadata | None:
         """The commit at which the partition starts, until the consumer takes it."""
@@ -124,8 +122,8 @@ class Starts:
         for partition in states:  # what was found for an earlier assignment
             self._found.pop(partition, None)
         for partition, found in committed.items():
-            if self.backlogs is not None and partition in backlogs:
-                self.backlogs.begin(partition, found, backlogs[partition].remaining)
+            if self._backlogs is not None and partition in backlogs:
+                self._backlogs.begin(partition, found, backlogs[partition].remaining)
                 self._state.seek(partition, backlogs[partition].live)
                 continue
             self._found[partition] = found
@@ -136,6 +134,6 @@ class Starts:
         self, partitions: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, Backlog]]:
         committed = await self._committed(partitions, self._look_up_ms)
-        if self.backlogs is None or not committed:
+        if self._backlogs is None or not committed:
             return committed, {}
-        return committed, await self.backlogs.look_up(committed)
+        return committed, await self._backlogs.look_up(committed)

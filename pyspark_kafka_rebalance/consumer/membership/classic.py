@@ -10,7 +10,7 @@ Invariants, besides those of ``member_record.py``:
  2. What a JoinGroup claims as owned is the applied assignment at the moment of sending. A release
     after that moment asks for one more join.
  3. A generation that the coordinator does not know is no loss: the next join claims what is owned
-    (``claim.py`` says why that is safe). Until then the member uses the generation that it synced
+    (``Claim`` says why that is safe). Until then the member uses the generation that it synced
     last, which a coordinator knows after a failover.
 """
 
@@ -183,15 +183,8 @@ class ClassicProtocol:
         self._join_alarm = parts.loop.alarm()
         self._unheard = UnheardWrites()
 
-    @property
-    def joining(self) -> bool:
-        """Whether a join is under way."""
-        return self._joining
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member assigns the group's partitions."""
-        return self._led_counts is not None
+    def topic_id_of(self, partition: TopicPartition) -> None:
+        """None: this protocol assigns by name."""
 
     def is_stable(self) -> bool:
         """Whether it has joined, with no join due or under way and no assignment to be applied."""

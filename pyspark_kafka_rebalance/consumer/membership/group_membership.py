@@ -1,19 +1,17 @@
 """GroupMembership: one member of a consumer group, in either protocol.
 
-It runs on the consumer's I/O loop, so that heartbeats go on however rarely the application polls.
-It puts together what other modules decide: who the member is and what happened to it
-(``member_record.py``), when to heartbeat and whether the application is alive (``heartbeats.py``),
-what errors mean (``verdicts.py``), and how to join, which each protocol does in its own way
-(``classic.py`` and ``next_generation.py``). Two places decide at a heartbeat that the membership is
-lost: ``beat`` there, and ``lose_if_expired`` here.
-
-The choice between the two group protocols.
+It runs on the consumer's I/O loop, so heartbeats continue however rarely the application polls.
+Other modules decide: who the member is and what happened to it (``member_record.py``), when to
+heartbeat and whether the application is alive (``heartbeats.py``), what errors mean
+(``answers.py``), and how to join (``classic.py`` or ``next_generation.py``; ``chosen_protocol``
+chooses). Two places decide at a heartbeat that the membership is lost: ``beat`` there, and
+``lose_if_expired`` here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer
@@ -23,10 +21,11 @@ from ...errors import UnsupportedBrokerError
 from ..commits.commit_by_hand import EnteredCommit
 from ..kafka_python.questions import offers_consumer_protocol
 from ..member_record import AssignmentReceived, Lost, Member, refuse_strangers
+from ..observer import Observed
 from ..offsets.committable import Committable
 from . import classic, next_generation
 from .classic import ClassicProtocol
-from .member_parts import GroupProtocol, MemberParts
+from .member_parts import GroupProtocol, MemberCallbacks, MemberParts
 from .next_generation import NextGenerationProtocol
 
 if TYPE_CHECKING:
@@ -277,8 +276,8 @@ def membership_in(
     group_remote_assignor: str | None,
     io: GroupCoordinator,
     config: Mapping[str, Any],
-    revoking: Callable[[], Collection[TopicPartition]],
-    committable: Callable[[], frozenset[TopicPartition]],
+    callbacks: MemberCallbacks,
+    observed: Observed,
 ) -> GroupMembership:
     """Create a member that speaks this protocol.
 
@@ -292,13 +291,22 @@ def membership_in(
         The seam to kafka-python.
     config : mapping
         kafka-python's consumer configuration.
-    revoking : callable
-        Returns the partitions whose revoke is requested and that are not released yet.
-    committable : callable
-        Returns the partitions that may be committed: owned, and their revoke not completed.
+    callbacks : MemberCallbacks
+        The consumer's.
+    observed : Observed
+        Holds the consumer's observer, if it has one.
     """
+    spoken: GroupProtocol
+    parts = MemberParts(
+        io,
+        config,
+        classic.RULES if protocol == "classic" else next_generation.RULES,
+        callbacks=callbacks,
+        observed=observed,
+        topic_id_of=lambda partition: spoken.topic_id_of(partition),
+    )
     if protocol == "classic":
-        parts = MemberParts(io, config, classic.RULES)
-        return GroupMembership(parts, ClassicProtocol(parts, revoking), committable)
-    parts = MemberParts(io, config, next_generation.RULES)
-    return GroupMembership(parts, NextGenerationProtocol(parts, group_remote_assignor), committable)
+        spoken = ClassicProtocol(parts, callbacks.revoking)
+    else:
+        spoken = NextGenerationProtocol(parts, group_remote_assignor)
+    return GroupMembership(parts, spoken, callbacks.committable)

@@ -1,4 +1,4 @@
-"""Heartbeats: when a member sends them, and whether its application is alive. Pure.
+"""Heartbeats: when a member sends them, how long the membership is certain, who is alive. Pure.
 
 The clocks are the caller's. Nothing here is locked: the I/O loop and the thread that polls replace
 times as a whole, and a heartbeat that is a little early or late does no harm.

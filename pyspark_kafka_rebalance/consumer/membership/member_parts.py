@@ -1,19 +1,22 @@
-"""MemberParts: the parts of a group member other than its protocol."""
+"""MemberParts: the parts of a group member; and what its protocol and its consumer do for it."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ..commits.commit_loop import CommitLoop
+from ..commits.commit_loop import CommitLoop, MetadataOf
 from ..member_record import AssignmentReceived, Member, MemberRecord
+from ..observer import Observed
 from ..protocol.answers import Consequence, Verdict, after_commit, explained
-from ..protocol.lane import Lane
+from ..protocol.lane import Lane, TopicIdOf
 from .heartbeats import HeartbeatSchedule, Lease, Liveness, suspend_aware_clock
 
 if TYPE_CHECKING:
@@ -37,6 +40,9 @@ class GroupProtocol(Protocol):
     """
 
     by_topic_id: bool
+
+    def topic_id_of(self, partition: TopicPartition) -> UUID | None:
+        """The id of the assigned topic; None if the protocol assigns by name."""
 
     async def run(self) -> None:
         """Do what goes on besides the heartbeats, until the member is no longer active."""
@@ -94,6 +100,28 @@ class BrokerRules(NamedTuple):
     commits_are_signs_of_life: bool
 
 
+@dataclass(frozen=True)
+class MemberCallbacks:
+    """What a member asks of its consumer, which is assembled after it; on the I/O loop.
+
+    Attributes
+    ----------
+    revoking : callable
+        Returns the partitions whose revoke is requested and that are not released yet.
+    committable : callable
+        Returns the partitions that may be committed: owned, and their revoke not completed.
+    metadata_of : callable
+        Makes the metadata of a commit; see ``CommitLoop``.
+    catches_up : callable
+        Returns whether partitions are catching up.
+    """
+
+    revoking: Callable[[], Collection[TopicPartition]] = frozenset
+    committable: Callable[[], frozenset[TopicPartition]] = frozenset
+    metadata_of: MetadataOf = lambda *_: ""
+    catches_up: Callable[[], bool] = lambda: False
+
+
 class MemberParts:
     """The assembled parts of one member, and the actions that all protocols share.
 
@@ -107,6 +135,12 @@ class MemberParts:
         The rules of the protocol.
     clock : callable, optional
         Returns seconds; all parts use it. For tests.
+    callbacks : MemberCallbacks
+        Asked about commits.
+    observed : Observed, optional
+        Holds the observer, if any, that is called with the answers to commits.
+    topic_id_of : callable
+        As ``GroupProtocol.topic_id_of``, of the protocol that is made of these parts.
     """
 
     def __init__(
@@ -115,6 +149,10 @@ class MemberParts:
         config: Mapping[str, Any],
         rules: BrokerRules,
         clock: Callable[[], float] | None = None,
+        *,
+        callbacks: MemberCallbacks = MemberCallbacks(),
+        observed: Observed | None = None,
+        topic_id_of: TopicIdOf = lambda _: None,
     ) -> None:
         self.io = io
         self.loop = io.loop
@@ -132,7 +170,9 @@ class MemberParts:
         self.record = MemberRecord(self.group_id, id_survives=rules.member_id_survives)
         # A lost answer must be noticed while the session still leaves time to try again.
         timeout_ms = min(config["request_timeout_ms"], config["session_timeout_ms"] / 3)
-        self.lane = Lane(io, self.group_id, self.instance_id, timeout_ms, rules.commit_version)
+        self.lane = Lane(
+            io, self.group_id, self.instance_id, timeout_ms, rules.commit_version, topic_id_of
+        )
         renew = self.lease.renew if rules.commits_are_signs_of_life else _ignore
         self.commits = CommitLoop(
             io,
@@ -142,6 +182,9 @@ class MemberParts:
             on_accepted=renew,
             on_verdict=self._commit_refused,
             clock=self.lease.clock,
+            metadata_of=callbacks.metadata_of,
+            catches_up=callbacks.catches_up,
+            observed=observed,
         )
 
     def active(self) -> bool:
@@ -167,7 +210,7 @@ class MemberParts:
         Parameters
         ----------
         found : Consequence
-            The consequences that ``verdicts`` found.
+            The consequences that ``answers.py`` found.
         error : type
             The error that they follow from.
         reason : str, optional

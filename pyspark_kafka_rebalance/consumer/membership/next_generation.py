@@ -2,15 +2,14 @@
 
 There is no join round. Each member heartbeats; the coordinator answers with the member epoch and,
 when it changed, with the member's assignment. ``reconciliation.py`` decides what that means; this
-module sends and receives.
+module sends and receives. ``WantedTopics`` is its subscription: topic names, or a pattern if the
+broker can match it.
 
 Invariants, in addition to those of ``member_record.py``:
  1. At most one heartbeat is in flight.
  2. A heartbeat lists as owned what the consumer has not released, and what it might apply while the
     heartbeat is in flight.
  3. At most one assignment waits to be applied: the newest.
-
-Topic patterns: which of them a broker may match, and how it spells them. Pure.
 """
 
 from __future__ import annotations
@@ -193,7 +192,6 @@ class NextGenerationProtocol:
         self._unheard = UnheardWrites()
         self._leaving = Leaving(parts.io, parts.group_id, self._send_leave)
         self._reconciliation = self._new_reconciliation()
-        parts.lane.topic_id_of = lambda partition: self._reconciliation.owned.get(partition)
         # As received, by topic id: the names of its topics may not be known yet.
         self._assignment: dict[uuid.UUID, list[int]] = {}
         self._decided_at = 0.0
@@ -206,10 +204,9 @@ class NextGenerationProtocol:
         self._session_known = False
         self._unreleased_since: float | None = None
 
-    @property
-    def reconciliation(self) -> Reconciliation:
-        """The owned partitions and the target of this membership."""
-        return self._reconciliation
+    def topic_id_of(self, partition: TopicPartition) -> uuid.UUID | None:
+        """The id of the topic that the coordinator has assigned; None if it is not owned."""
+        return self._reconciliation.owned.get(partition)
 
     def is_stable(self) -> bool:
         """Whether it has joined, and the coordinator knows that it owns exactly its assignment."""

@@ -17,11 +17,8 @@ Invariants:
  3. An offset leaves the set only when it is known to be processed, or to have no record. Metadata
     that are foreign or of another commit, and gaps that do not fit, repeat records and lose none.
 
-Pure.
-
-Packs two rows of numbers into few bits, with exponential Golomb codes.
-
-A code has a parameter k. A number n is written as n + 2^k in binary, with a zero before it for each
+The lengths of the gaps, and of the spaces between them, are packed with exponential Golomb codes. A
+code has a parameter k. A number n is written as n + 2^k in binary, with a zero before it for each
 of its digits beyond k + 1. Small numbers are short, no number is too large, and no code is a prefix
 of another. With k near the median of the numbers' own bit lengths, that is close to the shortest
 that a fixed code can be for lengths of gaps, dense or sparse.

@@ -1,8 +1,6 @@
-"""OffsetSet: a mutable set of offsets, kept as ranges. Pure.
+"""OffsetSet: a set of offsets, kept as ordered ranges (``Gap``). Pure.
 
 Memory grows with the number of ranges, not of offsets. Most additions by far extend the last range.
-
-Gaps: sets of offsets as ordered ranges. Pure.
 """
 
 from __future__ import annotations

@@ -75,7 +75,6 @@ class GapHandOuts:
         self._under_way = under_way
         # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
         self._behind: set[TopicPartition] = set()
-        self._commits.catches_up = lambda: self.any_unread
         #: Whether anything was ever set aside.
         self.known = False
 
@@ -674,7 +673,7 @@ class HandOuts:
     gaps : GapHandOuts
         What is read besides the live records (KIP-333).
     describe : callable or None
-        Says who commits; see ``CommittingConsumer.describe_commits``.
+        Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
     """
 
     def __init__(
@@ -692,7 +691,6 @@ class HandOuts:
         self._ownership = ownership
         self._completion = completion = Completion()
         self._under_way = UnderWay()
-        membership.commits.metadata_of = self._describe_commit
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
         # By commit_remaining; a query's partitions hand out nothing, so they have no Partition.
         self._told = ToldRemaining()
@@ -961,7 +959,7 @@ class HandOuts:
 
     # -- the I/O loop -----------------------------------------------------------------------------
 
-    def _describe_commit(
+    def describe_commit(
         self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
     ) -> str:
         """The metadata of a commit of this offset: who made it, and the progress beyond it."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TopicIdOf = Callable[[TopicPartition], UUID | None]
+
 #: DescribeConfigs: the resource type of groups, and the group setting to read (KIP-848).
 _GROUP_RESOURCE = 32
 _SESSION_TIMEOUT = "consumer.session.timeout.ms"
@@ -49,10 +51,19 @@ class Lane:
 
     They raise the connection's errors, which ``verdict_of`` classifies too.
 
-    Attributes
+    Parameters
     ----------
+    io : GroupCoordinator
+        The seam to kafka-python.
+    group_id, group_instance_id : str
+        The group, and the static member's id, if it has one.
+    timeout_ms : float
+        How long to wait for an answer.
+    commit_version : int
+        The highest OffsetCommit version to use.
     topic_id_of : callable
-        The topic id with which a partition was assigned; None if the protocol has no topic ids.
+        Returns the topic id with which a partition was assigned; None if the protocol has no topic
+        ids.
     """
 
     def __init__(
@@ -62,6 +73,7 @@ class Lane:
         group_instance_id: str | None,
         timeout_ms: float,
         commit_version: int,
+        topic_id_of: TopicIdOf = lambda _: None,
     ) -> None:
         self._io = io
         self._loop = io.loop
@@ -69,7 +81,7 @@ class Lane:
         self._group_instance_id = group_instance_id
         self._timeout_ms = timeout_ms
         self._commit_version = commit_version
-        self.topic_id_of: Callable[[TopicPartition], UUID | None] = lambda _: None
+        self._topic_id_of = topic_id_of
 
     @property
     def group_id(self) -> str:
@@ -106,7 +118,7 @@ class Lane:
         """
         by_topic: dict[tuple[str, UUID | None], dict[int, OffsetAndMetadata]] = defaultdict(dict)
         for partition, entry in offsets.items():
-            by_topic[partition.topic, self.topic_id_of(partition)][partition.partition] = entry
+            by_topic[partition.topic, self._topic_id_of(partition)][partition.partition] = entry
         names = {topic_id: topic for topic, topic_id in by_topic}
         version = self._commit_version
         if None in names:

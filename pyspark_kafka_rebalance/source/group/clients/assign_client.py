@@ -71,7 +71,7 @@ class AssignClient:
         self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
         group_id = client.config["group_id"]
         self._commits = SimpleCommits(
-            client, lambda named, seen: has_members(group_id, named, seen)
+            client._io, client.config, lambda named, seen: has_members(group_id, named, seen)
         )
         try:
             if missing := self._ask_for_missing(client.config["request_timeout_ms"]):

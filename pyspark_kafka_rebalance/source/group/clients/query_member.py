@@ -1,21 +1,23 @@
 """QueryMember: the interface of a client that owns partitions for a query.
 
 There are two: ``DeferredRevokeConsumer``, a member of the group, and ``AssignClient``, which names
-its partitions itself. Broker look-ups unrelated to ownership go to the ``ClusterQueries`` next to
-it (:class:`QueryClient`).
+its partitions itself. Broker look-ups unrelated to ownership go to the consumer next to it
+(:class:`QueryClient`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from kafka.structs import TopicPartition
 
-from ....consumer.cluster_queries import ClusterQueries
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....consumer.poll_result import PollResult
+
+if TYPE_CHECKING:
+    from ....consumer.consumer import DeferredRevokeConsumer
 
 
 class QueryMember(Protocol):
@@ -107,11 +109,11 @@ class QueryMember(Protocol):
     def group_commits(
         self, partitions: Collection[TopicPartition], timeout_ms: float, in_order: bool = False
     ) -> dict[TopicPartition, GroupCommit]:
-        """As :meth:`committed_offsets`, with who has committed; see ``ClusterQueries``."""
+        """As :meth:`committed_offsets`, with who has committed; see ``DeferredRevokeConsumer``."""
         ...
 
     def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
-        """Let each commit say who made it; see ``CommittingConsumer``."""
+        """Let each commit say who made it; see ``DeferredRevokeConsumer``."""
         ...
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
@@ -135,4 +137,4 @@ class QueryClient(NamedTuple):
     """One client of a query: its owner and look-up roles; a group member fills both."""
 
     member: QueryMember
-    cluster: ClusterQueries
+    cluster: DeferredRevokeConsumer

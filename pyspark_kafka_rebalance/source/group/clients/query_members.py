@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.cluster_queries import ClusterQueries
 from ....consumer.consumer import DeferredRevokeConsumer
 from ....consumer.group_description import describe_group
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
@@ -95,7 +94,7 @@ def _build_at_once(
     return [member.result() for member in built]
 
 
-def partitions_of(options: SourceOptions, client: ClusterQueries) -> set[TopicPartition]:
+def partitions_of(options: SourceOptions, client: DeferredRevokeConsumer) -> set[TopicPartition]:
     """All partitions that the query can read: from the client's metadata, or those of ``assign``.
 
     With a subscription, the group decides which of them the query gets.
@@ -222,7 +221,7 @@ class QueryMembers:
     def __getitem__(self, index: int) -> QueryMember:
         return self._clients[index].member
 
-    def cluster_of(self, index: int) -> ClusterQueries:
+    def cluster_of(self, index: int) -> DeferredRevokeConsumer:
         """The client for broker look-ups about this member's partitions."""
         return self._clients[index].cluster
 
@@ -291,7 +290,7 @@ class QueryMembers:
             except Exception:
                 log.exception("group %s: a member did not close cleanly", self._options.group_id)
 
-    def client(self) -> ClusterQueries:
+    def client(self) -> DeferredRevokeConsumer:
         """Wait for :meth:`are_built`; returns one for look-ups unrelated to membership.
 
         Raises
@@ -306,7 +305,7 @@ class QueryMembers:
         return self._clients[0].cluster
 
     @contextmanager
-    def asking(self) -> Iterator[ClusterQueries]:
+    def asking(self) -> Iterator[DeferredRevokeConsumer]:
         """The client for a look-up; if the pump fails meanwhile, raises the pump's error."""
         client = self.client()
         try:

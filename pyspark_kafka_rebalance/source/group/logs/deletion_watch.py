@@ -16,7 +16,6 @@ from uuid import UUID
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.cluster_queries import ClusterQueries
 from ....errors import names_of
 from ..clients.query_member import QueryMember
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
@@ -29,7 +28,7 @@ from ..owned.deleted_partitions import (
 from ..query_state import QueryState
 
 if TYPE_CHECKING:
-    from ....consumer.cluster_queries import ClusterQueries
+    from ....consumer.consumer import DeferredRevokeConsumer
     from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -190,7 +189,7 @@ class DeletionWatch:
         """
         return self._members[member].assigned_topic_id(partition) is None
 
-    def _identify(self, client: ClusterQueries) -> None:
+    def _identify(self, client: DeferredRevokeConsumer) -> None:
         """Find out the topic ids of started partitions that are assigned by name.
 
         This is done at once: a topic created anew before that would be taken for the old one.
@@ -208,7 +207,7 @@ class DeletionWatch:
         with self._state as state:
             state.starts.identify(state.assignment.partitions.all().keys(), topic_ids)
 
-    def _topic_ids_by_name(self, client: ClusterQueries) -> Mapping[str, UUID]:
+    def _topic_ids_by_name(self, client: DeferredRevokeConsumer) -> Mapping[str, UUID]:
         """The ids of topics assigned by name, requested now and then; usually empty."""
         with self._state as state:
             batch = state.assignment.batches.number
@@ -314,7 +313,7 @@ class DeletionWatch:
         return gone
 
 
-def _gone(client: ClusterQueries, topics: set[str]) -> set[str]:
+def _gone(client: DeferredRevokeConsumer, topics: set[str]) -> set[str]:
     """The topics that no longer exist, requested now; a hidden topic may exist."""
     missing = topics - client.existing_topics(LOOKUP_TIMEOUT_MS)
     return missing - client.hidden_topics(missing, LOOKUP_TIMEOUT_MS)
@@ -369,7 +368,7 @@ class ReplacedTopics:
         """
         return [p for p in partitions if p not in self._absent]
 
-    def look_again(self, cluster: ClusterQueries) -> None:
+    def look_again(self, cluster: DeferredRevokeConsumer) -> None:
         """Drop absent partitions that exist now; ``DeletionWatch`` checks whether that lasts."""
         if self._absent:
             self._absent -= cluster.known_partitions(self._absent)
@@ -377,7 +376,7 @@ class ReplacedTopics:
     def look(
         self,
         member: QueryMember,
-        cluster: ClusterQueries,
+        cluster: DeferredRevokeConsumer,
         partitions: Collection[TopicPartition],
         committed: Collection[TopicPartition],
     ) -> set[TopicPartition]:
@@ -387,7 +386,7 @@ class ReplacedTopics:
         ----------
         member : QueryMember
             The member that was assigned these.
-        cluster : ClusterQueries
+        cluster : DeferredRevokeConsumer
             Its client for look-ups.
         partitions : collection of TopicPartition
             The partitions without a start.

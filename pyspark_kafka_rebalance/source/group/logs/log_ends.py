@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.cluster_queries import ClusterQueries
 from ....consumer.offsets.found_records import RecordTime
 from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError, names_of
@@ -22,6 +21,7 @@ from ...plan.log_sizes import log_sizes
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
 
 if TYPE_CHECKING:
+    from ....consumer.consumer import DeferredRevokeConsumer
     from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class LogEnds:
         return recent and self._latest.keys() >= set(partitions)
 
     def _ask_latest(
-        self, client: ClusterQueries, partitions: Collection[TopicPartition]
+        self, client: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, RecordTime | None]:
         try:
             return client.latest_records_now(partitions, LOOKUP_TIMEOUT_MS)

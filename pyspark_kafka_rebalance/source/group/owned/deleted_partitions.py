@@ -17,12 +17,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kafka.structs import TopicPartition
 
-from ....consumer.cluster_queries import ClusterQueries
 from ....errors import AuthorizationError
+
+if TYPE_CHECKING:
+    from ....consumer.consumer import DeferredRevokeConsumer
 
 #: How often the client's metadata is checked.
 _LOOK_EVERY_S = 1.0
@@ -161,7 +164,7 @@ class DeletedPartitions:
 
 
 def ask_for_missing(
-    client: ClusterQueries,
+    client: DeferredRevokeConsumer,
     partitions: Collection[TopicPartition],
     option: str,
     timeout_ms: float,
@@ -170,7 +173,7 @@ def ask_for_missing(
 
     Parameters
     ----------
-    client : ClusterQueries
+    client : DeferredRevokeConsumer
         Its metadata is refreshed.
     partitions : collection of TopicPartition
         The partitions to check.

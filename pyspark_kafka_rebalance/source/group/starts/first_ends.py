@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 
-from ....consumer.cluster_queries import ClusterQueries
 from ..query_state import QueryState
 
 if TYPE_CHECKING:
+    from ....consumer.consumer import DeferredRevokeConsumer
     from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -34,11 +34,13 @@ class FirstEnds:
         The stream's options.
     state : QueryState
         Says which partitions may start at the end, and records the ends.
-    cluster : ClusterQueries
+    cluster : DeferredRevokeConsumer
         Makes the look-up; has the topics' metadata.
     """
 
-    def __init__(self, options: SourceOptions, state: QueryState, cluster: ClusterQueries) -> None:
+    def __init__(
+        self, options: SourceOptions, state: QueryState, cluster: DeferredRevokeConsumer
+    ) -> None:
         self._options = options
         self._state = state
         with state as shared:

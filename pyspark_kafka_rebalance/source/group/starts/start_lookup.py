@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.cluster_queries import ClusterQueries
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....errors import PartitionsLostError
 from ...offsets.query_identity import QueryIdentity
@@ -27,6 +26,7 @@ from .ignored_starts import IgnoredStarts
 from .restored_starts import RestoredStarts
 
 if TYPE_CHECKING:
+    from ....consumer.consumer import DeferredRevokeConsumer
     from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class StartLookup:
 
     def _logs_of(
         self,
-        cluster: ClusterQueries,
+        cluster: DeferredRevokeConsumer,
         partitions: Collection[TopicPartition],
         owed: Mapping[TopicPartition, Remaining],
     ) -> dict[TopicPartition, _Log]:
@@ -246,7 +246,7 @@ class StartLookup:
         return set(back)
 
     def _configured(
-        self, cluster: ClusterQueries, partitions: Collection[TopicPartition]
+        self, cluster: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Where partitions without a position start; leaves out those that have no leader now."""
         with self._state as state:
