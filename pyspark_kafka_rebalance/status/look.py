@@ -51,7 +51,7 @@ class GroupLook:
     isolation_level : str
         With ``read_committed``, logs end before the first open transaction.
     timeout_s : float
-        How long the brokers may take for a look without timestamps. Those get as long again.
+        Timeout for reading offsets; timestamps get the same again.
     """
 
     def __init__(

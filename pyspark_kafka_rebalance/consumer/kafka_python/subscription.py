@@ -149,7 +149,7 @@ class Subscription:
         return None if position is None else int(position.offset)
 
     def put_back(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        """Have the live reader go on here: what it returned was not its own."""
+        """Rewind the live reader to this position; the records it returned belong to the gaps."""
         state = self._state.assignment.get(partition)
         if state is not None and state.position is not None:
             state.position = position

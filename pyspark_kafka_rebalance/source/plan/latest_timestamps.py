@@ -51,18 +51,18 @@ class LatestTimestamps:
     ) -> dict[TopicPartition, int]:
         """Return the latest timestamp of each log before its end; BEFORE_ALL if it has no record.
 
-        This leaves out partitions whose last records do not tell their time: their next records are
-        likely not to tell it, either.
+        This leaves out partitions whose last records have no timestamp: their next records will
+        probably have none, either.
 
         Parameters
         ----------
         ends : Mapping[TopicPartition, int]
-            The logs' ends, which brokers told after the latest records.
+            The logs' ends, which brokers reported after the latest records.
         horizon : int
             Later timestamps are ignored.
         may_be_old : bool
-            Whether the timestamp before an earlier end will do. It is as old as the latest records
-            that brokers have told: when they tell these again, the last records are read again.
+            Whether the timestamp before an earlier end will do. The cached value is refreshed when
+            the brokers report a newer latest record.
 
         Raises
         ------

@@ -249,7 +249,7 @@ class _Planners:
         return self._send(run=run)
 
     def give_up(self, run: str) -> None:
-        """Stop waiting for a planner's answer; everyone who asks from now on gets a no."""
+        """Stop waiting for a planner's answer; later requests are refused."""
         self._send(run=run, give_up="true")
 
     def _send(self, **options: str) -> str:

@@ -306,7 +306,7 @@ class ForeignRanges:
     members : QueryMembers
         Their client makes the look-ups.
     pump : Pump
-        Waits end when it ends.
+        Cancels waits when it shuts down.
     """
 
     def __init__(
