@@ -1,4 +1,4 @@
-"""ClusterQueries: queries to the brokers that KafkaConsumer lacks, or repeats for too long.
+"""Broker queries that KafkaConsumer lacks, or retries past their timeout.
 
 None of them depends on membership, and none waits longer than its timeout.
 """
@@ -38,11 +38,11 @@ class ClusterQueries(KafkaConsumer):  # type: ignore[misc]
         return self._io.metadata.existing_topics(timeout_ms)
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """The ones of these topics that this client is not allowed to describe; asks now."""
+        """Request metadata and return the topics that this client may not describe."""
         return self._io.metadata.hidden_topics(topics, timeout_ms)
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """The ones of these partitions that the metadata has now."""
+        """The given partitions that are in the cached metadata."""
         counts = self._io.metadata.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
 

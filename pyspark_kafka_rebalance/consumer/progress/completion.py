@@ -152,8 +152,9 @@ class Completion:
     ) -> int | None:
         """The offset from which handed out records are gone, as this epoch proves; or None.
 
-        After a seek back, polls go on below where the log was truncated, and bring what was written
-        since. What a seek forward then leaves out may be old or new: it is taken to be new.
+        After a seek back, polls continue below where the log was truncated, and return records
+        written since. Offsets skipped by a later seek forward may be from either epoch; assume the
+        new one.
         """
         found, epochs = self._partitions.get(partition), self.epochs.get(partition)
         if found is None or epochs is None or not epochs.is_news(offset, leader_epoch):

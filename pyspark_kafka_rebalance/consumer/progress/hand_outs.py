@@ -305,7 +305,7 @@ class GapHandOuts:
     def begin_with_the_log(
         self, partitions: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """The ones of these whose gaps a poll found out of range; that is forgotten now."""
+        """Return and clear the partitions whose gaps a poll found out of range."""
         found = [p for p in partitions if p in self._unreadable]
         out_of_range = frozenset(p for p in found if self._unreadable[p].end == LOG_END)
         for partition in out_of_range:
@@ -415,15 +415,14 @@ class Seeks:
 
 
 class Truncations:
-    """Other records take the place of those that were handed out.
+    """Truncated logs and recreated topics.
 
-    What is gone of the records of one consumer's partitions; all but ``bound`` need the lock.
+    After either, the same offsets hold different records, so completion state, in-flight commits
+    and the group's gaps for them are discarded; gaps in the group's metadata are bound to the
+    topic's id. The signs are polls that continue from a lower offset, a record of another leader
+    epoch, or the topic's id.
 
-    A part of ``HandOuts``, under its lock. A log was truncated, or its topic recreated. The signs
-    are polls that go on from a lower offset, a record of another leader epoch, or the topic's id.
-    What was said of the records that are gone does not apply to others: not here, not in commits
-    that are on their way, and not as gaps in the group's metadata, which are bound to the topic's
-    id.
+    Tracks which handed-out offsets were truncated. Hold ``HandOuts.lock``, except for ``bound``.
     """
 
     def __init__(self, hand_outs: HandOuts) -> None:
@@ -650,7 +649,7 @@ class HandOuts:
     seeks : Seeks
         The application's seeks.
     truncations : Truncations
-        Where records are gone, and others in their place.
+        Detects truncated logs and recreated topics.
     gaps : GapHandOuts
         What is read besides the live records (KIP-333).
     describe : callable or None
