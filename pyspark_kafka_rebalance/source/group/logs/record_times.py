@@ -217,7 +217,7 @@ class RecordTimes:
     def _of_prepared(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, RecordTime | None]:
-        """Answers that :meth:`prepare` fetched; still the first records at or after these timestamps.
+        """Answers :meth:`prepare` fetched; still the first records at or after these timestamps.
 
         An answer without a record is not used, since one may have been appended in between.
         """
