@@ -52,14 +52,14 @@ _POLL = {OPERATION: "poll", OPERATION_TYPE: "receive"}
 
 
 class MemberObservation:
-    """One member: one client, any number of partitions.
+    """Measures one member: one client, any number of partitions.
 
     Parameters
     ----------
     instruments : Instruments
         Where the metrics go.
     member : callable
-        Returns the consumer; None before it is made, and once it is gone.
+        Returns the consumer; None before it is made, and once it is deleted.
     end : callable
         Ends the observation: called when the consumer is closed, or the metrics fail.
     reads_records : bool

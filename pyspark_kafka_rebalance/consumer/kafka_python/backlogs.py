@@ -1,4 +1,4 @@
-"""LogBacklogs: the ends of logs when partitions are assigned, and the backlogs to set aside."""
+"""Asks where logs end when partitions are assigned, and decides which backlogs to set aside."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: How long to ask a leader where its log ends; after that the partition begins where the group is.
+#: How long to ask a leader where its log ends; after that the partition starts where the group is.
 #: A leader that cannot answer this could not be read from, either.
 _ASK_MS = 2_000
 
 
 class SetsAside(Protocol):
-    """What becomes of a backlog; see ``GapHandOuts``."""
+    """Takes the backlogs; ``GapHandOuts`` is one."""
 
     def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
-        """What the group has not processed, by its last commit."""
+        """The offsets that the group has not processed, by its last commit."""
 
     def set_aside(
         self,
@@ -44,11 +44,11 @@ class SetsAside(Protocol):
         remaining: Remaining,
         in_order: bool,
     ) -> None:
-        """Begin the partition at the live position, with the rest to be caught up."""
+        """Start the partition at the live position, with the rest to be caught up."""
 
 
 class LogBacklogs:
-    """The backlogs of one consumer; everything here is called on its I/O loop.
+    """Requests ends and ages of backlogs; everything here is called on the consumer's I/O loop.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""LogOffsets: where logs begin and end, and their offsets by timestamp (ListOffsets).
+"""ListOffsets: where logs start and end, and their offsets by timestamp.
 
 Each leader is asked once.
 
-kafka-python's own look-up asks again at once, until every leader has answered or its time is up,
+kafka-python's own look-up retries at once, until every leader has answered or its time is up,
 and with metadata that it does not renew: one deleted partition keeps it from returning anything.
 Nor does it have an isolation level for a single question. It takes 5 ms for a thousand partitions,
 and a planner asks at every trigger.
@@ -61,7 +61,7 @@ class _Question:
 
 
 class LogOffsets:
-    """The questions of one client; any thread may ask.
+    """Sends ListOffsets to the leaders for one client; any thread may call it.
 
     Parameters
     ----------

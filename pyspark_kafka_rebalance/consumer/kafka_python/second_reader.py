@@ -1,10 +1,10 @@
 """SecondReader: KIP-333's second consumer, which reads gaps next to the live records.
 
 It is a plain KafkaConsumer without a group, with connections and an I/O loop of its own, so that
-its fetches delay nobody. It is made on a thread of its own, since making it waits for the brokers.
+its fetches delay no others. It is made on a thread of its own, since that waits for the brokers.
 
-Fetched records that nobody has taken are bounded: partitions are read in turn, as many at a time as
-fit (``catch_up.Places``). kafka-python fetches a partition again once its data are decoded.
+Fetched records that are not taken yet are bounded: partitions are read in turn, as many at a time
+as fit (``catch_up.Places``). kafka-python fetches a partition again once its data are decoded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _NOT_OF_A_READER = (
 
 
 class Read(NamedTuple):
-    """The result of one step: records, and where the reader has come to in partitions."""
+    """The result of one step: records, and the reader's position in each partition."""
 
     records: dict[TopicPartition, list[Any]]
     passed: dict[TopicPartition, int]

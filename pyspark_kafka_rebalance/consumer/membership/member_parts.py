@@ -1,4 +1,4 @@
-"""MemberParts: the parts of a group member other than its protocol."""
+"""The parts of a group member that both group protocols use: lane, record, lease, commits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupProtocol(Protocol):
-    """What the two group protocols do for a member, each in its own way.
+    """A group protocol, as ``GroupMembership`` calls it.
 
     ``ClassicProtocol`` and ``NextGenerationProtocol`` get a member's ``MemberParts``. They send
     over its lane and write its record; ``GroupMembership`` calls them. Coroutines run on the I/O

@@ -30,7 +30,7 @@ from kafka.structs import TopicPartition
 
 @dataclass(frozen=True)
 class Report:
-    """What a heartbeat says in addition to the member epoch.
+    """The fields of a heartbeat in addition to the member epoch.
 
     Attributes
     ----------
@@ -45,7 +45,9 @@ class Report:
 
 
 class Reconciliation:
-    """The reconciliation of one member. Not thread-safe; the owner holds a lock.
+    """Says after each heartbeat what to revoke, and what to acknowledge to the coordinator.
+
+    Not thread-safe; the owner holds a lock.
 
     Parameters
     ----------

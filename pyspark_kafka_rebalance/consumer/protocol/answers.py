@@ -1,4 +1,4 @@
-"""Verdicts: what a broker's error means for the membership. Pure.
+"""The meaning of a broker's error for the membership. Pure.
 
 ``verdict_of`` classifies an error, whatever the request was. The consequences depend on the
 request: each has a function ``after_…`` here, whose result the group protocols and the commits
@@ -18,7 +18,7 @@ _INVALID_REGULAR_EXPRESSION = 128
 
 
 class Verdict(enum.Enum):
-    """What the coordinator's answer means for a request of this member."""
+    """The meaning of the coordinator's answer for a request of this member."""
 
     ACCEPTED = "accepted"
     #: A new generation is forming: the request is valid again once this member has joined it.

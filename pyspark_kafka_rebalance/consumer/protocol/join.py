@@ -60,7 +60,7 @@ class Joined(NamedTuple):
 
 
 class Assignments(NamedTuple):
-    """What the leader decided, and the number of partitions of each topic that it saw."""
+    """The leader's decision, and the number of partitions of each topic that it was based on."""
 
     by_member: list[tuple[str, Any]]
     partition_counts: dict[str, int]
@@ -78,7 +78,9 @@ class Review(NamedTuple):
 
 
 class JoinProtocol:
-    """The requests of a join. All coroutines run on the I/O loop and raise kafka-python's errors.
+    """Sends the requests of a join, and decides as the leader.
+
+    All coroutines run on the I/O loop and raise kafka-python's errors.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ _COMMITS_BY_TOPIC_ID = 10
 
 
 class Lane:
-    """The requests of one member other than its joins. All coroutines run on the I/O loop.
+    """Sends one member's requests other than its joins. All coroutines run on the I/O loop.
 
     They raise the connection's errors, which ``verdict_of`` classifies too.
 

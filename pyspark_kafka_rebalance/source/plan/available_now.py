@@ -1,7 +1,7 @@
-"""AvailableNowRun: where a run with AvailableNow ends, and what of it is gone. Pure.
+"""Where a run with AvailableNow ends, and which of its records were deleted unread. Pure.
 
-The ends are fixed when the run begins. If records are gone before they were read, the run must not
-end in silence: Spark's own source also fails if partitions or records disappear meanwhile.
+The ends are fixed when the run starts. If records are deleted before they are read, the run must
+not end in silence: Spark's own source also fails if partitions or records disappear.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BeyondEnd(NamedTuple):
 
 
 class AvailableNowRun:
-    """One run.
+    """The fixed ends of a run, and how far it and the group have read towards them.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class AvailableNowRun:
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Where the run ends; without partitions that are gone from Kafka."""
+        """Where the run ends; without partitions that are deleted from Kafka."""
         return self._ends
 
     def cut(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

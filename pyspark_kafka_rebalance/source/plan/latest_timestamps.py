@@ -1,6 +1,6 @@
-"""LatestTimestamps: how late the last records of partitions are. Pure, except for its queries.
+"""The timestamps of the last records of partitions. Pure, except for its queries.
 
-Brokers tell the latest record of a log (KIP-734). If that may be a transaction's marker, or is in
+Brokers report the latest record of a log (KIP-734). If that may be a transaction's marker, or is in
 the far future, the last records are read.
 """
 
@@ -18,7 +18,7 @@ from .times import Times, UntoldError, last_range, one_record
 
 
 class LatestTimestamps:
-    """The latest timestamps of one query.
+    """Finds and caches each log's latest timestamp; it reads the last records only if it has to.
 
     Parameters
     ----------

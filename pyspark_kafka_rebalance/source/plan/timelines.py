@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-#: Below every timestamp that is asked for.
+#: Below every timestamp that is requested.
 BEFORE_ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Timestamps that were read with the records.
+    """Offsets and timestamps of records that were read for their timestamps.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Rows:
 
 
 class Timeline:
-    """The timeline of one partition.
+    """Answers look-ups for one partition from the rows that were read.
 
     Attributes
     ----------
