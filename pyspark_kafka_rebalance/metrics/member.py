@@ -155,7 +155,7 @@ class MemberObservation:
                 for p, found in {**records, **catch_up}.items()
                 if p in events.awaiting
             }
-            # The metadata tell of the live records alone; those of a gap may come first or follow.
+            # The metadata cover the live records alone; those of a gap may come first or follow.
             member = self._member()
             if member is not None and member._catching_up is not None:
                 lag = member._hand_outs.gaps.lag

@@ -107,7 +107,7 @@ class GroupLook:
             except kafka_errors.KafkaError as error:
                 if error.retriable and self._admin is not None and time.monotonic() < deadline:
                     # A leader or the coordinator is moving.
-                    log.info("asking again: %r", error)
+                    log.info("group %s: cannot read its state yet: %r", self._group_id, error)
                     time.sleep(_ASK_AGAIN_S)
                     continue
                 servers = ",".join(self._config["bootstrap_servers"])

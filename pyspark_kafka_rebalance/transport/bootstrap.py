@@ -52,7 +52,7 @@ class Bootstrap:
         return left or list(servers)
 
     def give_up_at(self, servers: Sequence[Any], timeout_at: float | None) -> float | None:
-        """When the attempt that begins now must make room for the servers left to try."""
+        """When the attempt that starts now must make room for the servers left to try."""
         if self._deadline is None or timeout_at is None:
             return timeout_at
         now = time.monotonic()

@@ -83,7 +83,7 @@ class LogBacklogs:
     async def look_up(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Backlog]:
-        """What to set aside; partitions where that is unknown are left out, and begin as usual."""
+        """The backlogs to set aside; partitions where that is unknown start as usual."""
         if not self._io.subscription.subscribed:
             return {}
         try:
@@ -116,7 +116,7 @@ class LogBacklogs:
     async def _left(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Remaining]:
-        """What the group has not processed of the records that are there now.
+        """The offsets that the group has not processed of the records that exist now.
 
         After an unclean election, other records are in the place of some processed ones: from where
         the epoch of those ends. Partitions without an answer about that are left out.
@@ -158,7 +158,7 @@ class LogBacklogs:
             for partition, offset in positions.items():
                 if partition not in told:
                     log.warning(
-                        "group %s: %s-%d begins at the group's offset, because its next record "
+                        "group %s: %s-%d starts at the group's offset, because its next record "
                         "could not be read within %d ms",
                         *(self._io.group_id, *partition, _ASK_MS),
                     )

@@ -220,7 +220,7 @@ class LogOffsets:
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
-                log.info("the brokers did not return the offsets: %r", error)
+                log.info("a leader did not return log offsets (ListOffsets): %r", error)
             else:
                 self._questions[asked.about] = asked
                 found.update(_told(response, asked.partitions, take))
@@ -294,7 +294,7 @@ def _record_time(told: Any) -> RecordTime | None:
 def _told(
     response: Any, asked: Collection[TopicPartition], take: Callable[[Any], _T]
 ) -> dict[TopicPartition, _T]:
-    """The answers, keyed by the question's own partition objects: none is made anew."""
+    """The answers, keyed by the question's own partition objects: no new ones are made."""
     answers: dict[str, dict[int, _T]] = defaultdict(dict)
     refused = set()
     for topic in response.topics:

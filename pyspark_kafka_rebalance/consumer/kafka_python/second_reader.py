@@ -184,7 +184,7 @@ class SecondReader:
         try:
             consumer = KafkaConsumer(**self._config, bootstrap_servers=self._brokers())
         except Exception as error:
-            log.info("the reader that catches up cannot connect: %r", error)
+            log.info("the second reader, for gaps, cannot connect yet: %r", error)
             self._failure = error
             return
         _form_of_records()  # if imported here, nothing waits for it
@@ -223,7 +223,7 @@ class SecondReader:
     # -- reading ----------------------------------------------------------------------------------
 
     def has_some(self) -> bool:
-        """Whether there are fetched records that nobody has taken."""
+        """Whether there are fetched records that are not taken yet."""
         consumer = self._consumer
         return consumer is not None and has_fetched(consumer)
 
@@ -290,7 +290,7 @@ class SecondReader:
         self._places.stand_back(partitions)
 
     def ask_bounds(self, partitions: Collection[TopicPartition]) -> None:
-        """Ask where the logs of these partitions begin and end; until then they are not read."""
+        """Request where these partitions' logs start and end; until then they are not read."""
         consumer = self._consumer
         if consumer is not None:
             for partition in partitions:

@@ -59,7 +59,7 @@ class Subscription:
 
     @property
     def subscribed(self) -> bool:
-        """Whether this consumer is subscribed, rather than assigned by hand or nothing yet."""
+        """Whether this consumer is subscribed, rather than manually assigned or nothing yet."""
         return bool(self._state.partitions_auto_assigned())
 
     @property

@@ -32,7 +32,7 @@ class GroupProtocol(Protocol):
     Attributes
     ----------
     by_topic_id : bool
-        Whether partitions are assigned by topic id: those of a topic created anew are revoked and
+        Whether partitions are assigned by topic id: those of a recreated topic are revoked and
         assigned again.
     """
 
@@ -42,7 +42,7 @@ class GroupProtocol(Protocol):
         """Do what goes on besides the heartbeats, until the member is no longer active."""
 
     def wake(self) -> None:
-        """Something changed that ``run`` must look at."""
+        """Something changed that ``run`` must check."""
 
     def until_beat(self) -> float:
         """Seconds until the next heartbeat is due; it is due now if not positive."""
@@ -54,7 +54,7 @@ class GroupProtocol(Protocol):
         """Whether it has joined, with nothing under way and no assignment to be applied."""
 
     def taken(self, event: AssignmentReceived) -> None:
-        """The consumer begins to apply the assignment; the record is locked."""
+        """The consumer starts to apply the assignment; the record is locked."""
 
     def applied(self, event: AssignmentReceived) -> None:
         """The assignment is in force."""

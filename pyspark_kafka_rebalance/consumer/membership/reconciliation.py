@@ -69,12 +69,12 @@ class Reconciliation:
 
     @property
     def owned(self) -> Mapping[TopicPartition, UUID]:
-        """What the member owns, including what is being revoked."""
+        """The member's partitions, including those being revoked."""
         return self._owned
 
     @property
     def surplus(self) -> frozenset[TopicPartition]:
-        """What the member owns beyond its target."""
+        """The owned partitions that are not in the target."""
         return frozenset(p for p, topic in self._owned.items() if self._target.get(p) != topic)
 
     @property

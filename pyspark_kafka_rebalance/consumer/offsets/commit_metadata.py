@@ -279,7 +279,7 @@ class Remaining:
 
         So the default limit has room for about 5,300, 3,400, 1,900 and 580 gaps.
 
-        A commit by hand with the application's own metadata carries none of these.
+        An explicit commit with the application's own metadata carries none of these.
 
         Parameters
         ----------

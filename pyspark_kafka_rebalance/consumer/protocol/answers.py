@@ -77,7 +77,7 @@ def verdict_of(error: type[Exception]) -> Verdict:
 
 
 class Consequence(enum.Flag):
-    """What a member does about an answer; with none of these it only tries again."""
+    """A member's reactions to an answer; with none of these it only tries again."""
 
     NONE = 0
     #: The coordinator took the request as a sign of life: the lease is renewed.
@@ -193,7 +193,7 @@ def gone_already(error: type[Exception]) -> bool:
 
 
 def explained(error: Exception, group_id: str, topics: frozenset[str]) -> KafkaRebalanceError:
-    """The error that tells the application what ended a membership for good."""
+    """The error that reports to the application what ended a membership for good."""
     group = f"group {group_id!r}"
     told: KafkaRebalanceError
     if isinstance(error, AuthenticationError):

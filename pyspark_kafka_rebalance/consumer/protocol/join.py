@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 #: much more before the connection is taken to be dead.
 _JOIN_TIMEOUT_SLACK_MS = 5_000
 
-#: From JoinGroup v9 on, a static leader that returns is told that it leads (SkipAssignment,
+#: From JoinGroup v9 on, a static leader that returns learns that it leads (SkipAssignment,
 #: KIP-814).
 _JOIN_VERSION = 9
 

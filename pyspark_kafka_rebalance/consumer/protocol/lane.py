@@ -98,7 +98,7 @@ class Lane:
         Each offset carries its metadata, and the leader epoch of the last record before it
         (KIP-320).
 
-        A recreated topic is a different topic, whose records nobody has processed: a broker with
+        A recreated topic is a different topic, whose records are not processed yet: a broker with
         OffsetCommit v10 (Kafka 4.1) refuses offsets of the topic that was assigned before.
 
         A partition that the response does not name gets NetworkExceptionError (no response was

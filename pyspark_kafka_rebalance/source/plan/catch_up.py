@@ -1,4 +1,4 @@
-"""What a batch reads from the gaps below the live positions (KIP-333), and how much. Pure.
+"""Which ranges of the gaps below the live positions a batch reads (KIP-333). Pure.
 
 Live records come first: a batch gets as much of the gaps as keeps it near ``catchUpBatchMs``.
 """
@@ -101,7 +101,7 @@ class CatchUpPace:
         return bool(self._planned)
 
     def planned(self, batch: int, offsets: int, now: float) -> None:
-        """Note that the batch of this number reads this many offsets of gaps, and begins now."""
+        """Note that the batch of this number reads this many offsets of gaps, and starts now."""
         self._planned[batch] = offsets, self._allowance, now
 
     def done(self, batch: int, now: float) -> None:

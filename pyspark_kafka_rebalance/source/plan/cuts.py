@@ -164,7 +164,7 @@ class WithinRun:
 
 
 class KnownSizes(_Cut):
-    """``maxBytesPerTrigger``: reads nothing of a partition whose leader does not tell its size.
+    """``maxBytesPerTrigger``: reads nothing of a partition whose leader does not report its size.
 
     Parameters
     ----------

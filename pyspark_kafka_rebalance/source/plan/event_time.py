@@ -365,7 +365,7 @@ class EventTime:
             raise _AnewError
 
     def _read_ahead(self) -> None:
-        """Read the timestamps that look-ups do not tell."""
+        """Read the timestamps that look-ups cannot find."""
         wanted = {
             p: OffsetRange(p.topic, p.partition, at, min(end, at + _READ_AHEAD))
             for p, line in self._read.items()

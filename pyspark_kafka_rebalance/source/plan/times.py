@@ -48,7 +48,7 @@ class Times(Protocol):
         ...
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
-        """Return the latest record of each log, as told before the ends of the logs were queried.
+        """Return each log's latest record, as reported before the ends of the logs were queried.
 
         The answer may be much older than that, unless :meth:`prepare` has asked for it.
         """
