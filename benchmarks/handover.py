@@ -1,8 +1,8 @@
 """The cost of a rebalance for Spark queries: kept partitions, hand-over, losses and duplicates.
 
 Runs the demo's scenario several times on one broker (A alone, B joins, C joins, B stops; JVMs are
-warm before anything is measured; windows begin at the actual joins) and prints a table and a line
-of JSON. ``make bench-handover`` uses batches of 0.3 s, as in DESIGN's goal.
+warm before anything is measured; windows start at the actual joins) and prints a table and a line
+of JSON. ``make bench-handover`` uses batches of 0.3 s, for which the goals hold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from measuring.scenario import Scenario, Settings
 from pyspark_kafka_rebalance.testing import kafka_from_environment
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
 
-#: DESIGN, "What must be reached": seconds, by the change of the group.
+#: The goal: seconds, by the change of the group.
 GOALS_S = {"joins": 1.5, "stops": 1.0}
 RATIO_GOAL = 0.95
 

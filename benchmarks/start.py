@@ -41,7 +41,7 @@ from pyspark_kafka_rebalance.testing.local_spark import local_spark
 from .machine import about_this_machine
 from .throughput.forms import BUILT_IN, OURS, RECOMMENDED
 
-#: The time ÷ the built-in source's, apart from one join (DESIGN, "What must be reached").
+#: The goal: the time ÷ the built-in source's, apart from one join.
 GOAL = 1.3
 EMPTY, SHARED = "without members", "shared"
 #: The cost of any Python source: Spark's planner process and its imports.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 LIVE, ORDINARY, ORDERED, BUILT_IN = "live", "ordinary", "ordered", "Spark's built-in"
 
-#: DESIGN, "What must be reached".
+#: The goals.
 FIRST_LIVE_GOAL_S = 1.0
 RATE_GOAL = 0.8
 P99_GOAL = 2.0

@@ -9,7 +9,7 @@ from statistics import median
 from .judge import Verdict, longest
 from .peers import HEARTBEAT_INTERVAL_MS
 
-#: DESIGN, "What must be reached", client.
+#: The goals for a client without Spark.
 RATIO_GOAL = 2.0
 PEERS_GOAL = 1 / 15
 #: Heartbeat intervals from the last drained partition to the new owner's first record, with the

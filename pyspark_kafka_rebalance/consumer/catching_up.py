@@ -313,9 +313,9 @@ class CatchingUp:
     def skip_to_beginning(
         self, partitions: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """The ones of these whose gaps are out of the log's range, as a poll has raised.
+        """Return and clear the partitions whose gaps a poll found out of the log's range.
 
-        The gaps' reader, not the live one, goes on where the log begins, once that is known.
+        The gaps' reader, not the live one, continues where the log begins, once that is known.
         """
         skipped = self.gaps.begin_with_the_log(partitions)
         if skipped and self._reader is not None:

@@ -1,4 +1,4 @@
-"""ClusterQueries: queries to the brokers that KafkaConsumer lacks, or retries past their timeout.
+"""Broker queries that KafkaConsumer lacks, or retries past their timeout.
 
 None of them depends on membership.
 """
@@ -54,7 +54,7 @@ class ClusterQueries:
         return self._io.metadata.hidden_topics(topics, timeout_ms)
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that are in the present metadata."""
+        """The given partitions that are in the cached metadata."""
         counts = self._io.metadata.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
 

@@ -1,4 +1,4 @@
-"""What the brokers answer: their addresses and version, whether they are reachable, permissions."""
+"""Asks the brokers for addresses, version and permissions, and tries to reach each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor prints: one finding per line. Pure."""
+"""The doctor's findings, printed one per line. Pure."""
 
 from __future__ import annotations
 

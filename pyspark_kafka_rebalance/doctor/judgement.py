@@ -1,4 +1,4 @@
-"""What the facts mean, and what to do. Pure."""
+"""From facts to findings: the meaning of each fact, and the remedy. Pure."""
 
 from __future__ import annotations
 

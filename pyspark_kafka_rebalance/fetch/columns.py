@@ -71,7 +71,7 @@ class Columns(Protocol):
         Returns
         -------
         int
-            Where the first batch begins that was not taken, because it is not plain or the columns
+            Where the first batch starts that was not taken, because it is not plain or the columns
             are full. Always `at` in Python.
         """
         ...

@@ -1,6 +1,6 @@
 """Connections to the brokers of a cluster: the seam to kafka-python's network layer.
 
-The only module of this package that touches kafka-python's private names. Connections are cached
+The only module of ``fetch`` that touches kafka-python's private names. Connections are cached
 for each cluster (that is, for each client configuration) in the worker process, because Spark runs
 many short tasks in it. Otherwise each would connect, authenticate and ask for API versions again.
 

@@ -1,4 +1,4 @@
-"""RangeFetcher: exact offset ranges, from the partitions' leaders, as Arrow record batches."""
+"""Exact offset ranges, from the partitions' leaders, as Arrow record batches."""
 
 from __future__ import annotations
 

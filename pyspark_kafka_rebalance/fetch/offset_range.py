@@ -1,4 +1,4 @@
-"""OffsetRange: a contiguous piece of one partition."""
+"""A contiguous range of one partition's offsets; its class says why it is not frozen."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class FetchSettings:
 
 
 class Fetched(NamedTuple):
-    """What one fetch returned: record batches, the offset asked for, aborted transactions."""
+    """The answer to one fetch: record batches, the requested offset, aborted transactions."""
 
     records: bytes
     position: int
@@ -318,7 +318,7 @@ class RangeReader:
             )
 
     def _lost(self, what: str, *, goes_on_at: int, ends_at: int | None = None) -> None:
-        """Records of the range are gone: fail, or go on with what is there."""
+        """Records of the range no longer exist: fail, or continue with the remaining ones."""
         text = f"{self.range}: {what}"
         if self._settings.fail_on_data_loss:
             raise DataLossError(text)

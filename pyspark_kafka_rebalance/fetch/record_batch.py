@@ -385,7 +385,7 @@ class _BatchHeader(NamedTuple):
 
 
 def _payload(records: bytes, start: int, end: int, attributes: int) -> tuple[bytes, int, int]:
-    """Return the batch's records: a buffer, where they begin in it, and where they end."""
+    """Return the batch's records: a buffer, and where they start and end in it."""
     codec = attributes & _CODEC_MASK
     first = start + _HEADER.size
     if codec == NONE:

@@ -35,7 +35,7 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def advance(self, last_offset: int) -> None:
-        """Open the transactions that begin up to ``last_offset``."""
+        """Open the transactions that start up to ``last_offset``."""
         upcoming = self._upcoming
         while upcoming and upcoming[-1].first_offset <= last_offset:
             self._open.add(upcoming.pop().producer_id)

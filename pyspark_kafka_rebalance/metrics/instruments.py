@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 class Instruments:
-    """The instruments of one meter provider.
+    """Makes each instrument of a meter provider once, and reads its values from all sources.
 
     Parameters
     ----------

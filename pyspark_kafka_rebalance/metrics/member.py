@@ -52,14 +52,14 @@ _POLL = {OPERATION: "poll", OPERATION_TYPE: "receive"}
 
 
 class MemberObservation:
-    """One member: one client, any number of partitions.
+    """Measures one member: one client, any number of partitions.
 
     Parameters
     ----------
     instruments : Instruments
         Where the metrics go.
     member : callable
-        Returns the consumer; None before it is made, and once it is gone.
+        Returns the consumer; None before it is made, and once it is deleted.
     end : callable
         Ends the observation: called when the consumer is closed, or the metrics fail.
     reads_records : bool
@@ -155,7 +155,7 @@ class MemberObservation:
                 for p, found in {**records, **catch_up}.items()
                 if p in events.awaiting
             }
-            # The metadata tell of the live records alone; those of a gap may come first or follow.
+            # The metadata cover the live records alone; those of a gap may come first or follow.
             member = self._member()
             if member is not None and member._catching_up is not None:
                 lag = member._hand_outs.gaps.lag

@@ -1,4 +1,4 @@
-"""MemberEvents: what each event of a group member adds to which instrument; pure.
+"""Which instrument each event of a group member adds to; pure.
 
 Called on the polling thread. Any thread may call ``revoking_since``.
 """
@@ -31,7 +31,7 @@ UNDRAINED = "undrained"
 
 
 class MemberEvents:
-    """One member.
+    """Counts the events of one member.
 
     Parameters
     ----------

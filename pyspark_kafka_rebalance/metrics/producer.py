@@ -27,14 +27,14 @@ from .instruments import Instruments
 
 
 class ProducerObservation:
-    """The transactions of one member; a MemberObservation measures what the member owns.
+    """Measures the transactions of one member; a MemberObservation measures its partitions.
 
     Parameters
     ----------
     instruments : Instruments
         Where the metrics go.
     group : callable
-        Returns the producer group; None once it is gone.
+        Returns the producer group; None once it is deleted.
     attributes : mapping of str to str
         The attributes of all its metrics.
     end : callable

@@ -1,4 +1,4 @@
-"""QueryEvents: what each progress of a query adds to which instrument, and its state; pure.
+"""Which instrument each progress of a query adds to, and the query's state; pure.
 
 Like ``progress(query)``, it uses nothing but the progress. Several threads may call it, one at a
 time.
@@ -40,7 +40,7 @@ from .waiting import Waiting
 
 
 class QueryEvents:
-    """One run of a query."""
+    """Counts and gauges of one run of a query, from its progress alone."""
 
     def __init__(self) -> None:
         self._story = QueryStory()

@@ -15,7 +15,10 @@ _KEPT = 64
 
 
 class Waiting:
-    """One partition. Times are in seconds, on the clock of the records' timestamps."""
+    """The log ends seen of one partition, with their times.
+
+    Times are in seconds, on the clock of the records' timestamps.
+    """
 
     def __init__(self) -> None:
         self._ends: list[int] = []
@@ -24,7 +27,7 @@ class Waiting:
 
     def ended_at(self, end: int, at: float) -> None:
         """Note that the log ended at this offset at this time."""
-        if self._ends and end < self._ends[-1]:  # truncated, or created anew
+        if self._ends and end < self._ends[-1]:  # truncated, or recreated
             self._ends, self._from, self._at = [], [], []
         if self._ends and end == self._ends[-1]:
             self._at[-1] = max(at, self._at[-1])

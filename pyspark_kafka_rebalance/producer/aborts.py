@@ -272,7 +272,7 @@ class Aborts:
         call.is_open = False
 
     def _leave(self) -> None:
-        """Leave the debts of ended authors to whoever calls next, if nobody heard of the abort."""
+        """If no caller has seen an ended author's abort yet, the next call raises it."""
         for author in [each for each in self._debts if each.has_ended()]:
             debt = self._debts.pop(author)
             author.told_at = NOW  # its earlier calls are refused for good

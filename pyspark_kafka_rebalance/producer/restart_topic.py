@@ -71,7 +71,7 @@ def ensure_topic(client_config: dict[str, Any], group_id: str, topic: str, parti
         except kafka_errors.KafkaError as error:
             if not error.retriable or time.monotonic() > deadline:
                 raise
-            log.info("topic %s: asking again: %r", topic, error)
+            log.info("topic %s: not ready yet, trying again: %r", topic, error)
         finally:
             admin.close()
         time.sleep(_ASK_AGAIN_S)

@@ -43,7 +43,7 @@ def parse_jaas(text: str, form: str) -> tuple[str, dict[str, str]]:
     end = next(i for i, token in enumerate(tokens) if marks[i] and token == ";")
     if end != len(tokens) - 1:
         raise jaas_error(f"{form} (one login module, and nothing after its semicolon)")
-    # A third token that is a mark belongs to an option that stands in the flag's place.
+    # A third token that is a mark belongs to an option in the flag's place.
     if len(tokens) < 3 or any(marks[:2]) or (marks[2] and end != 2):
         raise jaas_error(f"{form} (a login module and a flag such as required come first)")
     options: dict[str, str] = {}

@@ -275,7 +275,7 @@ def _bytes(password: str | None) -> bytes | None:
 
 @contextmanager
 def _private_file(content: bytes) -> Iterator[str]:
-    """Yield the path of a file that nobody else can read, and that is gone after its use.
+    """Yield the path of a file that only this user can read, and that is deleted after its use.
 
     Python's ``ssl`` takes a private key only from a file. On Linux that file is in memory.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 #: A misspelling differs from what was meant in at most this part of its letters.
 _STRICT = 0.15
 
-#: Less strict, for names that can hardly be anything else: they begin with "kafka.".
+#: Less strict, for names that can hardly be anything else: they start with "kafka.".
 LENIENT = 0.19
 
 

@@ -1,4 +1,4 @@
-"""Problems: all that is wrong in one set of options, for one error. Pure."""
+"""One error for everything that is wrong in one set of options. Pure."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class _OfEveryMember(_OfEveryClient, total=False):
 
 
 class KafkaConsumerSettings(_OfEveryMember, total=False):
-    """What a ``DeferredRevokeConsumer`` takes besides the parameters in its signature."""
+    """The keyword arguments of a ``DeferredRevokeConsumer`` that are not in its signature."""
 
     enable_auto_commit: Literal[False]
     group_id: str

@@ -41,7 +41,7 @@ _NO_TABLE_OPTIONS = (
     "only the columns that this source has given the table carry them"
 )
 
-#: With more members than this one driver gains nothing; DESIGN's default.
+#: With more members than this one driver gains nothing.
 MAX_DEFAULT_READERS = 8
 
 

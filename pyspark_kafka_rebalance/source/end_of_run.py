@@ -37,7 +37,7 @@ _BESIDE_A_SIBLING_ONCE_S = 10.0
 
 
 class EndOfRun:
-    """The waits of one stream.
+    """Decides in each trigger whether a run with an end has to wait, and for what.
 
     Parameters
     ----------

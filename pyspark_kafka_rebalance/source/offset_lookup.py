@@ -1,4 +1,4 @@
-"""What a batch reads: where its partitions start and end, as the brokers answer."""
+"""Where the partitions of a batch read start and end, as the brokers answer."""
 
 from __future__ import annotations
 

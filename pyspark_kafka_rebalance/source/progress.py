@@ -119,7 +119,7 @@ class QueryStory:
 
 
 class _Story:
-    """What the progresses of one source tell, from the oldest to the newest."""
+    """The state that the progresses of one source add up to, from the oldest to the newest."""
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, str] = {}

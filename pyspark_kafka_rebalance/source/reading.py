@@ -1,4 +1,4 @@
-"""What an executor does: read one task's ranges as record batches with the source's columns."""
+"""Reads one task's ranges, on an executor, as record batches with the source's columns."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _SETTLED_FOR_S = 1.0
 
 @shows_our_errors
 class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream of one query. Pure and picklable until the planner process first calls it.
+    """Answers Spark's calls. Pure and picklable until the planner process first calls it.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         lost_below: Mapping[TopicPartition, int] = {}
         owed: Mapping[TopicPartition, Remaining] = {}
         revoking: frozenset[TopicPartition] = frozenset()
-        # Nobody else takes over partitions that are assigned by hand.
+        # With ``assign`` no other query takes partitions over.
         if (offset.ranges or offset.catch_up) and self._options.partitions is None:
             membership = self._started().membership
             if offset.built_in:

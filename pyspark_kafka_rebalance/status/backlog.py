@@ -1,4 +1,4 @@
-"""What a group has left to process of a partition, from its commit and the log's ends. Pure."""
+"""A partition's lag and position, from the group's commit and the log's ends. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What the group has left to process of one partition.
+    """The offsets of one partition that the group has yet to process.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Backlog:
 def backlog_of(
     partition: TopicPartition, committed: OffsetAndMetadata | None, logs: Logs
 ) -> Backlog:
-    """What is left of a partition; ``committed`` is None if the group has no commit for it."""
+    """Compute a partition's backlog; ``committed`` is None if the group has no commit for it."""
     topic = logs.topics.get(partition.topic, Topic(problem=NO_TOPIC))
     end = logs.ends.get(partition)
     note = topic.problem or _of_partition(partition, topic, end)

@@ -42,7 +42,7 @@ _NOT_FROM_FILE = frozenset({"bootstrap.servers", "group.id", "request.timeout.ms
 #: The option that sets a setting.
 _GIVEN_AS = {"bootstrap.servers": "--bootstrap-servers", "request.timeout.ms": "--timeout"}
 
-#: The settings of a file that a look at a group uses.
+#: The settings of a file that apply to reading a group's state.
 _USED = CONNECTION_SETTINGS | {"isolation.level"}
 
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(as_json(report) if given.json else as_text(report), flush=True)
     except KeyboardInterrupt:
         return DONE if given.watch is not None else FAILED
-    except BrokenPipeError:  # as with "| head": nobody reads the output any more
+    except BrokenPipeError:  # as with "| head": the output is no longer read
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (KafkaRebalanceError, OSError) as error:

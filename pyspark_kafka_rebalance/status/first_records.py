@@ -44,7 +44,7 @@ class FirstRecords:
     isolation_level : str
         Whether records of aborted transactions are read too.
     timeout_s : float
-        How long one look may read; what is not read by then is left out.
+        How long one report may take; records not read by then are left out.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class GroupLook:
     isolation_level : str
         With ``read_committed``, logs end before the first open transaction.
     timeout_s : float
-        How long the brokers may take for a look without timestamps. Those get as long again.
+        Timeout for reading offsets; timestamps get the same again.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class GroupLook:
             except kafka_errors.KafkaError as error:
                 if error.retriable and self._admin is not None and time.monotonic() < deadline:
                     # A leader or the coordinator is moving.
-                    log.info("asking again: %r", error)
+                    log.info("group %s: cannot read its state yet: %r", self._group_id, error)
                     time.sleep(_ASK_AGAIN_S)
                     continue
                 servers = ",".join(self._config["bootstrap_servers"])

@@ -1,4 +1,4 @@
-"""The report of a look at a consumer group: ownership, progress, revokes. Pure."""
+"""The report on a consumer group: ownership, progress, revokes. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Since when members have had to give up partitions, as far as looks at the group show. Pure.
+"""Since when members have had to give up partitions, as successive reports show. Pure.
 
-Brokers say what is to be revoked, but not since when. A revoke that begins between two looks is
+Brokers say what is to be revoked, but not since when. A revoke that starts between two reports is
 dated by the second one.
 """
 
@@ -20,7 +20,7 @@ _NOTHING_TOLD = ("PreparingRebalance", "CompletingRebalance")
 
 
 def follow(before: Revokes | None, group: GroupDescription, at: float) -> Revokes | None:
-    """What is being revoked now, and since when.
+    """The partitions being revoked now, and since when.
 
     Parameters
     ----------

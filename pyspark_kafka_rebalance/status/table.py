@@ -114,7 +114,7 @@ def _printable(text: str) -> str:
 
 
 def short_id(member: GroupMember) -> str:
-    """The distinctive part of a member id: most begin with the client id, shown next to it."""
+    """The distinctive part of a member id: most start with the client id, shown next to it."""
     own = member.member_id.removeprefix(f"{member.client_id}-")
     return own if len(own) <= _ID_SHOWN else f"{own[:_ID_SHOWN]}…"
 

@@ -34,7 +34,7 @@ class Java(NamedTuple):
 
 @lru_cache(maxsize=8)
 def ask_java(executable: Path) -> Java | None:
-    """Return what this Java says of itself; None if it does not run.
+    """Return the JVM's reported home and version; None if it does not run.
 
     It is asked, not derived from the path: ``java`` may be the shim of a version manager.
     """

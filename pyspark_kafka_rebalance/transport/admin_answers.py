@@ -40,7 +40,7 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
 
     @classmethod
     def _process_config(cls, config: Any, resource_type: Any) -> Any:
-        # A source that is not told is no source: kafka-python then looks at ``is_default``.
+        # An absent source means none: kafka-python then uses ``is_default``.
         if config.get("config_source") == _NOT_TOLD:
             del config["config_source"]
         _make_known(config, "config_source", ConfigSourceType)

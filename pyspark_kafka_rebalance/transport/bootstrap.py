@@ -1,4 +1,4 @@
-"""Bootstrap: which servers one look for a first broker has tried, and what each has met.
+"""The search for a first broker: each bootstrap server has its turn, and its error is kept.
 
 kafka-python picks a server at random each time, and gives it all the time that is left. So one
 server that does not answer, behind a firewall for instance, could fail a client although the others
@@ -25,16 +25,16 @@ class NoBrokerError(kafka_errors.KafkaTimeoutError):  # type: ignore[misc]
 
 
 class Bootstrap:
-    """Bookkeeping of the attempts; without I/O. Used again for each look."""
+    """Bookkeeping of the attempts; without I/O. Used again for each search."""
 
     def __init__(self) -> None:
-        self._began_at: float | None = None  # None: no look is under way
+        self._began_at: float | None = None  # None: no search is under way
         self._deadline: float | None = None
         self._failed: set[Any] = set()  # node ids, in this round
         self._met: dict[str, BaseException] = {}  # by server
 
     def begin(self, deadline: float | None) -> None:
-        """Begin a look that lasts until then, by the monotonic clock; None: until one is found."""
+        """Start a search that lasts until then (monotonic clock); None: until one is found."""
         self._began_at, self._deadline = time.monotonic(), deadline
         self._failed.clear()
         self._met.clear()
@@ -52,7 +52,7 @@ class Bootstrap:
         return left or list(servers)
 
     def give_up_at(self, servers: Sequence[Any], timeout_at: float | None) -> float | None:
-        """When the attempt that begins now must make room for the servers left to try."""
+        """When the attempt that starts now must make room for the servers left to try."""
         if self._deadline is None or timeout_at is None:
             return timeout_at
         now = time.monotonic()

@@ -38,7 +38,7 @@ def refuse(*arguments: object, **named: object) -> NoReturn:
 
 
 def ignore(*arguments: object, **named: object) -> None:
-    """Do nothing, in place of a method that would close what is the parent's."""
+    """Do nothing, in place of a method that would close what belongs to the parent."""
 
 
 class RefusedLock:

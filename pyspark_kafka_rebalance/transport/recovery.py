@@ -77,7 +77,7 @@ class Recovery:
     async def refresh(self, node_id: Any = None) -> None:
         """``ClusterMetadata.refresh_metadata``, in place of which it is called."""
         if node_id is not None and self._cluster.is_bootstrap(node_id):
-            # Not with a refresh under way, which waits for a broker that may be gone.
+            # Not with a refresh under way, which waits for a broker that may be down.
             await self._ask(node_id)
             self._answered()
             return

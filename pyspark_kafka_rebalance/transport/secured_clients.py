@@ -72,7 +72,7 @@ def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
     """
     redact_log()
     log_repeats_once()
-    # By itself kafka-python looks for a first broker for half a minute, whatever the timeout is.
+    # By itself kafka-python tries to reach a first broker for half a minute, whatever the timeout.
     default_ms = KafkaAdminClient.DEFAULT_CONFIG["request_timeout_ms"]
     wait_ms = client_config.get("request_timeout_ms", default_ms)
     return AdminClient(

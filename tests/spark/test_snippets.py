@@ -41,7 +41,7 @@ pytestmark = pytest.mark.newest_spark
 
 #: Python blocks that nothing here runs, by page and number, and why.
 NOT_RUN = {
-    ("README.md", 1): "examples/quickstart.py, run by test_examples.py",
+    ("README.md", 2): "examples/quickstart.py, run by test_examples.py",
     ("docs/consumer.md", 9): "followed by tests/kafka/test_application_transactions.py",
     ("docs/observability.md", 2): "the process's only meter provider, and a port: test_metrics.py",
     ("docs/security.md", 3): "tests/kafka/test_secured_brokers.py starts the same broker",
@@ -457,7 +457,7 @@ def test_a_postgresql(page: Page, printed: list[Snippet]) -> None:
 # -- Spark ---------------------------------------------------------------------------------------
 
 
-@of("README.md", 2)
+@of("README.md", 1)
 def test_with_a_broker_of_your_own(
     page: Page,
     printed: list[Snippet],

@@ -1,4 +1,7 @@
-"""What a partition still owes, against a plain set of integers; and as metadata of a commit."""
+"""What a commit says of a partition, against a plain set of integers; and as its metadata.
+
+How a partition comes to owe it while it is owned: test_partition_remaining.py, by the same model.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from model_partition import PartitionModel
+from model_partition import unprocessed as unprocessed_below
 
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Decoded, Remaining, Told
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 
 #: Offsets of the model. What lies at the horizon and beyond is always unprocessed.
 HORIZON = 40
-WORLD = frozenset(range(HORIZON))
 
 offsets = st.integers(0, HORIZON)
 spans = st.tuples(offsets, offsets).map(lambda ends: (min(ends), max(ends)))
 
 
 def unprocessed(remaining: Remaining) -> set[int]:
-    """The set, as far as the horizon, by what its two fields mean."""
-    live = set(range(remaining.live, HORIZON))
-    return live.union(*(range(gap.start, gap.end) for gap in remaining.gaps))
+    return unprocessed_below(remaining, HORIZON)
 
 
 def from_model(owed: set[int], live: int) -> Remaining:
@@ -42,61 +44,56 @@ def remainings(draw: st.DrawFn) -> Remaining:
 
 
 class Partition(RuleBasedStateMachine):
-    """What happens to a partition, to the code and to a set of integers."""
+    """What happens to a partition, to the code and to a set of integers.
+
+    Reading and processing happen to the model alone: the code is told what remains of it.
+    """
 
     @initialize(start=offsets)
     def assigned(self, start: int) -> None:
         self.remaining = Remaining(start)
-        self.owed = set(WORLD - set(range(start)))
-        self.live = start
+        self.model = PartitionModel(start, HORIZON)
 
     @rule(span=spans, data=st.data())
     def hand_out(self, span: tuple[int, int], data: st.DataObject) -> None:
         start, end = span
         found = data.draw(st.sets(st.sampled_from(range(start, end)))) if start < end else set()
-        self.remaining = self.remaining.hand_out(start, end, sorted(found))
-        self.owed -= set(range(start, end)) - found
-        self.live = max(self.live, end)
+        self.model.hand_out(start, end, found)
+        self.remaining = self.model.remaining()
 
     @rule(span=spans)
     def hand_out_whatever_exists(self, span: tuple[int, int]) -> None:
-        self.remaining = self.remaining.hand_out(*span)
-        self.live = max(self.live, span[1])
+        self.model.hand_out(*span)
+        self.remaining = self.model.remaining()
 
     @rule(end=offsets)
     def set_a_backlog_aside(self, end: int) -> None:
-        self.remaining = self.remaining.hand_out(self.remaining.live, end)
-        self.live = max(self.live, end)
+        self.model.hand_out(self.remaining.live, end)
+        self.remaining = self.model.remaining()
 
     @rule(span=spans)
     def process(self, span: tuple[int, int]) -> None:
-        self.remaining = self.remaining.process(*span)
-        self.owed -= set(range(*span))
-        if span[0] < span[1]:
-            self.live = max(self.live, span[1])
+        self.model.process(*span)
+        self.remaining = self.model.remaining()
 
     @rule(offset=offsets)
     def start_over(self, offset: int) -> None:
         self.remaining = self.remaining.start_over(offset)
-        if offset < self.live:
-            self.owed |= set(range(offset, HORIZON))
-            self.live = offset
+        self.model.start_over(offset)
 
     @rule(log_start=offsets)
     def trim(self, log_start: int) -> None:
         lost = self.remaining.count(log_start)
         self.remaining = self.remaining.trim(log_start)
-        assert lost == len([o for o in self.owed if o < log_start])
-        if log_start > min(self.owed | {HORIZON}):
-            self.live = max(self.live, log_start)
-        self.owed -= set(range(log_start))
+        assert lost == len([o for o in self.model.owed if o < log_start])
+        self.model.trim(log_start)
 
     @rule(other=remainings())
     def merge(self, other: Remaining) -> None:
         merged = self.remaining.merge(other)
         assert merged == other.merge(self.remaining)
-        self.owed &= unprocessed(other)
-        self.live = max(self.live, other.live)
+        self.model.owed &= unprocessed(other)
+        self.model.live = max(self.model.live, other.live)
         self.remaining = merged
 
     @rule(gaps=st.integers(0, 4))
@@ -104,8 +101,8 @@ class Partition(RuleBasedStateMachine):
         closed = self.remaining.close_spaces(gaps)
         assert len(closed.gaps) <= gaps or closed == self.remaining
         self.remaining = closed
-        assert unprocessed(closed) >= self.owed
-        self.owed, self.live = unprocessed(closed), closed.live
+        assert unprocessed(closed) >= self.model.owed
+        self.model.owed, self.model.live = unprocessed(closed), closed.live
 
     @rule(limit=st.sampled_from([0, 20, 24, 26, 4096]))
     def crash(self, limit: int) -> None:
@@ -114,23 +111,24 @@ class Partition(RuleBasedStateMachine):
         self.remaining, told, _ = Remaining.decode(committed, metadata)
         assert told is (Told.GAPS if metadata else Told.NOTHING)
         if limit == 4096:
-            assert unprocessed(self.remaining) == self.owed
-        assert unprocessed(self.remaining) >= self.owed
-        self.owed, self.live = unprocessed(self.remaining), self.remaining.live
+            assert unprocessed(self.remaining) == self.model.owed
+        assert unprocessed(self.remaining) >= self.model.owed
+        self.model.owed, self.model.live = unprocessed(self.remaining), self.remaining.live
 
     @invariant()
     def the_set_is_the_model(self) -> None:
-        assert unprocessed(self.remaining) == self.owed
-        assert self.remaining.live == self.live
-        assert self.remaining.committed() == min(self.owed, default=HORIZON)
+        assert unprocessed(self.remaining) == self.model.owed
+        assert self.remaining.live == self.model.live
+        assert self.remaining.committed() == self.model.committed()
 
     @rule()
     def questions_are_answered_as_by_a_set(self) -> None:
+        owed = self.model.owed
         for offset in range(HORIZON):
-            assert (offset in self.remaining) == (offset in self.owed)
-            following = [o for o in self.owed if o >= offset]
+            assert (offset in self.remaining) == (offset in owed)
+            following = [o for o in owed if o >= offset]
             assert self.remaining.next_from(offset) == min(following, default=HORIZON)
-            assert self.remaining.count(offset) == len([o for o in self.owed if o < offset])
+            assert self.remaining.count(offset) == len([o for o in owed if o < offset])
 
 
 TestPartition = Partition.TestCase
@@ -191,20 +189,25 @@ def test_it_does_not_change() -> None:
     remaining = Remaining(10)
     with pytest.raises(FrozenInstanceError):
         remaining.live = 11  # type: ignore[misc]
-    assert remaining.process(10, 12) is not remaining
+    assert remaining.trim(12) is not remaining
     assert remaining == Remaining(10)
 
 
 def test_a_partition_that_caught_up_twice() -> None:
     """KIP-333: a failure while live makes a second gap above the first."""
-    remaining = Remaining(70).hand_out(70, 4_000)
-    assert remaining == Remaining(4_000, (Gap(70, 4_000),))
-    remaining = remaining.hand_out(4_000, 4_100, range(4_000, 4_100)).process(4_000, 4_090)
-    remaining = remaining.process(70, 100)
+    model = PartitionModel(70, 10_000)
+    model.hand_out(70, 4_000)
+    assert model.remaining() == Remaining(4_000, (Gap(70, 4_000),))
+    model.hand_out(4_000, 4_100, range(4_000, 4_100))
+    model.process(4_000, 4_090)
+    model.process(70, 100)
+    remaining = model.remaining()
     assert remaining == Remaining(4_100, (Gap(100, 4_000), Gap(4_090, 4_100)))
     after_a_crash = Remaining.decode(remaining.committed(), remaining.encode()).remaining
     assert after_a_crash == Remaining(4_090, (Gap(100, 4_000),))
-    assert after_a_crash.hand_out(4_090, 9_000).gaps == (Gap(100, 4_000), Gap(4_090, 9_000))
+    model.owed, model.live = unprocessed_below(after_a_crash, 10_000), after_a_crash.live
+    model.hand_out(4_090, 9_000)
+    assert model.remaining().gaps == (Gap(100, 4_000), Gap(4_090, 9_000))
     assert after_a_crash.count(9_000) == 3_900 + 4_910
 
 
@@ -245,7 +248,8 @@ def test_any_tool_can_keep_them() -> None:
 @pytest.mark.parametrize("live", [0, 70, 2**63 - 1])
 def test_without_gaps_there_is_nothing_to_tell(live: int) -> None:
     assert Remaining(live).encode() == ""
-    assert Remaining(live).hand_out(live, live + 5).encode() == "", "in order, as it was before"
+    handed_out = Remaining(live + 5, (Gap(live, live + 5),))
+    assert handed_out.encode() == "", "in order, as it was before"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,10 @@ def test_no_text_is_mistaken_for_gaps(text: str) -> None:
 
 @given(remainings(), st.data())
 def test_a_damaged_character_is_noticed(remaining: Remaining, data: st.DataObject) -> None:
-    metadata = remaining.process(50, 60).encode()
+    model = PartitionModel(0, 60)
+    model.owed, model.live = unprocessed_below(remaining, 60), remaining.live
+    model.process(50, 60)
+    metadata = model.remaining().encode()
     at = data.draw(st.integers(0, len(metadata) - 1))
     other = data.draw(st.characters(max_codepoint=127).filter(lambda c: c != metadata[at]))
     changed = metadata[:at] + other + metadata[at + 1 :]
@@ -339,8 +346,9 @@ def test_what_nobody_writes_is_refused_even_with_a_checksum(body: bytes) -> None
 
 
 def test_of_what_does_not_fit_the_smallest_spaces_are_closed() -> None:
-    wide = Remaining.of([(n * 1_000, n * 1_000 + 300) for n in range(3_000)], 3_000_000)
-    narrow = wide.hand_out(0, 300, sorted({*range(300)} - {*range(100, 110)}))
+    ranges = [(n * 1_000, n * 1_000 + 300) for n in range(3_000)]
+    wide = Remaining.of(ranges, 3_000_000)
+    narrow = Remaining.of([(0, 100), (110, 300), *ranges[1:]], 3_000_000)
     metadata = narrow.encode(4_096)
     assert 4_000 < len(metadata) <= 4_096
     decoded, told, _ = Remaining.decode(0, metadata)

@@ -76,7 +76,7 @@ class CommitLine:
     acknowledged: int | None = None
     began_at: int | None = None  # the group's offset from which the partition is read
     sought_to: int | None = None  # the lowest offset the position moved back to since a commit
-    left: int | None = None  # the highest position that a lower commit by hand has left
+    left: int | None = None  # highest position above the last explicit commit that moved back
     # The last stretch at the time of a seek, and the sought offset, while nothing is handed out
     # there. An offset from there on, once added, makes the seek a move back.
     sought: tuple[Stretch, int] | None = None

@@ -1,4 +1,4 @@
-"""LogBacklogs: the ends of logs when partitions are assigned, and the backlogs to set aside."""
+"""Asks where logs end when partitions are assigned, and decides which backlogs to set aside."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: How long to ask a leader where its log ends; after that the partition begins where the group is.
+#: How long to ask a leader where its log ends; after that the partition starts where the group is.
 #: A leader that cannot answer this could not be read from, either.
 _ASK_MS = 2_000
 
 
 class SetsAside(Protocol):
-    """What becomes of a backlog; see ``GapHandOuts``."""
+    """Takes the backlogs; ``GapHandOuts`` is one."""
 
     def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
-        """What the group has not processed, by its last commit."""
+        """The offsets that the group has not processed, by its last commit."""
 
     def set_aside(
         self,
@@ -44,11 +44,11 @@ class SetsAside(Protocol):
         remaining: Remaining,
         in_order: bool,
     ) -> None:
-        """Begin the partition at the live position, with the rest to be caught up."""
+        """Start the partition at the live position, with the rest to be caught up."""
 
 
 class LogBacklogs:
-    """The backlogs of one consumer; everything here is called on its I/O loop.
+    """Requests ends and ages of backlogs; everything here is called on the consumer's I/O loop.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class LogBacklogs:
     async def look_up(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Backlog]:
-        """What to set aside; partitions where that is unknown are left out, and begin as usual."""
+        """The backlogs to set aside; partitions where that is unknown start as usual."""
         if not self._io.subscription.subscribed:
             return {}
         try:
@@ -116,7 +116,7 @@ class LogBacklogs:
     async def _left(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Remaining]:
-        """What the group has not processed of the records that are there now.
+        """The offsets that the group has not processed of the records that exist now.
 
         After an unclean election, other records are in the place of some processed ones: from where
         the epoch of those ends. Partitions without an answer about that are left out.
@@ -159,7 +159,7 @@ class LogBacklogs:
             for partition, offset in positions.items():
                 if partition not in told:
                     log.warning(
-                        "group %s: %s-%d begins at the group's offset, because its next record "
+                        "group %s: %s-%d starts at the group's offset, because its next record "
                         "could not be read within %d ms",
                         *(self._io.group_id, *partition, _ASK_MS),
                     )

@@ -55,7 +55,7 @@ require_names(
 
 
 class Membership(Protocol):
-    """What the seam needs from the membership behind it."""
+    """The membership, as the seam calls it."""
 
     @property
     def handed_out_as(self) -> Member: ...
@@ -209,7 +209,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     async def fetch_committed_offsets_async(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed *now*; raises KafkaTimeoutError.
+        """The group's offsets as committed *now*; raises KafkaTimeoutError.
 
         The library keeps an answer that came after its caller stopped waiting, and gives it to the
         next caller that asks for the same partitions, however much later, and whatever was
@@ -291,7 +291,7 @@ def replace_coordinator(
             assignors=(OwnedPartitionsAssignor,),
             # This affects only OffsetFetch: with ``require_stable``, as the Java client always
             # asks. Without it a coordinator that has just taken over may answer with offsets older
-            # than those acknowledged, and a new owner would begin there.
+            # than those acknowledged, and a new owner would start there.
             **{**consumer.config, "isolation_level": "read_committed"},
         )
         consumer._coordinator = coordinator

@@ -1,8 +1,8 @@
-"""LogOffsets: where logs begin and end, and their offsets by timestamp (ListOffsets).
+"""ListOffsets: where logs start and end, and their offsets by timestamp.
 
 Each leader is asked once.
 
-kafka-python's own look-up asks again at once, until every leader has answered or its time is up,
+kafka-python's own look-up retries at once, until every leader has answered or its time is up,
 and with metadata that it does not renew: one deleted partition keeps it from returning anything.
 Nor does it have an isolation level for a single question. It takes 5 ms for a thousand partitions,
 and a planner asks at every trigger.
@@ -61,7 +61,7 @@ class _Question:
 
 
 class LogOffsets:
-    """The questions of one client; any thread may ask.
+    """Sends ListOffsets to the leaders for one client; any thread may call it.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ class LogOffsets:
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
                     raise
-                log.info("the brokers did not return the offsets: %r", error)
+                log.info("a leader did not return log offsets (ListOffsets): %r", error)
             else:
                 self._questions[asked.about] = asked
                 found.update(_told(response, asked.partitions, take))
@@ -294,7 +294,7 @@ def _record_time(told: Any) -> RecordTime | None:
 def _told(
     response: Any, asked: Collection[TopicPartition], take: Callable[[Any], _T]
 ) -> dict[TopicPartition, _T]:
-    """The answers, keyed by the question's own partition objects: none is made anew."""
+    """The answers, keyed by the question's own partition objects: no new ones are made."""
     answers: dict[str, dict[int, _T]] = defaultdict(dict)
     refused = set()
     for topic in response.topics:

@@ -1,4 +1,4 @@
-"""How old the next record of a partition is: it is fetched, since brokers do not tell.
+"""How old the next record of a partition is: it is fetched, since brokers do not report it.
 
 ListOffsets by timestamp answers with the first record of the whole log that is young enough. That
 may lie below the position, as after a clock that was ahead, or where records are copied with the
@@ -198,7 +198,7 @@ class _Search:
             self.at[partition] = after
 
     async def _begin_later(self, partitions: Sequence[TopicPartition], timer: Timer) -> None:
-        """The records at these positions are gone: look from where the logs begin."""
+        """The records at these positions no longer exist: search from where the logs start."""
         asked = dict.fromkeys(partitions, OffsetSpec.EARLIEST)
         begins = await told_offsets(self._fetcher, asked, timer.timeout_ms)
         for partition, begin in begins.items():

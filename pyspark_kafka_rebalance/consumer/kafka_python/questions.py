@@ -77,7 +77,7 @@ async def first_answer(
                     f"answered within {round(timeout_ms / 1000, 2):g} s{met or f': {error!r}'}"
                 )
                 raise kafka_errors.KafkaTimeoutError(text) from error
-            log.info("asking again: %r", error)
+            log.info("a request to the brokers failed, sending it again: %r", error)
             met = f": {error!r}"
             await manager._net.sleep(_ASK_AGAIN_S)
 
@@ -184,7 +184,7 @@ async def told_places(
         except kafka_errors.KafkaError as error:
             if not error.retriable:
                 raise
-            log.info("the brokers did not return the offsets: %r", error)
+            log.info("a leader did not return log offsets (ListOffsets): %r", error)
         else:
             none = {p: None for p in of_leader if p not in again and wanted[p] >= 0}
             found |= none | offsets

@@ -194,7 +194,7 @@ def raise_unless_the_records(error: Exception) -> None:
 
 
 def _as_raised(error: Exception) -> BaseException:
-    """What was raised in decoding; kafka-python replaces some errors."""
+    """The error raised in decoding; kafka-python replaces some errors."""
     replaced = error.__context__
     if type(error) is kafka_errors.CorruptRecordError and isinstance(
         replaced, (ValueError, IndexError)

@@ -1,10 +1,10 @@
 """SecondReader: KIP-333's second consumer, which reads gaps next to the live records.
 
 It is a plain KafkaConsumer without a group, with connections and an I/O loop of its own, so that
-its fetches delay nobody. It is made on a thread of its own, since making it waits for the brokers.
+its fetches delay no others. It is made on a thread of its own, since that waits for the brokers.
 
-Fetched records that nobody has taken are bounded: partitions are read in turn, as many at a time as
-fit (``catch_up.Places``). kafka-python fetches a partition again once its data are decoded.
+Fetched records that are not taken yet are bounded: partitions are read in turn, as many at a time
+as fit (``catch_up.Places``). kafka-python fetches a partition again once its data are decoded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _NOT_OF_A_READER = (
 
 
 class Read(NamedTuple):
-    """The result of one step: records, and where the reader has come to in partitions."""
+    """The result of one step: records, and the reader's position in each partition."""
 
     records: dict[TopicPartition, list[Any]]
     passed: dict[TopicPartition, int]
@@ -184,7 +184,7 @@ class SecondReader:
         try:
             consumer = KafkaConsumer(**self._config, bootstrap_servers=self._brokers())
         except Exception as error:
-            log.info("the reader that catches up cannot connect: %r", error)
+            log.info("the second reader, for gaps, cannot connect yet: %r", error)
             self._failure = error
             return
         _form_of_records()  # if imported here, nothing waits for it
@@ -223,7 +223,7 @@ class SecondReader:
     # -- reading ----------------------------------------------------------------------------------
 
     def has_some(self) -> bool:
-        """Whether there are fetched records that nobody has taken."""
+        """Whether there are fetched records that are not taken yet."""
         consumer = self._consumer
         return consumer is not None and has_fetched(consumer)
 
@@ -290,7 +290,7 @@ class SecondReader:
         self._places.stand_back(partitions)
 
     def ask_bounds(self, partitions: Collection[TopicPartition]) -> None:
-        """Ask where the logs of these partitions begin and end; until then they are not read."""
+        """Request where these partitions' logs start and end; until then they are not read."""
         consumer = self._consumer
         if consumer is not None:
             for partition in partitions:

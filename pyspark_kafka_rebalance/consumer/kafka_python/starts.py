@@ -1,7 +1,7 @@
-"""Starts: an assigned partition begins where the group is.
+"""An assigned partition starts at the group's committed offset, or beyond a backlog.
 
-Invariant: a partition begins with the leader epoch of the record before it, if that is known. So
-even a partition that nobody writes to notices that the log was truncated there (KIP-320).
+Invariant: a partition starts with the leader epoch of the record before it, if that is known. So
+even a partition without new records notices that the log was truncated there (KIP-320).
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 class Backlog(NamedTuple):
-    """What to set aside of a partition, and the epoch of the leader that reported its log's end."""
+    """The offsets to set aside, and the epoch of the leader that reported the log's end."""
 
     remaining: Remaining
     leader_epoch: int
 
     @property
     def live(self) -> OffsetAndMetadata:
-        """Where polls begin instead; no record before it has a later leader epoch."""
+        """Where polls start instead; no record before it has a later leader epoch."""
         return OffsetAndMetadata(self.remaining.live, "", self.leader_epoch)
 
 
 class Backlogs(Protocol):
-    """Decides which partitions begin with a backlog to catch up (KIP-333)."""
+    """Decides which partitions start with a backlog to catch up (KIP-333)."""
 
     async def look_up(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Backlog]:
-        """What to set aside of these partitions, and where they begin instead."""
+        """The backlogs to set aside of these partitions, and where they start instead."""
         ...
 
     def begin(
         self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
     ) -> None:
-        """Begin the partition at the live position, and not at this commit."""
+        """Start the partition at the live position, and not at this commit."""
         ...
 
 

@@ -59,7 +59,7 @@ class Subscription:
 
     @property
     def subscribed(self) -> bool:
-        """Whether this consumer is subscribed, rather than assigned by hand or nothing yet."""
+        """Whether this consumer is subscribed, rather than manually assigned or nothing yet."""
         return bool(self._state.partitions_auto_assigned())
 
     @property
@@ -149,7 +149,7 @@ class Subscription:
         return None if position is None else int(position.offset)
 
     def put_back(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        """Have the live reader go on here: what it returned was not its own."""
+        """Rewind the live reader to this position; the records it returned belong to the gaps."""
         state = self._state.assignment.get(partition)
         if state is not None and state.position is not None:
             state.position = position

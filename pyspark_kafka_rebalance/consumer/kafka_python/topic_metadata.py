@@ -33,7 +33,7 @@ _OF_A_BROKER = (kafka_errors.KafkaConnectionError, kafka_errors.RequestTimedOutE
 
 
 class TopicMetadata:
-    """The metadata of one consumer; for any thread, unless a method says otherwise.
+    """Requests and caches topic metadata; for any thread, unless a method says otherwise.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class TopicMetadata:
     async def _refresh_all(self, timeout_ms: float) -> None:
         """Renew the metadata with those of all topics.
 
-        Stays on the I/O loop between the check and the request: a refresh that began in between
+        Stays on the I/O loop between the check and the request: a refresh that started in between
         would ask only for the subscribed topics, and be taken for the answer.
         """
         cluster, timer = self.cluster, Timer(timeout_ms)

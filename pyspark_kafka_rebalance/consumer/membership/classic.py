@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Claim:
-    """Until when nobody else can have been given what a member owns.
+    """Until when no other member can have been given the partitions that a member owns.
 
     Whether a member may claim what it owns, when the group may have gone on without it.
 
@@ -54,8 +54,8 @@ class Claim:
       may have given the rest away. Before that, the coordinator waits for its JoinGroup for the
       rebalance timeout.
 
-    So the claim of a dynamic member stands as long as the coordinator knows the member. The claim
-    of a static member stands for the rebalance timeout after the group was last known to be in its
+    So the claim of a dynamic member holds as long as the coordinator knows the member. The claim
+    of a static member holds for the rebalance timeout after the group was last known to be in its
     generation.
 
     Parameters
@@ -78,7 +78,7 @@ class Claim:
         self._stood_at = max(self._stood_at, sent_at)
 
     def stands(self) -> bool:
-        """Whether what is owned may be claimed: nobody else was given any of it."""
+        """Whether the owned partitions may be claimed: no other member was given any of them."""
         return self._clock() - self._stood_at < self._lasts_s or self._lasts_s == math.inf
 
 
@@ -136,7 +136,7 @@ class Leaving:
         if error is kafka_errors.NoError:
             log.info("group %s: member %s left: %s", self._group_id, member.member_id, reason)
         elif gone_already(error):
-            log.info("group %s: member %s is gone already", self._group_id, member.member_id)
+            log.info("group %s: member %s had left before", self._group_id, member.member_id)
         else:
             log.warning("group %s: leaving failed: %s", self._group_id, error.__name__)
 
@@ -145,7 +145,7 @@ RULES = BrokerRules(commit_version=8, member_id_survives=False, commits_are_sign
 
 
 class ClassicProtocol:
-    """The group protocol of one classic member.
+    """Joins, heartbeats and rejoins one classic member.
 
     Parameters
     ----------
@@ -192,10 +192,10 @@ class ClassicProtocol:
         return self._record.member.joined and not joins and not self._unapplied
 
     def taken(self, event: AssignmentReceived) -> None:
-        """Nothing to do: no join begins until the assignment is applied."""
+        """Nothing to do: no join starts until the assignment is applied."""
 
     def applied(self, event: AssignmentReceived) -> None:
-        """The last assignment is in force: the next join may begin (invariant 1)."""
+        """The last assignment is in force: the next join may start (invariant 1)."""
         self._unapplied = False
         self._join_alarm.notify()
 
@@ -203,7 +203,7 @@ class ClassicProtocol:
         """The partitions are given up: rejoin, so that they can go to their new owner.
 
         Releases that come close together share one join, because each join round costs every
-        member a heartbeat interval. The join begins once nothing is being revoked any more, and at
+        member a heartbeat interval. The join starts once nothing is being revoked any more, and at
         the latest one heartbeat interval after the first release.
         """
         self._parts.commits.drop(partitions)
@@ -310,7 +310,7 @@ class ClassicProtocol:
             attempt = record.attempt()
             mine = self._synced.joined
             self._nameless = self._joins.names_at_once and not attempt.member.member_id
-        # If no generation is synced, what no poll has given up since the loss is somebody else's.
+        # If no generation is synced, partitions not given up since the loss are another member's.
         claim = self._subscription.owned() if mine else frozenset()
         log.info("group %s: joining, claiming %d partitions", self._parts.group_id, len(claim))
         try:

@@ -171,7 +171,7 @@ class GroupMembership:
 
     @property
     def by_topic_id(self) -> bool:
-        """Whether the partitions of a topic created anew are revoked and assigned again."""
+        """Whether the partitions of a recreated topic are revoked and assigned again."""
         return self.protocol.by_topic_id
 
     def on_metadata_update(self) -> None:
@@ -206,7 +206,7 @@ class GroupMembership:
         self.protocol.forget()
 
     def _wake(self) -> None:
-        """Wake the waiting loops: something changed that they must look at."""
+        """Wake the waiting loops to check for changes."""
         self.parts.heartbeat_alarm.notify()
         self.protocol.wake()
 

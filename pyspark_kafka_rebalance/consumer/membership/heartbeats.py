@@ -33,7 +33,7 @@ class Lease:
     Dated by the *send* time of a request that the broker then accepted: the broker's session
     timer cannot have started earlier than that. A join is dated by its SyncGroup, not by its
     JoinGroup: the broker may hold a JoinGroup for longer than the session, and a newcomer, which is
-    in no generation yet, cannot heartbeat meanwhile. The broker expects no heartbeat from it: it
+    in no generation yet, cannot heartbeat yet. The broker expects no heartbeat from it: it
     starts the timer when the join completes, and again with the SyncGroup.
 
     Parameters
@@ -81,7 +81,7 @@ class UnheardWrites:
 
     A Kafka 4 coordinator answers a heartbeat once its earlier writes for its groups are replicated.
     One that has just taken over may not notice that they are (seen with 4.3.0: the high watermark
-    rises after the log was loaded, and before anybody listens to it). It then answers every
+    rises after the log was loaded, and before its listener is registered). It then answers every
     heartbeat with COORDINATOR_NOT_AVAILABLE after 5 s, until something else is written to that
     partition of ``__consumer_offsets``. A group that commits recovers with its next commit. Members
     of a quiet group would lose all they own at the end of their sessions, so they have to make it

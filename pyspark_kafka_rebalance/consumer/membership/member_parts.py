@@ -1,4 +1,4 @@
-"""MemberParts: the parts of a group member; and what its protocol and its consumer do for it."""
+"""The parts of a group member that both group protocols use: lane, record, lease, commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupProtocol(Protocol):
-    """What the two group protocols do for a member, each in its own way.
+    """A group protocol, as ``GroupMembership`` calls it.
 
     ``ClassicProtocol`` and ``NextGenerationProtocol`` get a member's ``MemberParts``. They send
     over its lane and write its record; ``GroupMembership`` calls them. Coroutines run on the I/O
@@ -35,7 +35,7 @@ class GroupProtocol(Protocol):
     Attributes
     ----------
     by_topic_id : bool
-        Whether partitions are assigned by topic id: those of a topic created anew are revoked and
+        Whether partitions are assigned by topic id: those of a recreated topic are revoked and
         assigned again.
     """
 
@@ -48,7 +48,7 @@ class GroupProtocol(Protocol):
         """Do what goes on besides the heartbeats, until the member is no longer active."""
 
     def wake(self) -> None:
-        """Something changed that ``run`` must look at."""
+        """Something changed that ``run`` must check."""
 
     def until_beat(self) -> float:
         """Seconds until the next heartbeat is due; it is due now if not positive."""
@@ -60,7 +60,7 @@ class GroupProtocol(Protocol):
         """Whether it has joined, with nothing under way and no assignment to be applied."""
 
     def taken(self, event: AssignmentReceived) -> None:
-        """The consumer begins to apply the assignment; the record is locked."""
+        """The consumer starts to apply the assignment; the record is locked."""
 
     def applied(self, event: AssignmentReceived) -> None:
         """The assignment is in force."""

@@ -168,7 +168,7 @@ RULES = BrokerRules(commit_version=10, member_id_survives=True, commits_are_sign
 
 
 class NextGenerationProtocol:
-    """The group protocol of one member of a consumer-protocol group.
+    """Joins, heartbeats and reconciles one member of a consumer-protocol group.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ class NextGenerationProtocol:
         self._wake()
 
     def released(self, partitions: Collection[TopicPartition]) -> None:
-        """Give up these partitions; tell the coordinator once the whole surplus is given up."""
+        """Give up these partitions; report it once the whole surplus is given up."""
         self._parts.commits.drop(partitions)
         with self._record.lock:
             self._reconciliation.release(partitions)

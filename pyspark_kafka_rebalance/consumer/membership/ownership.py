@@ -153,12 +153,12 @@ class Ownership:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What the group has assigned and not got back, including what is being released."""
+        """Partitions that the group assigned and did not get back, even if being released."""
         return self._standing.owned
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """What is assigned to the application: owned and not given up."""
+        """The application's assignment: owned partitions that are not given up."""
         standing = self._standing
         return standing.owned - standing.releasing
 
@@ -309,7 +309,7 @@ class Ownership:
         return self._change(after, lost=gone, return_early=bool(gone), undrained=True)
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Unassign partitions, because the listener was told that their revoke completes.
+        """Unassign partitions, because the listener was notified that their revoke completes.
 
         Also called for any partition when the consumer closes; that is final.
         """

@@ -30,7 +30,7 @@ from kafka.structs import TopicPartition
 
 @dataclass(frozen=True)
 class Report:
-    """What a heartbeat says in addition to the member epoch.
+    """The fields of a heartbeat in addition to the member epoch.
 
     Attributes
     ----------
@@ -45,7 +45,9 @@ class Report:
 
 
 class Reconciliation:
-    """The reconciliation of one member. Not thread-safe; the owner holds a lock.
+    """Says after each heartbeat what to revoke, and what to acknowledge to the coordinator.
+
+    Not thread-safe; the owner holds a lock.
 
     Parameters
     ----------
@@ -67,12 +69,12 @@ class Reconciliation:
 
     @property
     def owned(self) -> Mapping[TopicPartition, UUID]:
-        """What the member owns, including what is being revoked."""
+        """The member's partitions, including those being revoked."""
         return self._owned
 
     @property
     def surplus(self) -> frozenset[TopicPartition]:
-        """What the member owns beyond its target."""
+        """The owned partitions that are not in the target."""
         return frozenset(p for p, topic in self._owned.items() if self._target.get(p) != topic)
 
     @property

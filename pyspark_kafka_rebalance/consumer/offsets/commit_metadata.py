@@ -1,14 +1,15 @@
-"""Remaining: the unprocessed offsets of a partition, and how its OffsetCommit carries them.
+"""The metadata of an OffsetCommit: which offsets of a partition are unprocessed beyond its offset.
 
-The unprocessed offsets of a partition are a set: some bounded gaps, and everything from the live
-position on. Workers that finish out of order leave gaps (KIP-983, problem 4), and so does a
-consumer that begins at the end of a log and catches up later (KIP-333)::
+Those offsets are a set: some bounded gaps, and everything from the live position on. Workers that
+finish out of order leave gaps (KIP-983, problem 4), and so does a consumer that starts at the end
+of a log and catches up later (KIP-333)::
 
               gap          gap                  live position
     ──────────[70, 120)────[300, 310)───────────[4 000, ∞)
 
 The group's committed offset is the lowest offset of the set, visible to every Kafka tool. The rest
-is in the metadata string of the same OffsetCommit.
+is in the metadata string of the same commit: :class:`Remaining` is the set, and its text. While a
+partition is owned, ``progress/partition.py`` keeps the set, by what is handed out and processed.
 
 Invariants:
  1. Gaps are non-empty and in order, and neither overlap nor touch one another.
@@ -17,11 +18,11 @@ Invariants:
  3. An offset leaves the set only when it is known to be processed, or to have no record. Metadata
     that are foreign or of another commit, and gaps that do not fit, repeat records and lose none.
 
-The lengths of the gaps, and of the spaces between them, are packed with exponential Golomb codes. A
-code has a parameter k. A number n is written as n + 2^k in binary, with a zero before it for each
-of its digits beyond k + 1. Small numbers are short, no number is too large, and no code is a prefix
-of another. With k near the median of the numbers' own bit lengths, that is close to the shortest
-that a fixed code can be for lengths of gaps, dense or sparse.
+The text has the lengths of gaps and of the spaces between them in exponential Golomb codes. A code
+has a parameter k. A number n is written as n + 2^k in binary, with a zero before it for each of its
+digits beyond k + 1. Small numbers are short, no number is too large, and no code is a prefix of
+another. With k near the median of the numbers' own bit lengths, that is close to the shortest that
+a fixed code can be for lengths of gaps, dense or sparse.
 
 Pure.
 """
@@ -38,7 +39,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from .offset_set import Gap, common, end_of, joined, runs, start_of
+from .offset_set import Gap, common, end_of, start_of
 from .origin import Origin, is_origin, without_origin
 
 #: The bits of each of the two parameters: no offset has more than 63 bits.
@@ -108,7 +109,7 @@ class Told(enum.Enum):
 
 
 class Decoded(NamedTuple):
-    """What is left to process as of a commit, and what that was read from."""
+    """The unprocessed offsets as of a commit, and whether its metadata were used."""
 
     remaining: Remaining
     told: Told
@@ -118,7 +119,10 @@ class Decoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The unprocessed offsets of one partition; immutable.
+    """The unprocessed offsets of one partition as a commit reports them; immutable.
+
+    Reports of the group, of other owners and of a query's batches are compared, merged and cut as
+    such sets. The state of an owned partition is in ``PartitionCompletion``.
 
     Parameters
     ----------
@@ -200,48 +204,14 @@ class Remaining:
         """How many offsets below this end (exclusive) are unprocessed; at a log's end, the lag."""
         return sum(gap.end - gap.start for gap in self.between(0, end))
 
-    # -- what happens to a partition --------------------------------------------------------------
-
-    def hand_out(self, start: int, end: int, offsets: Sequence[int] | None = None) -> Remaining:
-        """Let a reader pass [start, end): the records that it found there remain, as a gap.
-
-        This holds for any reader: the live one, whose position is after the gap then, and one that
-        catches up within a gap. Records that were already processed do not remain.
-
-        Parameters
-        ----------
-        start, end : int
-            Where the reader was before, and where it is now. Offsets that it passed without finding
-            a record (compaction, transaction markers) do not exist, and no longer remain.
-        offsets : sequence of int, optional
-            The offsets of the records that it found, ascending, all in [start, end). By default any
-            of them may exist: called from the live position on, that alone sets a backlog aside
-            (KIP-333).
-
-        Returns
-        -------
-        Remaining
-            A live position that was below ``end`` is at ``end``. What lies between it and ``start``
-            remains; ``process`` it if a seek skipped it for good.
-        """
-        within = self.between(start, end)
-        if offsets is not None and len(offsets) < end - start:
-            within = tuple(common(within, tuple(runs(offsets))))
-        return self._replace(start, end, within)
-
-    def process(self, start: int, end: int) -> Remaining:
-        """Note that the records in [start, end) are processed, whether they were handed out or not.
-
-        The range may go beyond the live position, which is at ``end`` then.
-        """
-        return self if start == end else self._replace(start, end, ())
+    # -- other sets made of it ---------------------------------------------------------------------
 
     def start_over(self, offset: int) -> Remaining:
         """Everything from this offset on is to be processed, also what was processed before.
 
         Use this after a seek back, or if a log was truncated there or recreated: the records from
         here on may be others. The gaps below stay. An offset beyond the live position changes
-        nothing. If the group itself was reset, begin with ``Remaining(offset)``.
+        nothing. If the group itself was reset, start with ``Remaining(offset)``.
         """
         live = min(self.live, offset)
         return Remaining(live, self.between(0, live))
@@ -251,7 +221,8 @@ class Remaining:
 
         ``count(log_start)``, called before, says how many are lost at most.
         """
-        return self._replace(0, log_start, ())
+        live = max(self.live, log_start)
+        return Remaining(live, self.between(log_start, live))
 
     def merge(self, other: Remaining) -> Remaining:
         """What both hold unprocessed: each of the two views is right about what was processed.
@@ -281,14 +252,6 @@ class Remaining:
             start = self.live if at + 1 == len(self.gaps) else self.gaps[at + 1].start
         return Remaining(start, tuple(kept))
 
-    def _replace(self, start: int, end: int, within: Iterable[Gap]) -> Remaining:
-        """The same set outside of [start, end), and ``within`` inside of it."""
-        if start > end:
-            return self
-        live = max(self.live, end)
-        pieces = (*self.between(0, start), *within, *self.between(end, live))
-        return Remaining(live, tuple(joined(pieces)))
-
     # -- the metadata of an OffsetCommit ----------------------------------------------------------
 
     def encode(
@@ -316,7 +279,7 @@ class Remaining:
 
         So the default limit has room for about 5,300, 3,400, 1,900 and 580 gaps.
 
-        A commit by hand with the application's own metadata carries none of these.
+        An explicit commit with the application's own metadata carries none of these.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ more than 0   go on                  wait for the records  wait for the records
 0             go on                  go on                 wait n ms, then go on
 ============  =====================  ====================  =====================
 
-The n ms begin once both hold: nothing is buffered, and the broker has said that there is nothing
+The n ms start once both hold: nothing is buffered, and the broker has said that there is nothing
 more. (In Streams they begin when it happens to look.) An answer without records proves nothing by
 itself, because brokers send one for quotas and size limits, too; the lag in it decides.
 
@@ -66,7 +66,7 @@ class Idling:
         self._empty_since[partition] = now
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions leave; nobody waits for them any more."""
+        """These partitions leave; the others no longer wait for them."""
         for partition in partitions:
             self._partitions.discard(partition)
             self._empty_since.pop(partition, None)
@@ -93,7 +93,7 @@ class Idling:
         self._goes_on = False
 
     def unknown(self, partition: TopicPartition) -> None:
-        """What the last answer said no longer holds: after a seek, for example."""
+        """The last answer no longer holds: after a seek, for example."""
         self._lags.pop(partition, None)
         self._zero_since.pop(partition, None)
         self._goes_on = False

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often a waiting poll looks at fetch responses: one without records does not end it.
+#: How often a waiting poll checks fetch responses: one without records does not end it.
 _SLICE_S = 0.02
 
-#: How often to look at the rebalance and to fetch more, however much is buffered.
+#: How often to check for a rebalance and to fetch more, however much is buffered.
 _POLL_EVERY_S = 0.1
 
 #: Warn after waiting this long for a partition whose lag is unknown, or that sends nothing.
@@ -86,7 +86,7 @@ class TimestampOrderedRecords:
     Parameters
     ----------
     consumer : DeferredRevokeConsumer
-        Subscribed, or assigned by hand. Call everything on the thread that polls it.
+        Subscribed, or manually assigned. Call everything on the thread that polls it.
     max_task_idle_ms : int, default -1
         -1: never wait. 0: wait while the broker has more of a partition, or it is unknown whether
         it has. n: once it has no more, wait n ms for that to change.
@@ -358,7 +358,7 @@ class TimestampOrderedRecords:
         finally:
             self._ahead.reading = False
         gaps = self._ahead.gaps
-        # Nobody else does so for partitions that are assigned by hand.
+        # With a manual assignment nothing else does so.
         self._ahead.note({p: found for p, found in result.records.items() if p not in gaps})
         bound = self._consumer._hand_outs.truncations.bound
         gone = self._ahead.gone(self._subscription.read_position, bound)

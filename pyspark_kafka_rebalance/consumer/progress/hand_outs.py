@@ -317,7 +317,7 @@ class GapHandOuts:
     def begin_with_the_log(
         self, partitions: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """The ones of these whose gaps a poll found out of range; that is forgotten now."""
+        """Return and clear the partitions whose gaps a poll found out of range."""
         out_of_range = set()
         for partition in partitions:
             found = self._completion.get(partition)
@@ -422,15 +422,14 @@ class Seeks:
 
 
 class Truncations:
-    """Other records take the place of those that were handed out.
+    """Truncated logs and recreated topics.
 
-    What is gone of the records of one consumer's partitions; all but ``bound`` need the lock.
+    After either, the same offsets hold different records, so completion state, in-flight commits
+    and the group's gaps for them are discarded; gaps in the group's metadata are bound to the
+    topic's id. The signs are polls that continue from a lower offset, a record of another leader
+    epoch, or the topic's id.
 
-    A part of ``HandOuts``, under its lock. A log was truncated, or its topic recreated. The signs
-    are polls that go on from a lower offset, a record of another leader epoch, or the topic's id.
-    What was said of the records that are gone does not apply to others: not here, not in commits
-    that are on their way, and not as gaps in the group's metadata, which are bound to the topic's
-    id.
+    Tracks which handed-out offsets were truncated. Hold ``HandOuts.lock``, except for ``bound``.
     """
 
     def __init__(
@@ -669,7 +668,7 @@ class HandOuts:
     seeks : Seeks
         The application's seeks.
     truncations : Truncations
-        Where records are gone, and others in their place.
+        Detects truncated logs and recreated topics.
     gaps : GapHandOuts
         What is read besides the live records (KIP-333).
     describe : callable or None

@@ -12,8 +12,8 @@ Invariants:
  1. A pending offset was handed out, is not complete, and lies below ``next_offset``.
  2. The position to commit is the lowest pending offset, or the offset where polls go on if that is
     lower: after a seek back, polls hand out again what was complete.
- 3. What was never handed out (a forward seek, compaction) holds nothing up. The next owner has not
-    sought: there, what a seek left out is still to be processed.
+ 3. What was never handed out (a forward seek, compaction) holds nothing up. The next owner does not
+    know of the seek, so skipped offsets stay unprocessed in commit metadata.
  4. A record that is handed out again after a seek is pending again.
  5. What is set aside also holds back the position to commit.
 
@@ -227,8 +227,7 @@ class Former:
     the partition's first assignment and kept, guarded by the lock of ``HandOuts``.
 
     A worker may still process a record of an assignment that is over, or of a log that was
-    truncated. It does not know that, and what it reports must not count for what was handed out
-    since.
+    truncated. Its late report must not count for records that were handed out since.
 
     Invariant: a next offset means what it meant when it was handed out. Live records that were
     being processed next to a gap when their assignment ended (KIP-333) may lie in a gap now, and

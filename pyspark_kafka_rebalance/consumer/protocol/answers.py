@@ -1,4 +1,4 @@
-"""Verdicts: what a broker's error means for the membership. Pure.
+"""The meaning of a broker's error for the membership. Pure.
 
 ``verdict_of`` classifies an error, whatever the request was. The consequences depend on the
 request: each has a function ``after_…`` here, whose result the group protocols and the commits
@@ -18,7 +18,7 @@ _INVALID_REGULAR_EXPRESSION = 128
 
 
 class Verdict(enum.Enum):
-    """What the coordinator's answer means for a request of this member."""
+    """The meaning of the coordinator's answer for a request of this member."""
 
     ACCEPTED = "accepted"
     #: A new generation is forming: the request is valid again once this member has joined it.
@@ -77,7 +77,7 @@ def verdict_of(error: type[Exception]) -> Verdict:
 
 
 class Consequence(enum.Flag):
-    """What a member does about an answer; with none of these it only tries again."""
+    """A member's reactions to an answer; with none of these it only tries again."""
 
     NONE = 0
     #: The coordinator took the request as a sign of life: the lease is renewed.
@@ -193,7 +193,7 @@ def gone_already(error: type[Exception]) -> bool:
 
 
 def explained(error: Exception, group_id: str, topics: frozenset[str]) -> KafkaRebalanceError:
-    """The error that tells the application what ended a membership for good."""
+    """The error that reports to the application what ended a membership for good."""
     group = f"group {group_id!r}"
     told: KafkaRebalanceError
     if isinstance(error, AuthenticationError):

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 #: much more before the connection is taken to be dead.
 _JOIN_TIMEOUT_SLACK_MS = 5_000
 
-#: From JoinGroup v9 on, a static leader that returns is told that it leads (SkipAssignment,
+#: From JoinGroup v9 on, a static leader that returns learns that it leads (SkipAssignment,
 #: KIP-814).
 _JOIN_VERSION = 9
 
@@ -60,7 +60,7 @@ class Joined(NamedTuple):
 
 
 class Assignments(NamedTuple):
-    """What the leader decided, and the number of partitions of each topic that it saw."""
+    """The leader's decision, and the number of partitions of each topic that it was based on."""
 
     by_member: list[tuple[str, Any]]
     partition_counts: dict[str, int]
@@ -78,7 +78,9 @@ class Review(NamedTuple):
 
 
 class JoinProtocol:
-    """The requests of a join. All coroutines run on the I/O loop and raise kafka-python's errors.
+    """Sends the requests of a join, and decides as the leader.
+
+    All coroutines run on the I/O loop and raise kafka-python's errors.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ _COMMITS_BY_TOPIC_ID = 10
 
 
 class Lane:
-    """The requests of one member other than its joins. All coroutines run on the I/O loop.
+    """Sends one member's requests other than its joins. All coroutines run on the I/O loop.
 
     They raise the connection's errors, which ``verdict_of`` classifies too.
 
@@ -110,7 +110,7 @@ class Lane:
         Each offset carries its metadata, and the leader epoch of the last record before it
         (KIP-320).
 
-        A recreated topic is a different topic, whose records nobody has processed: a broker with
+        A recreated topic is a different topic, whose records are not processed yet: a broker with
         OffsetCommit v10 (Kafka 4.1) refuses offsets of the topic that was assigned before.
 
         A partition that the response does not name gets NetworkExceptionError (no response was

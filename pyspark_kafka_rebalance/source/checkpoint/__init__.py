@@ -1,1 +1,1 @@
-"""What a query's checkpoint holds, and where. Read only."""
+"""A query's checkpoint: its logs, and where they are. Read only."""

@@ -35,7 +35,7 @@ _ALLOWED = f"a local path, or file:, {', '.join(f'{scheme}://' for scheme in _ST
 
 
 class CheckpointFiles(Protocol):
-    """What a reader of a checkpoint needs; paths are relative to the checkpoint."""
+    """The file operations that reading a checkpoint takes; paths are relative to it."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder; none if it does not exist."""

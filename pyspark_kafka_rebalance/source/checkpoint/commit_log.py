@@ -17,7 +17,7 @@ from .offset_log import parse_offset_log
 
 
 class CommitLog:
-    """The checkpoint of one query, read only.
+    """Reads which batches the query has committed.
 
     Parameters
     ----------

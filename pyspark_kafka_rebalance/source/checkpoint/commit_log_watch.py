@@ -82,7 +82,7 @@ class CommitLogWatch:
         return False
 
     def wait_for_answer(self, offset: dict[str, Any], timeout_s: float) -> bool:
-        """Whether the batch is committed, by a look-up that begins now; waits at most this long."""
+        """Whether the batch is committed, by a look-up that starts now; waits at most this long."""
         deadline = time.monotonic() + timeout_s
         last = self._last
         if last is not None:

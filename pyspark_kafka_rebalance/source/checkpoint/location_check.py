@@ -54,7 +54,7 @@ def refuse_no_folder(location: str) -> None:
 
 
 class LocationCheck:
-    """One check, on a thread of its own; begins at once.
+    """One check, on a thread of its own; starts at once.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class LocationCheck:
 
 
 def _problem(files: CheckpointFiles, stands_at: dict[str, Any] | None) -> str | None:
-    """Return what is wrong with the checkpoint of a query that stands there, else None."""
+    """Return what is wrong with the checkpoint of a query at this offset, else None."""
     batches = sorted((int(name) for name in files.names("offsets") if name.isdigit()), reverse=True)
     if not batches and not files.exists("metadata"):
         return "names {}, where no query has its checkpoint"

@@ -1,4 +1,4 @@
-"""QueryIdentity: which query this is, also after a restart. Pure.
+"""The id of a query, which its restarts keep. Pure.
 
 A query gets a random id when it first plans a batch. Every offset that it logs has the id and a
 number that only grows, so both travel with the checkpoint: to the next run, into a backup, and into

@@ -1,4 +1,4 @@
-"""StreamOffset: where the stream stands, with all that is needed to read its batch again.
+"""The offset that Spark logs, with everything needed to read its batch again.
 
 An offset says more than how far the stream has come. It has the ranges that the batch ending there
 reads, so that planning needs neither the previous offset nor the group; what the group said of
@@ -38,14 +38,14 @@ class RebalanceEvent:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where the stream stands after one batch, and what that batch reads.
+    """All positions after one batch, and the ranges that the batch reads.
 
     Attributes
     ----------
     ranges : Mapping[TopicPartition, OffsetRange]
-        What the batch reads.
+        The ranges that the batch reads.
     pending : Mapping[TopicPartition, OffsetRange]
-        What earlier, unproven batches read: after a kill, Spark may have forgotten them (async
+        The ranges of earlier, unproven batches: after a kill, Spark may have forgotten them (async
         progress tracking), and then runs this batch from an offset before them.
     others : Mapping[TopicPartition, int]
         Next offsets of all other partitions that the query has owned, in neither ``ranges`` nor

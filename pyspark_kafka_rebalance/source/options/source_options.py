@@ -483,7 +483,7 @@ def _anchor(pattern: str) -> str:
             # Python warns of syntax whose meaning may change one day; Java's differs already today.
             warnings.simplefilter("error")
             re.compile(pattern)
-            # Flags for the whole pattern, "(?i)…", must not stand inside a group.
+            # Flags for the whole pattern, "(?i)…", must not be inside a group.
             flags = re.match(r"\(\?([a-z]+)\)", pattern)
             group = f"(?{flags[1]}:" if flags else "(?:"
             body = pattern[flags.end() :] if flags else pattern

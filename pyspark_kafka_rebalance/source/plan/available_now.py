@@ -1,7 +1,7 @@
-"""AvailableNowRun: where a run with AvailableNow ends, and what of it is gone. Pure.
+"""Where a run with AvailableNow ends, and which of its records were deleted unread. Pure.
 
-The ends are fixed when the run begins. If records are gone before they were read, the run must not
-end in silence: Spark's own source also fails if partitions or records disappear meanwhile.
+The ends are fixed when the run starts. If records are deleted before they are read, the run must
+not end in silence: Spark's own source also fails if partitions or records disappear.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BeyondEnd(NamedTuple):
 
 
 class AvailableNowRun:
-    """One run.
+    """The fixed ends of a run, and how far it and the group have read towards them.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class AvailableNowRun:
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Where the run ends; without partitions that are gone from Kafka."""
+        """Where the run ends; without partitions that are deleted from Kafka."""
         return self._ends
 
     def cut(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -60,7 +60,7 @@ class AvailableNowRun:
         self._read_by_group.update(partitions)
 
     def lacks(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return which of these gone partitions neither the run nor the group read to the end."""
+        """Return the deleted partitions that neither the run nor the group read to the end."""
         return [
             p
             for p in partitions
@@ -72,7 +72,7 @@ class AvailableNowRun:
     def shortened(
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> list[BeyondEnd]:
-        """Return partitions that end before the run does: some of what it was to read is gone."""
+        """Return partitions whose log ends before the run does: some records no longer exist."""
         return [
             BeyondEnd(p, positions[p], ends[p])
             for p in self.unread(positions)
@@ -89,10 +89,10 @@ class AvailableNowRun:
         return self._reached.get(partition)
 
     def give_up(self, ends: Mapping[TopicPartition, int]) -> None:
-        """End earlier in these partitions, since the rest is gone."""
+        """End earlier in these partitions, since the remaining records no longer exist."""
         self._ends.update(ends)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions: they are gone from Kafka."""
+        """Forget these partitions: Kafka has deleted them."""
         for partition in partitions:
             self._ends.pop(partition, None)

@@ -1,6 +1,6 @@
 """How much of each partition goes into the next batch. Pure, except for its cuts' queries.
 
-A batch begins with all that is available in every readable partition. The cuts (``cuts``) reduce it
+A batch starts with everything available in every readable partition. The cuts (``cuts``) reduce it
 one after the other, each for one reason. What is left is shared out within ``maxOffsetsPerTrigger``
 and ``maxBytesPerTrigger``. Everything here is linear in the number of partitions, except for
 sorting.

@@ -1,4 +1,4 @@
-"""What a batch reads from the gaps below the live positions (KIP-333), and how much. Pure.
+"""Which ranges of the gaps below the live positions a batch reads (KIP-333). Pure.
 
 Live records come first: a batch gets as much of the gaps as keeps it near ``catchUpBatchMs``.
 """

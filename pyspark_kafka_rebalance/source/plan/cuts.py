@@ -24,17 +24,20 @@ if TYPE_CHECKING:
 
 
 class Logs(Protocol):
-    """What the brokers tell about the partitions' logs; ``LogEnds`` is one."""
+    """The ends and sizes of the partitions' logs as brokers report them; ``LogEnds`` is one."""
 
     def high_watermarks(
         self, positions: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Where these logs end, open transactions included; without those that are not told."""
+        """Where these logs end, open transactions included.
+
+        Partitions without an answer are absent.
+        """
 
     def bytes_per_offset(
         self, ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, float]:
-        """Average size of an offset before these ends; without those that are not told."""
+        """Average size of an offset before these ends; partitions without an answer are absent."""
 
 
 def cuts_of(
@@ -84,14 +87,14 @@ class _Cut:
 class WithinLogs(_Cut):
     """Reads nothing of a partition whose end is unknown, or before its position.
 
-    Under read_committed, a position can be past the end that is told, within an open transaction.
+    Under read_committed, a position may exceed the reported end, within an open transaction.
 
     Parameters
     ----------
     high_watermarks : callable
-        Returns where logs really end, given positions; without those that are not told.
+        Returns where logs really end, given positions; partitions without an answer are absent.
     run : AvailableNowRun, optional
-        With AvailableNow: partitions that it has read to its end may be gone by now.
+        With AvailableNow: partitions that it has read to its end may be deleted by now.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class WithinRun:
 
 
 class KnownSizes(_Cut):
-    """``maxBytesPerTrigger``: reads nothing of a partition whose leader does not tell its size.
+    """``maxBytesPerTrigger``: reads nothing of a partition whose leader does not report its size.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is gone from Kafka although it was to be read, and how that is handled. No queries.
+"""Records that no longer exist although they were to be read, and how that is handled. No queries.
 
 ``failOnDataLoss`` decides for all of it: an error that names what is gone, or a warning.
 """
@@ -22,7 +22,7 @@ _NAMED_AT_MOST = 10
 
 
 class LostOfGap(NamedTuple):
-    """Offsets of a partition that were set aside and are gone, and where its log begins now."""
+    """Offsets that were set aside and no longer exist, and where the log starts now."""
 
     partition: TopicPartition
     gone: Sequence[Gap]
@@ -118,7 +118,7 @@ class DataLoss:
         missed = {p: at or 0 for p, at in deleted.items()}
         if run is not None:
             missed = {p: missed[p] for p in run.lacks(run.unread(missed))}
-            run.forget(deleted)  # a new topic of the name was created since the run began
+            run.forget(deleted)  # a new topic of the name was created since the run started
         if not missed:
             return
         text = ", ".join(
@@ -136,7 +136,7 @@ class DataLoss:
             log.warning("records may be gone from Kafka, going on without them: %s", text)
 
     def run_is_shortened(self, run: AvailableNowRun, shortened: Sequence[BeyondEnd]) -> None:
-        """Handle records that were there when the run began and are gone: it ends earlier there."""
+        """Handle records that existed when the run started and no longer do: it ends earlier."""
         self._lacks(
             ", ".join(
                 f"{p.topic}-{p.partition}: read to {at}, end offset {end}"

@@ -5,7 +5,7 @@ Pure, except for its queries. A batch reads every partition up to one timestamp,
 * If the batch may not have all there is, the bound is as high as its limits allow.
 * A partition that is empty, or that the batch would empty, may get more records as old as its last
   one. Until it has been empty for ``maxTaskIdleMs``, the bound is not above that timestamp.
-* A partition holds all others back while its brokers do not tell what it has.
+* A partition holds all others back while its brokers do not answer.
 
 ``maxTimestampDrift`` is how far the bound may be exceeded. ``look_ups`` defines "the next
 timestamp" of a partition, and which order is not promised. If look-ups do not help, a partition's
@@ -55,7 +55,7 @@ class _AnewError(Exception):
 
 
 class EventTime:
-    """``maxTaskIdleMs``, for one run.
+    """Finds the bound of each batch of a run, and cuts the batch there.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ class EventTime:
             raise _AnewError
 
     def _read_ahead(self) -> None:
-        """Read the timestamps that look-ups do not tell."""
+        """Read the timestamps that look-ups cannot find."""
         wanted = {
             p: OffsetRange(p.topic, p.partition, at, min(end, at + _READ_AHEAD))
             for p, line in self._read.items()

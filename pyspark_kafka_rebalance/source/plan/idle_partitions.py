@@ -1,4 +1,4 @@
-"""IdlePartitions: which partitions without records hold the others back (KIP-695's rule). Pure."""
+"""KIP-695's rule for partitions without records: they hold the others back for a while. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED_AFTER_S = 1.0
 
 
 class IdlePartitions:
-    """The partitions of one query.
+    """Decides which empty partitions a batch waits for, and logs those that hold it up.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""LatestTimestamps: how late the last records of partitions are. Pure, except for its queries.
+"""The timestamps of the last records of partitions. Pure, except for its queries.
 
-Brokers tell the latest record of a log (KIP-734). If that may be a transaction's marker, or is in
+Brokers report the latest record of a log (KIP-734). If that may be a transaction's marker, or is in
 the far future, the last records are read.
 """
 
@@ -18,7 +18,7 @@ from .times import Times, UntoldError, last_range, one_record
 
 
 class LatestTimestamps:
-    """The latest timestamps of one query.
+    """Finds and caches each log's latest timestamp; it reads the last records only if it has to.
 
     Parameters
     ----------
@@ -51,18 +51,18 @@ class LatestTimestamps:
     ) -> dict[TopicPartition, int]:
         """Return the latest timestamp of each log before its end; BEFORE_ALL if it has no record.
 
-        This leaves out partitions whose last records do not tell their time: their next records are
-        likely not to tell it, either.
+        This leaves out partitions whose last records have no timestamp: their next records will
+        probably have none, either.
 
         Parameters
         ----------
         ends : Mapping[TopicPartition, int]
-            The logs' ends, which brokers told after the latest records.
+            The logs' ends, which brokers reported after the latest records.
         horizon : int
             Later timestamps are ignored.
         may_be_old : bool
-            Whether the timestamp before an earlier end will do. It is as old as the latest records
-            that brokers have told: when they tell these again, the last records are read again.
+            Whether the timestamp before an earlier end will do. The cached value is refreshed when
+            the brokers report a newer latest record.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""LookUps: where the records of each partition pass a timestamp, as far as brokers told. Pure.
+"""Where the records of each partition pass a timestamp, as far as brokers have reported. Pure.
 
 A record is treated as at least as late as the latest one before it in its partition. So a
 partition's timestamps never fall, whatever order its producers wrote in, and one offset separates
@@ -32,7 +32,7 @@ _Column = dict[TopicPartition, RecordTime]
 
 
 class LookUps:
-    """The look-ups of one query."""
+    """Keeps the brokers' answers by timestamp, and knows which of them may be markers."""
 
     def __init__(self) -> None:
         self._positions: Mapping[TopicPartition, int] = {}

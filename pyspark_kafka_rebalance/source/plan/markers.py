@@ -1,7 +1,7 @@
 """Markers: finds answers of look-ups that are no records. Pure, except for its queries.
 
 A transaction ends with a marker, which has an offset, and the time of the commit. ListOffsets finds
-it like a record; it also finds what belongs to aborted transactions. Records after a marker may be
+it like a record; it also finds records of aborted transactions. Records after a marker may be
 older: they would be treated as late as the commit, and be read too late by as much.
 
 So the answers that bound a batch are checked where there may be markers: in partitions that hold
@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 class Markers:
-    """The markers of one query.
+    """Checks the answers that bound a batch, and corrects those that are markers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Room: what fits into a batch, by ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger``. Pure."""
+"""The limits of a batch: ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger``. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Room:
     Attributes
     ----------
     positions : Mapping[TopicPartition, int]
-        Where the batch begins.
+        Where the batch starts.
     max_rows, max_bytes : int or None
-        What fits; None for no limit.
+        The limits; None for no limit.
     bytes_per_offset : Mapping[TopicPartition, float]
         Average size of an offset, for ``max_bytes``.
     """

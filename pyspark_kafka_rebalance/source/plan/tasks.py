@@ -53,7 +53,7 @@ class TaskRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one Spark task reads: ranges, then rows for events; a warm-up reads nothing."""
+    """The input of one Spark task: ranges, then rows for events; a warm-up reads nothing."""
 
     ranges: tuple[TaskRange, ...] = ()
     events: tuple[RebalanceEvent, ...] = ()
@@ -74,7 +74,7 @@ def group_into_tasks(
     The ranges of one member make one task, so that a batch has about as many tasks as cores, not as
     Kafka has partitions. If there are more members than ``readers`` (the option was lowered since),
     the ranges of each go to the task with the fewest offsets. So does each range that no member
-    owns: in a replay, just lost, or assigned by hand.
+    owns: in a replay, just lost, or with ``assign``.
 
     Catching up has its own tasks, after those of the live ranges: as many as ``readers``, with
     equally many offsets each, if there are enough offsets.

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-#: Below every timestamp that is asked for.
+#: Below every timestamp that is requested.
 BEFORE_ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Timestamps that were read with the records.
+    """Offsets and timestamps of records that were read for their timestamps.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Rows:
     end : int
         Where reading ended, exclusive.
     last_told : int
-        Offset of the last record that tells its time; -1 if none does.
+        Offset of the last record with a timestamp; -1 if none has one.
     has_transactions : bool
         For a short range: whether it, or what was read with it, has records of transactions.
     """
@@ -56,7 +56,7 @@ class Rows:
 
 
 class Timeline:
-    """The timeline of one partition.
+    """Answers look-ups for one partition from the rows that were read.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Timeline:
             return
         if passed := bisect_left(rows.offsets, position):
             self.reached = rows.timestamps[passed - 1]
-        # The remaining rows do not tell their time, and the following ones may.
+        # The remaining rows have no timestamp: read on.
         untold = moved and rows.last_told < position and rows.end < until
         if rows.end <= position or untold:
             self.rows = None
@@ -105,8 +105,8 @@ class Timeline:
     def top(self) -> int | None:
         """The latest timestamp of the rows that are still to be planned.
 
-        None if none of these records tells its time; if there are none, what the partition had
-        reached before.
+        None if none of these records has a timestamp; if there are none, the timestamp that the
+        partition had reached before.
         """
         if self.rows is None or not self.rows.offsets or self.rows.offsets[-1] < self.position:
             return self.reached

@@ -1,4 +1,4 @@
-"""Times: the queries that find the order of timestamps; a protocol that hides the I/O."""
+"""The queries that find the order of timestamps; a protocol that hides the I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = 100
 
 
 class Times(Protocol):
-    """What is known about timestamps, or brokers tell; without what they do not tell now."""
+    """Timestamps, cached or requested from brokers; partitions without an answer are absent."""
 
     def awaited(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and a batch of these cannot read.
@@ -48,7 +48,7 @@ class Times(Protocol):
         ...
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
-        """Return the latest record of each log, as told before the ends of the logs were queried.
+        """Return each log's latest record, as reported before the ends of the logs were queried.
 
         The answer may be much older than that, unless :meth:`prepare` has asked for it.
         """
@@ -72,7 +72,7 @@ class Times(Protocol):
 
 
 class UntoldError(Exception):
-    """Brokers do not tell now what is needed about some partitions."""
+    """Brokers do not answer now what is needed about some partitions."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""What is of Spark: its versions, its processes, its schema, and how it shows errors."""
+"""Spark's versions, processes and schema, and how it shows errors."""

@@ -45,7 +45,7 @@ def log_like_spark() -> None:
 
 
 class LastResort(logging.Handler):
-    """What gets the records of loggers without a handler, in the place of Python's own.
+    """Handles the records of loggers without a handler, in place of Python's own.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-#: Whether Spark tells the reader where it stands, how much it wants, and when it is AvailableNow.
+#: Whether Spark passes the reader its position, how much it wants, and when it is AvailableNow.
 HAS_ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None
 
 if TYPE_CHECKING or HAS_ADMISSION_CONTROL:

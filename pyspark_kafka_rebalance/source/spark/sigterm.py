@@ -38,7 +38,7 @@ def _on_sigterm(signum: int, frame: object) -> None:
 
 
 def ignore_sigterm() -> None:
-    """Keep the first SIGTERM from ending a stop() that began when Spark closed the socket."""
+    """Keep the first SIGTERM from ending a stop() that started when Spark closed the socket."""
     if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Reader(Protocol):
-    """What Spark 4.2 calls of a reader with admission control: ``StreamReader``."""
+    """The calls of Spark 4.2 to a reader with admission control: ``StreamReader``."""
 
     def initialOffset(self) -> dict[str, Any]: ...
 
@@ -74,13 +74,13 @@ def reader_for_this_spark(
 class StreamReaderOfSpark40(DataSourceStreamReader):
     """Adapts a reader for Spark 4.2 to Spark 4.0 and 4.1, and calls it as Spark 4.2 would.
 
-    It remembers where Spark stands. Spark runs a query's batches on one thread, so a
+    It remembers Spark's position. Spark runs a query's batches on one thread, so a
     ``latestOffset()`` after the ``partitions()`` of a batch means that the batch is done.
 
     Parameters
     ----------
     reader : StreamReader or KafkaDeferredStreamReader
-        One that is not told the trigger: AvailableNow and Once run one batch, whose only
+        One that does not know the trigger: AvailableNow and Once run one batch, whose only
         ``latestOffset()`` looks like the first of any other trigger.
     """
 

@@ -41,7 +41,7 @@ _MESSAGE_POLL_S = 0.25
 _LATE_POLL_S = 1.0
 
 #: How long after ``timeout_s`` the source still plans nothing, which leaves time for more messages
-#: and for Spark's stop(). If the caller is gone by then, the query continues.
+#: and for Spark's stop(). If the caller has ended by then, the query continues.
 _STOPPED_AFTER_S = 30.0
 
 #: Sessions in which ``PlannerMessage`` is registered.
@@ -124,8 +124,8 @@ def _ask(
     while query.isActive:
         runs = _ends(query)
         gone = frozenset(run for run in runs if not planners.tell(run, None))
-        # After a restart the first progress may be of a replayed batch, all of whose runs are gone.
-        # If only some are gone, their sources have planned nothing since.
+        # After a restart the first progress may be of a replayed batch whose runs have all ended.
+        # If only some have ended, their sources have planned nothing since.
         if len(gone) < len(runs):
             return True, gone
         if time.monotonic() >= deadline:
@@ -249,7 +249,7 @@ class _Planners:
         return self._send(run=run)
 
     def give_up(self, run: str) -> None:
-        """Stop waiting for a planner's answer; everyone who asks from now on gets a no."""
+        """Stop waiting for a planner's answer; later requests are refused."""
         self._send(run=run, give_up="true")
 
     def _send(self, **options: str) -> str:

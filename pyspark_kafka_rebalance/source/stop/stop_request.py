@@ -7,11 +7,11 @@ run's name: anyone who sees the progress can ask, and never asks a later run by 
 The planner creates the file, empty and accessible to its own user only. A caller appends lines. The
 first line means "plan nothing more". Each line has an offset whose batch Spark has committed, or
 null; the time until which the caller waits for the planner's commits; and the time within which the
-query will be stopped. Once that time has passed, the caller is gone, and the query continues.
+query will be stopped. Once that time has passed, the caller has ended, and the query continues.
 
 The planner answers when it has left the group, whether or not a caller asked: a caller can also ask
-about a query that ended by itself or that somebody else stopped. To answer, the planner renames the
-file. The answer then stays the same for all callers, for an hour; after that, the next planner that
+about a query that ended by itself or that another caller stopped. To answer, it renames the file.
+The answer then stays the same for all callers, for an hour; after that, the next planner that
 starts removes it. If a planner does not answer in time, the caller answers in its place. While the
 planner lives, it holds a lock on the file. The lock ends with it, however it dies; the file that it
 leaves is an answer too, and is removed like one.
@@ -45,7 +45,7 @@ _ANSWER_KEPT_S = 3600.0
 
 
 class StopRequest:
-    """The planner's side.
+    """The planner's side: creates the file, checks it in every trigger, and answers.
 
     Parameters
     ----------

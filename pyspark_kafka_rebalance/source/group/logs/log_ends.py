@@ -82,7 +82,7 @@ class LogEnds:
     members : QueryMembers
         Their client makes the look-ups.
     pump : Pump
-        Waits end when it ends.
+        Cancels waits when it shuts down.
 
     Attributes
     ----------

@@ -215,7 +215,7 @@ class RecordTimes:
     def _of_prepared(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, RecordTime | None]:
-        """The records already requested by :meth:`prepare`: they remain the first so late.
+        """Answers :meth:`prepare` fetched; still the first records at or after these timestamps.
 
         An answer without a record is not used, since one may have been appended in between.
         """

@@ -50,7 +50,7 @@ class Coverage:
     log_ends : LogEnds
         Knows where the logs end.
     pump : Pump
-        Waits end when it ends.
+        Cancels waits when it shuts down.
     """
 
     def __init__(

@@ -303,7 +303,7 @@ class ForeignRanges:
     members : QueryMembers
         Their client makes the look-ups.
     pump : Pump
-        Waits end when it ends.
+        Cancels waits when it shuts down.
     """
 
     def __init__(

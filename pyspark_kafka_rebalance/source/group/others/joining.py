@@ -40,7 +40,7 @@ class Joining:
     members : QueryMembers
         The members that join.
     pump : Pump
-        Waits end when it ends.
+        Cancels waits when it shuts down.
     """
 
     #: Whether :meth:`has_others` has found any; False if it was not called.

@@ -64,8 +64,8 @@ class EventRows:
         return {e.partition for e in self._events if e.event == "revoke_requested"}
 
 
-#: Default of ``group.consumer.assignment.interval.ms`` (Kafka 4.3): for so long a coordinator may
-#: put off a new assignment. In the classic protocol nothing is put off: all members rejoin.
+#: Default of ``group.consumer.assignment.interval.ms`` (Kafka 4.3): the coordinator may delay a new
+#: assignment by this long. In the classic protocol there is no delay: all members rejoin.
 _ASSIGNED_WITHIN_S = 1.0
 
 
