@@ -1,6 +1,6 @@
 """SecuredKafka: a LocalKafka that accepts every login that the source supports, and checks ACLs.
 
-The package ``cryptography`` makes the certificates and tokens.
+The package ``trustme`` makes the certificates, and ``cryptography``, which it brings, the tokens.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _SASL_LISTENERS = {"LOGIN": "SASL_PLAINTEXT", "TLSLOGIN": "SASL_SSL"}
 _TLS_LISTENERS = {"TLS": "SSL", "MUTUAL": "SSL"}
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MECHANISMS = ("PLAIN", *_SCRAM, "OAUTHBEARER")
+#: Without the organization and the unit that trustme gives a certificate.
+_COMMON_NAME_ALONE = "RULE:^(CN=[^,]*),.*$/$1/"
 _MODULES = {
     "PLAIN": "plain.PlainLoginModule",
     "SCRAM-SHA-256": "scram.ScramLoginModule",
@@ -95,6 +97,7 @@ class SecuredKafka(LocalKafka):
                 **_sasl_settings(self.users, key_set),
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "super.users": "User:ANONYMOUS",
+                "ssl.principal.mapping.rules": _COMMON_NAME_ALONE,
                 "allow.everyone.if.no.acl.found": True,
                 **options.pop("broker_config", {}),
             },
