@@ -1,6 +1,6 @@
 """GroupMembership: one member of a consumer group, in either protocol.
 
-It runs on the consumer's I/O loop, so that heartbeats go on however rarely the application polls.
+It runs on the consumer's I/O loop, so heartbeats continue however rarely the application polls.
 It puts together what other modules decide: who the member is and what happened to it
 (``member_record.py``), when to heartbeat and whether the application is alive (``heartbeats.py``),
 what errors mean (``verdicts.py``), and how to join, which each protocol does in its own way
@@ -54,7 +54,7 @@ class GroupMembership:
     record : MemberRecord
         Who the member is, and what happened to it.
     protocol : GroupProtocol
-        Notified of what the consumer has applied and released.
+        Notified of assignments that the consumer has applied and released.
     commits : CommitLoop
         What waits to be committed, and what is acknowledged.
     lease : Lease

@@ -39,7 +39,7 @@ class GroupProtocol(Protocol):
     by_topic_id: bool
 
     async def run(self) -> None:
-        """Do what goes on besides the heartbeats, until the member is no longer active."""
+        """Do the work besides heartbeats, until the member is no longer active."""
 
     def wake(self) -> None:
         """Something changed that ``run`` must check."""
@@ -145,7 +145,7 @@ class MemberParts:
         )
 
     def active(self) -> bool:
-        """Whether the member's loops should go on."""
+        """Whether the member's loops should continue."""
         record = self.record
         return not record.closed and not self.loop.closed and record.failure is None
 
