@@ -352,7 +352,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return told
 
     def _make_tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
-        """Make the tasks, with the rows' marks as of this moment (see ``marking``)."""
+        """Make the tasks, with the rows' marks as of this moment (see ``foreign_ranges``)."""
         if self._planned is not None and end == self._planned[0]:
             offset, topic_ids = self._planned[1], self._topic_ids
         else:

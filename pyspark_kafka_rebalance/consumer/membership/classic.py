@@ -10,7 +10,7 @@ Invariants, besides those of ``member_record.py``:
  2. What a JoinGroup claims as owned is the applied assignment at the moment of sending. A release
     after that moment requests one more join.
  3. A generation that the coordinator does not know is no loss: the next join claims what is owned
-    (``claim.py`` says why that is safe). Until then the member uses the generation that it synced
+    (``Claim`` says why that is safe). Until then the member uses the generation that it synced
     last, which a coordinator knows after a failover.
 """
 

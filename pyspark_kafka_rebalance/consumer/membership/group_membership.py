@@ -3,11 +3,11 @@
 It runs on the consumer's I/O loop, so heartbeats continue however rarely the application polls.
 It puts together what other modules decide: who the member is and what happened to it
 (``member_record.py``), when to heartbeat and whether the application is alive (``heartbeats.py``),
-what errors mean (``verdicts.py``), and how to join, which each protocol does in its own way
+what errors mean (``answers.py``), and how to join, which each protocol does in its own way
 (``classic.py`` and ``next_generation.py``). Two places decide at a heartbeat that the membership is
 lost: ``beat`` there, and ``lose_if_expired`` here.
 
-The choice between the two group protocols.
+It also chooses between the two group protocols.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class MemberParts:
         Parameters
         ----------
         found : Consequence
-            The consequences that ``verdicts`` found.
+            The consequences that ``answers.py`` found.
         error : type
             The error that they follow from.
         reason : str, optional

@@ -1,7 +1,7 @@
 """Origin: which query made an OffsetCommit, and which ones delivered the records below its offset.
 
 A query commits its origin with each offset, as the first part of the commit's metadata, before the
-gaps (``remaining``)::
+gaps (``commit_metadata``)::
 
     query/1:e826d9a9.1f0c9a77.17.90a1c3e5f7b2d4e6-0.aa11bb22cc33dd44-4000
             checksum run      batch stretches: a query's id, and the first offset that it delivered
