@@ -166,7 +166,7 @@ class PythonColumns:
         self.timestamps: list[int | None] = []
         #: (rows, type)
         self.timestamp_types: list[tuple[int, int]] = []
-        #: ``None`` for a record without headers; empty if headers are not asked for.
+        #: ``None`` for a record without headers; empty if headers are not requested.
         self.headers: list[Headers | None] = []
         self.bytes = 0
 

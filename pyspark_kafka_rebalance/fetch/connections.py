@@ -2,7 +2,7 @@
 
 The only module of ``fetch`` that touches kafka-python's private names. Connections are cached
 for each cluster (that is, for each client configuration) in the worker process, because Spark runs
-many short tasks in it. Otherwise each would connect, authenticate and ask for API versions again.
+many short tasks in it. Otherwise each would connect, authenticate and request API versions again.
 
 kafka-python's I/O thread sends and receives, so a response arrives while the caller decodes the
 previous one.
@@ -275,7 +275,7 @@ def acquire(client_config: Mapping[str, Any], fetch_max_bytes: int) -> ClusterCo
     client_config : Mapping[str, Any]
         kafka-python's keyword names.
     fetch_max_bytes : int
-        What the largest fetch asks for.
+        The size of the largest fetch.
 
     Returns
     -------

@@ -21,7 +21,7 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 
-#: Raised by bytes that are not what a decoder expects. Subclasses count as well.
+#: Raised by bytes that a decoder does not expect. Subclasses count as well.
 _OF_BYTES = (
     ValueError,  # also UnicodeDecodeError, and Arrow's for what it finds invalid
     LookupError,
@@ -34,7 +34,7 @@ _OF_BYTES = (
     kafka_errors.CorruptRecordError,
 )
 
-#: The errors of codecs, by module and name; a module that nobody has imported raised nothing.
+#: The errors of codecs, by module and name; a module that is not imported raised nothing.
 _OF_CODECS = (
     ("zstandard", "ZstdError"),
     ("snappy", "UncompressError"),

@@ -7,7 +7,7 @@ one answer are requested together, and a large one gets requests of its own.
 Invariants:
  1. A partition is in at most one request in flight, which asks for a reader's position.
  2. At most `_REQUESTS` requests are in flight. Together with ``fetch_bytes`` this bounds the memory
-    of answers that nobody has taken.
+    of answers that are not taken yet.
  3. What one answer has is handed out before what later answers have.
 """
 

@@ -43,12 +43,12 @@ class RangeFetcher:
         left out, and a range that ends past an open transaction waits for that to end, up to
         ``retry_timeout_ms``.
     fail_on_data_loss : bool
-        Whether it is an error (default) if records of a range are gone (deleted, or the topic is
+        Whether it is an error (default) if records of a range are missing (deleted, or the topic is
         missing or was created again). Otherwise it is a warning, and what is there is read.
     include_headers : bool
         Whether there is a column ``headers``. Costs time for every record that has any.
     fetch_max_bytes, max_partition_fetch_bytes : int
-        A fetch asks for at most the smaller of the two (4 MiB). Larger fetches cost several times
+        A fetch requests at most the smaller of the two (4 MiB). Larger fetches cost several times
         their size in memory; smaller ones cost more round trips.
     fetch_min_bytes, fetch_max_wait_ms : int
         How long a broker may hold back an answer that is smaller than ``fetch_min_bytes``. The
@@ -139,7 +139,7 @@ class RangeFetcher:
             What to read. Offsets without a record (compaction, transaction markers) are skipped.
         topic_ids : Mapping[OffsetRange, UUID], optional
             The id of a range's topic, if it is known. Nothing is read of another topic with the
-            same name, as if the records were gone. Brokers before 2.8 have no topic ids.
+            same name, as if the records were deleted. Brokers before 2.8 have no topic ids.
         on_fetched : callable, optional
             Called with a range and the record batches fetched for it, as they are in the log.
 
@@ -153,7 +153,7 @@ class RangeFetcher:
         Raises
         ------
         DataLossError
-            Records of a range are gone, and ``fail_on_data_loss`` is on.
+            Records of a range no longer exist, and ``fail_on_data_loss`` is on.
         CorruptRecordError
             A record batch is damaged.
         KafkaRebalanceError

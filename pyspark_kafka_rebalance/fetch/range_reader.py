@@ -122,7 +122,7 @@ class RangeReader:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes the next fetch should ask for at most."""
+        """How many bytes the next fetch should request at most."""
         expected = self._bytes_per_offset.get(self.range.topic, _UNKNOWN_BYTES_PER_OFFSET)
         # A quarter more than expected, or the last records would take a fetch of their own.
         wanted = int((self._end - self.position) * expected * 1.25)

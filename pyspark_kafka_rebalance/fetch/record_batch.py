@@ -1,7 +1,7 @@
 """Decode record batches from the wire to Arrow: the decoder's interface and its Python form.
 
 A fetch returns record batches as they are in the log (KIP-98, "magic 2"; formats 0 and 1 are in
-legacy_batch.py). The first holds the offset asked for, but may begin before it; the last may be
+legacy_batch.py). The first holds the requested offset, but may start before it; the last may be
 cut off. Nothing in them is trusted: the CRC does not cover a batch's offset and length, and does
 not protect against anyone who can compute one, so every length and varint is checked.
 
@@ -92,7 +92,7 @@ def extent_of(records: bytes, position: int, offset_range: OffsetRange) -> tuple
     records : bytes
         What a fetch at ``position`` returned; not empty.
     position : int
-        The offset that was asked for.
+        The requested offset.
     offset_range : OffsetRange
         Batches from its end on are ignored.
 
@@ -211,7 +211,7 @@ class RecordDecoder:
         records : bytes
             Record batches, the last of them possibly cut off.
         position : int
-            The offset that was asked for; rows before it or at the range's end are left out.
+            The requested offset; rows before it or at the range's end are left out.
         aborted : Sequence[AbortedTransaction]
             As the same response lists them; used only under read_committed.
 

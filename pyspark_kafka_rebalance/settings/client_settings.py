@@ -7,7 +7,7 @@ has one line below, in one of five tables, and a setting in none of them is unkn
 * ``SECURITY_SETTINGS``: several of them together make up kafka-python's arguments;
 * ``_ONLY``: only this value is accepted, because it describes what happens here anyway;
 * ``_NO_EFFECT``: no value changes what is read, or how a login is checked. Says why;
-* ``_REFUSED``: whoever sets it relies on what does not happen here. Says why, and what to use.
+* ``_REFUSED``: users who set it rely on an effect it does not have here. Says why, and what to use.
 
 Nothing is ignored silently: :attr:`ClientSettings.without_effect` names what has no effect, for one
 warning. An unknown setting has none either, as with Java's client, unless it is a misspelt one, or

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: A misspelling differs from what was meant in at most this part of its letters.
+#: A misspelling differs from the intended name in at most this part of its letters.
 _STRICT = 0.15
 
 #: Less strict, for names that can hardly be anything else: they start with "kafka.".

@@ -51,7 +51,7 @@ class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
     client_id, client_secret : str
         The credentials.
     scope : str or None
-        The scope to ask for.
+        The scope to request.
     extensions : mapping of str to str
         SASL extensions (KIP-342), sent to the broker with the token.
     """

@@ -1,9 +1,9 @@
 """progress(query): where a query stands in each of its partitions, as a table.
 
 It needs only ``query.recentProgress``, so it works wherever Spark's progress is: in a notebook on
-the driver, through Spark Connect, in a ``StreamingQueryListener``, in a log. An offset tells who
-owns the partitions that its batch reads, and no others (see ``offsets.py``); for the rest, earlier
-progresses tell.
+the driver, through Spark Connect, in a ``StreamingQueryListener``, in a log. An offset names
+the owners of the partitions that its batch reads, and no others (see ``stream_offset.py``); for the
+rest, earlier progresses do.
 """
 
 from __future__ import annotations

@@ -9,6 +9,6 @@ from .command import main
 if __name__ == "__main__":
     # Silences the clients' warnings during retries: the one-line error already says it.
     logging.getLogger().addHandler(logging.NullHandler())
-    # --watch goes on until Ctrl-C. A job in the background of a script inherits that it is ignored.
+    # --watch runs until Ctrl-C. A job in the background of a script inherits that it is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 #: One look reads a record of at most this many partitions.
 MOST_PARTITIONS = 1_000
 
-#: How many offsets to search for a record: if there is none, the search goes on with the next
+#: How many offsets to search for a record: if there is none, the search continues with the next
 #: width, and then partition by partition with ``_FURTHER`` offsets at a time. Compaction and the
 #: ends of transactions leave offsets without a record.
 _WIDTHS = (1, 16, 10_000)

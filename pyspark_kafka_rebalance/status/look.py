@@ -1,4 +1,4 @@
-"""GroupLook: asks the brokers for the state of a consumer group, as often as wanted.
+"""Requests the state of a consumer group from the brokers, as often as wanted.
 
 It joins nothing, commits nothing, and reads one record of each partition. It needs DESCRIBE on the
 group and its topics. The lag in seconds needs READ on the topics, and is unknown without it.

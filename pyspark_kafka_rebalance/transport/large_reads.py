@@ -48,7 +48,7 @@ def read_in_large_pieces(manager: KafkaConnectionManager) -> None:
 
 
 class _Frame(KafkaBytes):  # type: ignore[misc]
-    """A response that is read in place. The decoder asks for what follows the header."""
+    """A response that is read in place. The decoder requests the part after the header."""
 
     def read(self, nbytes: int | None = None) -> Any:
         if nbytes is not None:

@@ -19,7 +19,7 @@ _SECRET_ARGUMENTS = frozenset(
     {"sasl_plain_password", "ssl_password", "sasl_oauth_token_provider", "ssl_context"}
 )
 
-#: A filter sees only what is logged to its own logger: these are the loggers that log secrets.
+#: A filter sees only the records of its own logger: these are the loggers that log secrets.
 _LOGGERS = ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser")
 
 

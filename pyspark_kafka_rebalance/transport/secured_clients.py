@@ -108,7 +108,7 @@ def _leave_loop_to_parent(client: KafkaNetClient) -> None:
 def _end_if_not_let_in(client: KafkaNetClient) -> None:
     """Close the client if its first bootstrap fails: that of a constructor, which then raises.
 
-    kafka-python leaves the I/O thread and its sockets behind, and nobody has anything to close.
+    kafka-python leaves the I/O thread and its sockets behind, without an object to close.
     """
     manager = client._manager
     bootstrap = manager.bootstrap
@@ -132,7 +132,7 @@ def _end_if_not_let_in(client: KafkaNetClient) -> None:
 def prepare_connections(manager: KafkaConnectionManager) -> None:
     """Have the connections that this manager opens from now on name refusals and read fast.
 
-    If none of its brokers answers any more, it asks its bootstrap servers again.
+    If none of its brokers answers any more, it bootstraps again.
     """
     _name_refusals(manager)
     read_in_large_pieces(manager)
@@ -208,7 +208,7 @@ def _name_refusals(manager: KafkaConnectionManager) -> None:
     manager.cluster.bootstrap_brokers = lambda: attempt.left_to_try(servers())
     manager._connect = named_connect
     manager._do_bootstrap = one_bootstrap
-    # Called before each attempt: the bootstrap passes this error on, but goes on after others.
+    # Called before each attempt: the bootstrap passes this error on, but continues after others.
     manager.maybe_raise_auth_failure = raise_refusal
 
 

@@ -17,7 +17,7 @@ class OwnedPartitionsAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
     """``cooperative-sticky`` that reports what is owned *now*, with the generation (v2).
 
     kafka-python's own reports the leader's last assignment, which no longer has a partition whose
-    revoke is deferred: the leader would give that partition to somebody else at once.
+    revoke is deferred: the leader would give that partition to another member at once.
     """
 
     version = _SUBSCRIPTION_VERSION

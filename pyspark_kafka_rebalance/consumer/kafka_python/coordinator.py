@@ -84,7 +84,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     metadata : TopicMetadata
         Which topics there are.
     subscription : Subscription
-        What is subscribed to, and what is assigned.
+        The subscription, and the assignment.
     log_offsets : LogOffsets
         Where logs begin and end.
     starts : Starts

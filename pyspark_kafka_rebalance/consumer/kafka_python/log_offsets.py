@@ -43,15 +43,15 @@ _HIGHEST_VERSION, _OF_HIGHEST_TIMESTAMP = 5, 7
 _T = TypeVar("_T")
 
 
-#: The kind of offset asked for (None: by timestamp), the node asked, and the isolation level.
+#: The requested kind of offset (None: by timestamp), the node, and the isolation level.
 _Asked = tuple[OffsetSpec | None, int, IsolationLevel]
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A request, which takes longer to make than to encode, and what it asks of each partition.
+    """A request, which takes longer to make than to encode, and its entry for each partition.
 
-    The entries are for these partitions, and for others that were asked for before.
+    The entries are for these partitions, and for others that were requested before.
     """
 
     about: _Asked

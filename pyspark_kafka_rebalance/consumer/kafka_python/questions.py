@@ -49,7 +49,7 @@ async def first_answer(
     Parameters
     ----------
     manager : KafkaConnectionManager
-        The manager of the client that asks.
+        The manager of the client that sends the requests.
     ask : callable
         Sends the question, to a broker of kafka-python's choice.
     timeout_ms : float

@@ -11,7 +11,7 @@ Only damage is an unreadable record, which an application may skip. Whatever els
 is, and the data are fetched again, too.
 
 kafka-python also ignores the leader epoch of a response without records, and sets the position
-there without one: if the log is truncated there before the next record comes, nobody would notice
+there without one: if the log is truncated there before the next record comes, nothing would notice
 (KIP-320).
 """
 

@@ -233,7 +233,7 @@ class SecondReader:
         form: Callable[..., Any],
         max_records: int,
     ) -> Read:
-        """Return what was fetched of these gaps, lowest first, and fetch more; never waits.
+        """Return fetched records of these gaps, lowest first, and fetch more; never waits.
 
         Records outside the gaps may be among them.
 

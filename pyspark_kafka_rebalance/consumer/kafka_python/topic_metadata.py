@@ -38,7 +38,7 @@ class TopicMetadata:
     Parameters
     ----------
     manager : KafkaConnectionManager
-        Has the metadata, and asks for them.
+        Has the metadata, and requests them.
     loop : IoLoop
         The loop of the same connections.
 
@@ -52,7 +52,7 @@ class TopicMetadata:
         self.cluster: ClusterMetadata = manager.cluster
         self._manager = manager
         self._loop = loop
-        # On the I/O loop: how many callers ask for all topics, and the setting before the first.
+        # On the I/O loop: how many callers request all topics, and the setting before the first.
         self._asking_for_all = 0
         self._all_topics_before = False
 

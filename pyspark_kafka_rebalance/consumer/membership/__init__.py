@@ -1,1 +1,1 @@
-"""A member of a group: its protocol, what it owns, and how long that is certain."""
+"""A member of a group: its protocol, its partitions, and how long they are certain."""

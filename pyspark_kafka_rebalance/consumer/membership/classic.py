@@ -1,14 +1,14 @@
 """ClassicProtocol: the classic cooperative protocol (KIP-429) with deferred revoke.
 
 The idea of the deferral: to the group this member goes on *owning* a partition whose revoke is
-requested. It says so in every JoinGroup until the partition is released, and only then asks for
+requested. It says so in every JoinGroup until the partition is released, and only then requests
 the rebalance that lets the new owner have it. The broker has no timer on that; the deadline is
 the consumer's.
 
 Invariants, besides those of ``member_record.py``:
  1. At most one join is in flight, and none begins before the result of the last is applied.
  2. What a JoinGroup claims as owned is the applied assignment at the moment of sending. A release
-    after that moment asks for one more join.
+    after that moment requests one more join.
  3. A generation that the coordinator does not know is no loss: the next join claims what is owned
     (``Claim`` says why that is safe). Until then the member uses the generation that it synced
     last, which a coordinator knows after a failover.
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class Claim:
     """Until when no other member can have been given the partitions that a member owns.
 
-    Whether a member may claim what it owns, when the group may have gone on without it.
+    Whether a member may claim what it owns, when the group may have continued without it.
 
     ILLEGAL_GENERATION says that the coordinator knows the member, in another generation. There are
     three ways to get there:
@@ -48,8 +48,8 @@ class Claim:
       arrives; a generation that was not persisted is forgotten. The group is in the previous
       generation, and the owners of partitions in it still own them.
     * An answer to this member was lost. Its JoinGroup has claimed all the same, and what a member
-      claims goes to nobody else.
-    * The group has gone on without the member. A dynamic member is removed then, and gets
+      claims goes to no other.
+    * The group has continued without the member. A dynamic member is removed then, and gets
       UNKNOWN_MEMBER_ID. A static member stays, with what its last JoinGroup claimed, and the leader
       may have given the rest away. Before that, the coordinator waits for its JoinGroup for the
       rebalance timeout.
@@ -352,7 +352,7 @@ class ClassicProtocol:
         return 0
 
     def _goes_on(self, attempt: Attempt, joined: Joined) -> bool:
-        """Whether the member that the coordinator has let in has not left meanwhile.
+        """Whether the member that the coordinator has let in has not left since.
 
         Takes the id that it got in the same step, so that a later leave uses it.
         """

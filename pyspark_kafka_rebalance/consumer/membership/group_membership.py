@@ -53,7 +53,7 @@ class GroupMembership:
     record : MemberRecord
         Who the member is, and what happened to it.
     protocol : GroupProtocol
-        Notified of what the consumer has applied and released.
+        Notified of assignments that the consumer has applied and released.
     commits : CommitLoop
         What waits to be committed, and what is acknowledged.
     lease : Lease

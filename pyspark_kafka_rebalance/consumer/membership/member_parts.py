@@ -45,7 +45,7 @@ class GroupProtocol(Protocol):
         """The id of the assigned topic; None if the protocol assigns by name."""
 
     async def run(self) -> None:
-        """Do what goes on besides the heartbeats, until the member is no longer active."""
+        """Do the work besides heartbeats, until the member is no longer active."""
 
     def wake(self) -> None:
         """Something changed that ``run`` must check."""
@@ -188,7 +188,7 @@ class MemberParts:
         )
 
     def active(self) -> bool:
-        """Whether the member's loops should go on."""
+        """Whether the member's loops should continue."""
         record = self.record
         return not record.closed and not self.loop.closed and record.failure is None
 

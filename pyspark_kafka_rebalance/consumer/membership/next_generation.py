@@ -114,7 +114,7 @@ class WantedTopics:
         self._unreadable: str | None = None
 
     def now(self) -> Wanted:
-        """What to send now."""
+        """The names or the pattern to send now."""
         pattern = self._subscription.pattern
         if (
             pattern is None
@@ -403,7 +403,7 @@ class NextGenerationProtocol:
             )
 
     def _offer_assignment(self) -> None:
-        """Offer the consumer what it may own now, in place of an unapplied assignment; locked."""
+        """Offer the partitions to own now, in place of an unapplied assignment; locked."""
         assignable = self._reconciliation.assignable
         generation = self._record.member.generation
         self._record.offer(AssignmentReceived(generation, frozenset(assignable), assignable))

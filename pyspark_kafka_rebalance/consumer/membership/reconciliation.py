@@ -84,7 +84,7 @@ class Reconciliation:
 
     @property
     def missing(self) -> bool:
-        """Whether something assignable is not owned, such as what was released unasked."""
+        """Whether an assignable partition is not owned, such as one released unasked."""
         return not self.assignable.keys() <= self._owned.keys()
 
     @property
@@ -108,7 +108,7 @@ class Reconciliation:
         return self._revoke_by
 
     def sending(self, now: float, *, joining: bool) -> Report:
-        """Return what a heartbeat that is sent now says."""
+        """Return the fields of a heartbeat that is sent now."""
         if self._unanswered_since is None:
             self._unanswered_since = now
         everything = joining or self._resend

@@ -54,7 +54,7 @@ class Idling:
         self._empty_since: dict[TopicPartition, float] = {}
         self._lags: dict[TopicPartition, int] = {}
         self._zero_since: dict[TopicPartition, float] = {}
-        # Once the group goes on, it does so until something happens: time alone does not stop it.
+        # Once the group continues, it does so until something happens: time alone does not stop it.
         self._goes_on = False
 
     # -- what happens -----------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Idling:
         self._goes_on = False
 
     def answered(self, partition: TopicPartition, lag: int, now: float) -> None:
-        """A fetch was answered: ``lag`` offsets lie behind what is buffered."""
+        """A fetch was answered: ``lag`` offsets follow the buffered records."""
         if partition not in self._partitions:
             return
         self._lags[partition] = lag

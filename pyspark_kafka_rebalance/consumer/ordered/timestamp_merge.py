@@ -47,7 +47,7 @@ class Group(ABC):
     def _append(self, partition: TopicPartition, found: Sequence[Any]) -> None:
         """Buffer records of a partition after those that are there.
 
-        If they begin at or below a buffered offset, they replace what is buffered from there on:
+        If they start at or below a buffered offset, they replace the buffered ones from there on:
         the log was truncated.
         """
 
@@ -81,7 +81,7 @@ class Group(ABC):
             self.idling.filled(partition)
 
     def clear(self, partition: TopicPartition, now: float) -> None:
-        """Drop what is buffered of a partition, and what is known of it."""
+        """Drop a partition's buffered records, and its state."""
         self._discard(partition)
         self.idling.unknown(partition)
         self.idling.emptied(partition, now)
@@ -221,7 +221,7 @@ class TimestampMerge(Generic[GroupT]):
         self._group(partition).extend(partition, found)
 
     def clear(self, partition: TopicPartition, now: float) -> None:
-        """Drop what is buffered and known of a partition that goes on elsewhere."""
+        """Drop the records and state of a partition that continues elsewhere."""
         if partition in self._in:
             group = self._group(partition)
             group.clear(partition, now)

@@ -206,7 +206,7 @@ class JoinProtocol:
 
         Nobody has checked what changed while it was away (KAFKA-13435): its own subscription, the
         number of partitions. If it was the leader, brokers before JoinGroup v9 do not say so: the
-        leader that they name is its previous member id, which nobody has any more.
+        leader that they name is its previous member id, which no member has any more.
         """
         response = await self._loop.send(
             DescribeGroupsRequest(groups=[self._config["group_id"]]),

@@ -34,7 +34,7 @@ fields above are its live part. Such an offset has up to three more fields, betw
          "gaps": {"orders": {"0": [[305, 310]]}},
          "state": {}}}
 
-``catch_up`` is what the batch reads of the older records, ``gaps`` what is left of them after it.
+``catch_up`` has the older records that the batch reads, ``gaps`` those that remain after it.
 ``pending_catch_up``, in the same form and between the two, is what earlier batches have read of
 them and is not proven.
 

@@ -26,7 +26,7 @@ class AvailableNowRun:
     Parameters
     ----------
     ends : Mapping[TopicPartition, int]
-        End offsets of all partitions of the subscribed topics, whoever owns them.
+        End offsets of all partitions of the subscribed topics, also of those that others own.
     """
 
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -19,7 +19,7 @@ from ..spark.read_limits import ReadLimit, ReadMaxRows
 from .available_now import BeyondEnd
 
 #: "No limit" as Spark's ``long``. It distinguishes an unlimited trigger from ``Once``, for which
-#: Spark asks with ReadAllAvailable, whatever our default is.
+#: Spark passes ReadAllAvailable, whatever our default is.
 NO_LIMIT = 2**63 - 1
 
 
@@ -118,7 +118,7 @@ class Draft:
         self._postponed.intersection_update(partitions)
 
     def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Postpone partitions even if they have nothing to read: their records may be gone."""
+        """Postpone partitions even if they have nothing to read: their records may be deleted."""
         self._in_doubt.update(partitions)
 
 

@@ -31,12 +31,12 @@ _COMPARABLE, _NOTICEABLE = 1.5, 1.1
 def plan_catch_up(
     gaps: Mapping[TopicPartition, Sequence[Gap]], max_offsets: int | None
 ) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
-    """Decide what the next batch reads from gaps: the lowest offsets of each partition.
+    """Decide which ranges of gaps the next batch reads: the lowest offsets of each partition.
 
     Parameters
     ----------
     gaps : mapping
-        What nobody has read of partitions that may be read, in order.
+        The unread ranges of partitions that may be read, in order.
     max_offsets : int or None
         Maximum for the whole batch, None for all; shared as :func:`shares_of` does.
     """

@@ -1,6 +1,6 @@
 """Records that no longer exist although they were to be read, and how that is handled. No queries.
 
-``failOnDataLoss`` decides for all of it: an error that names what is gone, or a warning.
+``failOnDataLoss`` decides for all of it: an error that names the missing records, or a warning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EventTime: a batch leaves no record that is much older than what it reads (KIP-695).
+"""A batch leaves no record that is much older than those it reads (KIP-695).
 
 Pure, except for its queries. A batch reads every partition up to one timestamp, the bound:
 
@@ -307,7 +307,7 @@ class EventTime:
             tops += (top for top in known.values() if top > BEFORE_ALL)
         return min(tops) + self._drift if tops else None
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- known timestamps -------------------------------------------------------------------------
 
     def _ends_at(self, bound: int) -> dict[TopicPartition, int]:
         """Up to where each partition is read for this bound; queries what is unknown."""

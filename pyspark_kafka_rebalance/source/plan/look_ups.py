@@ -3,9 +3,9 @@
 A record is treated as at least as late as the latest one before it in its partition. So a
 partition's timestamps never fall, whatever order its producers wrote in, and one offset separates
 records up to a timestamp from later ones. ListOffsets returns that offset without reading data: the
-first record whose timestamp is at least the one asked for.
+first record whose timestamp is at least the requested one.
 
-Every trigger asks for the same timestamps in all partitions, and there may be thousands of these.
+Every trigger requests the same timestamps in all partitions, and there may be thousands of these.
 So answers are kept by timestamp, in a column with all partitions, and do not change when positions
 advance: an answer says where a record is, and holds wherever the position is.
 """

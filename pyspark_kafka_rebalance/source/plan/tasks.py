@@ -32,7 +32,7 @@ class TaskRange(NamedTuple):
     range : OffsetRange
         What to read.
     generation : int or None
-        Generation of the owner; None if nobody owns the range.
+        Generation of the owner; None if no member owns the range.
     revoking : bool
         Whether its revoke was requested.
     lost_below : int

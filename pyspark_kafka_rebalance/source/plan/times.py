@@ -50,12 +50,12 @@ class Times(Protocol):
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
         """Return each log's latest record, as reported before the ends of the logs were queried.
 
-        The answer may be much older than that, unless :meth:`prepare` has asked for it.
+        The answer may be much older than that, unless :meth:`prepare` has requested it.
         """
         ...
 
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
-        """Prepare what the next batch is likely to ask, so that it need not wait for that.
+        """Send the next batch's likely requests in advance, so that it need not wait for them.
 
         Parameters
         ----------
