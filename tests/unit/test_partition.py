@@ -42,6 +42,9 @@ def test_the_topic_of_the_last_commits_is_known_until_they_are_answered() -> Non
     assert completion.get(P) is None
     assert completion.bound(P) == "here"
     assert completion.still_committed(P) is not None
+    completion.start_over([P])
+    assert completion.bound(P) == "here"
+    assert completion.still_committed(P) is None
     completion.forget([P])
     assert completion.bound(P) is None
     assert completion.still_committed(P) is None

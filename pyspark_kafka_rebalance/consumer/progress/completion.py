@@ -204,13 +204,14 @@ class Completion:
         self.forget(self._formers)
 
     def start_over(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was handed out of these partitions, which stay assigned."""
+        """Forget what was handed out of these partitions, but not of which topic they are."""
         for partition in partitions:
             found = self._partitions.get(partition)
-            if found is None:
-                self.forget([partition])
-            else:
-                self._partitions[partition] = found.start_over()
+            if found is not None:
+                found.end()
+                self._partitions[partition] = found.emptied()
+            elif (leaving := self._leaving(partition)) is not None:
+                leaving.former.leaving = leaving.emptied()
 
     def start_all_over(self) -> None:
         """Forget what was handed out of all partitions."""

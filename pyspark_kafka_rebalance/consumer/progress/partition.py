@@ -671,9 +671,8 @@ class Partition:
         self.end()
         self.former.leaving = self
 
-    def start_over(self) -> Partition:
-        """Forget what was handed out; the assignment goes on, and polls where they stand."""
-        self.end()
+    def emptied(self) -> Partition:
+        """The same assignment: its topic, and where polls stopped, but nothing handed out."""
         other = Partition(self.former)
         other.bound, other.unreadable = self.bound, self.unreadable
         return other
