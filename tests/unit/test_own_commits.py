@@ -147,7 +147,7 @@ def test_what_its_own_commits_say(
             ((10, 20), (30, 40)),
             ((ME, 0), (OTHER, 10), (ME, 20), (OTHER, 30), (ME, 40), (OTHER, 70)),
         ),
-        (tuple((n, n + 4) for n in range(1, 70, 8)), ((ME, 0), (OTHER, 70))),  # too many to name
+        (tuple((n, n + 1) for n in range(1, 70, 2))[:25], ((ME, 0), (OTHER, 1))),  # too many
     ],
 )
 def test_gaps_that_it_takes_over_are_its_own(
@@ -165,6 +165,17 @@ def test_only_so_many_queries_are_named() -> None:
     named = [(OTHER if n % 2 else ME, n) for n in range(17)]
     stretches = begun(own_commits(query="third"), commit(70, *named), 70)
     assert stretches == (*named[-15:], ("third", 70))
+
+
+def test_gaps_are_named_even_if_earlier_owners_are_not() -> None:
+    """They counted as delivered by who left them as soon as a group had had many owners."""
+    owners = [(OTHER if n % 2 else ME, n) for n in range(16)]
+    left = Remaining(70, (Gap(20, 30), Gap(40, 41)))
+    stretches = begun(own_commits(query="third", live=True), commit(left, *owners), 70)
+    assert stretches[-6:] == (
+        *((OTHER, 15), ("third", 20), (OTHER, 30), ("third", 40), (OTHER, 41), ("third", 70)),
+    )
+    assert len(stretches) == 16
 
 
 def test_a_partition_that_was_not_started_says_nothing() -> None:

@@ -42,9 +42,11 @@ _TEXT = re.compile(
 )
 
 #: How many stretches a commit names, of at most 38 bytes each. Older ones are dropped: their
-#: records then count as delivered by others. A query that takes over adds one, and two for each gap
-#: that the last owner left.
+#: records then count as delivered by others. A query that takes over adds one.
 MOST_STRETCHES = 16
+#: The same where the last owner left gaps, each of which adds two. They fit half of the 4,096 bytes
+#: that a broker accepts by default.
+MOST_STRETCHES_WITH_GAPS = 50
 
 
 class Stretch(NamedTuple):

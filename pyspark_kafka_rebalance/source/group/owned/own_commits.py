@@ -29,7 +29,12 @@ from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....consumer.offsets.offset_set import Gap
-from ....consumer.offsets.origin import MOST_STRETCHES, Stretch, origin_text
+from ....consumer.offsets.origin import (
+    MOST_STRETCHES,
+    MOST_STRETCHES_WITH_GAPS,
+    Stretch,
+    origin_text,
+)
 from ...offsets.query_identity import QueryIdentity
 
 
@@ -181,15 +186,19 @@ class OwnCommits:
         query, origin = self._identity.id, None if commit is None else commit.origin
         before = () if origin is None else origin.stretches
         found = _with_stretch(before, query, since)
-        if commit is not None and before:  # it takes over what the last owner left below
-            exact = found
-            for gap in commit.remaining.gaps:
-                exact = _with_stretch(exact, query, *gap)
-            # Of more gaps than fit, the last owner counts as the one that has delivered them: a
-            # query that is restored then reads them once more.
-            found = exact if len(exact) <= MOST_STRETCHES else found
+        kept = MOST_STRETCHES
+        if commit is not None and before and (gaps := commit.remaining.gaps):
+            # It takes over what the last owner left below.
+            for gap in gaps:
+                found = _with_stretch(found, query, *gap)
+            kept = max(kept, 1 + sum(stretch.since >= gaps[0].start for stretch in found))
+            if kept > MOST_STRETCHES_WITH_GAPS:
+                # All above the lowest gap counts as this query's. If it counted as the last
+                # owner's, that would read the gaps when it is back, as if it were restored.
+                lowest = min(since, gaps[0].start)
+                found, kept = _with_stretch(before, query, lowest), MOST_STRETCHES
         again = 0 if origin is None else origin.again
-        self._delivered[partition] = _Delivered(found[-MOST_STRETCHES:], again)
+        self._delivered[partition] = _Delivered(found[-kept:], again)
 
     def set_back(self, partition: TopicPartition, commit: GroupCommit, start: int) -> None:
         """The group is set back from this commit to ``start``, where this query delivers again."""
