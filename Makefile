@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 TESTS ?= $(wildcard tests/unit tests/kafka tests/spark)
-# Most of a test on a real broker is waiting: five processes keep two cores busy, with another for the
+# Most of a test on a real broker is waiting: four processes keep two cores busy, with another for the
 # unit tests, and share the files as tests/parallel_run.py says. PARALLEL= runs one test after the other.
 PROCESSES := 4
 PARALLEL ?= --numprocesses $(PROCESSES) --dist loadfile
@@ -86,7 +86,7 @@ demo-producers: $(VENV)/.producers ## Watch instances share a database's tables 
 test: test-environment ## Run the tests: unit, kafka and spark (ARGS=--all: also the long ones; SPARK=4.0 for another PySpark)
 test-spark: test-environment ## Run the tests on real brokers and Spark (SPARK=4.0 for another PySpark)
 test-spark: TESTS := tests/spark
-test: PROCESSES := 6
+test: PROCESSES := 5
 # Worth it with five Sparks and more.
 test: WARM_UP = $(WITH_SPARK) $(PY) -m tests.spark.spark_home
 test test-spark:

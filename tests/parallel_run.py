@@ -20,9 +20,9 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-#: Of the machine: what a test takes is in conftest.py. Of six, four processes used less than one of
-#: two cores in the middle of a run. With 9, tests ran into their own patience.
-SHARES = 8
+#: Of the machine: what a test takes is in conftest.py. With 8 and six processes, two cores were
+#: busy throughout, and a test that waits for a coordinator ran into its own patience.
+SHARES = 6
 
 #: A file of so many tests on brokers is a long one.
 _MANY = 30
@@ -62,7 +62,7 @@ def _lock_free_ones(file: IO[bytes], shares: set[int], at_most: int) -> set[int]
 
 #: What the first processes of a run take while there is any of it: with Spark, with brokers alone,
 #: or unit tests. More processes begin with the first of these again.
-ROLES = ("brokers", "spark", "brokers", "spark", "unit", "brokers")
+ROLES = ("brokers", "spark", "brokers", "spark", "unit")
 
 #: What a process takes when nothing of its own is left. That for unit tests ends.
 _THEN = {"brokers": ("unit", "spark"), "spark": ("brokers", "unit"), "unit": ()}
