@@ -624,8 +624,8 @@ def test_it_says_for_whom_it_waits(
     produce({two_topics[0]: [1]})
     consumer = make(*topics_of(two_topics))
     ordered = TimestampOrderedRecords(consumer, max_task_idle_ms=0)
-    heard = consumer._ends.take_fresh
-    monkeypatch.setattr(consumer._ends, "take_fresh", lambda: heard() - {two_topics[3]})
+    heard = consumer._reading._ends.take_fresh
+    monkeypatch.setattr(consumer._reading._ends, "take_fresh", lambda: heard() - {two_topics[3]})
     own_all(consumer)
 
     def waits_for_it_alone() -> bool:
@@ -648,5 +648,5 @@ def test_it_says_for_whom_it_waits(
             assert not ordered.poll(timeout_ms=20).records
     (warned,) = warnings()
     assert "{}-{}".format(*two_topics[3]) in warned
-    monkeypatch.setattr(consumer._ends, "take_fresh", heard)
+    monkeypatch.setattr(consumer._reading._ends, "take_fresh", heard)
     assert [after(r) for r in take(ordered, 1)] == [1]
