@@ -221,10 +221,9 @@ def warn_of(partition: TopicPartition, committed: OffsetAndMetadata, told: Told)
 
 
 class Former:
-    """What was handed out of one partition under assignments that ended, and of truncated logs.
+    """How far one partition was handed out under assignments that ended, and of truncated logs.
 
-    How far ended assignments and truncated logs were handed out, and their live records. Made with
-    the partition's first assignment and kept, guarded by the lock of ``HandOuts``.
+    Made with the partition's first assignment and kept, guarded by the lock of ``HandOuts``.
 
     A worker may still process a record of an assignment that is over, or of a log that was
     truncated. Its late report must not count for records that were handed out since.
