@@ -34,7 +34,8 @@ CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_g
 # Those that between them make every call of Spark's to a source, in batches and streams.
 CALL_TESTS = $(CLUSTER_TESTS) tests/spark/test_assign.py $(filter tests/unit/%,$(SOURCE_TESTS))
 # What an installation is made from.
-INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
+INSTALLED := setup.cfg setup.py pyproject.toml \
+  $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c pyspark_kafka_rebalance/produce/encoder/_encoder.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
 SOURCES := $(wildcard pyspark_kafka_rebalance tests benchmarks examples notebooks docs)
 export PYTHONUNBUFFERED := 1
@@ -256,7 +257,7 @@ jars: $(VENV)/.demo ## Fetch Kafka's jars, once; they are cached by version (ARG
 venv: $(VENV)/.dev ## Make the virtual environment with everything for development
 
 clean: ## Remove the virtual environment and everything that was made (not Kafka's jars)
-	rm -rf $(VENV) build dist *.egg-info pyspark_kafka_rebalance/fetch/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pyspark_kafka_rebalance/fetch/*.so pyspark_kafka_rebalance/produce/encoder/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find pyspark_kafka_rebalance tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was made from. A venv that was left half made is made again.
