@@ -22,6 +22,7 @@ TIMESTAMPS = st.integers(0, 2**48) | st.integers(-(2**63), 2**63 - 1)
 BYTES = st.binary(max_size=20) | st.binary(min_size=60, max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=3)
 
+TEXTS = [pa.binary(), pa.large_binary(), pa.binary(4), pa.string(), pa.large_string(), pa.null()]
 HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 

@@ -31,6 +31,7 @@ from pyspark_kafka_rebalance.produce.encoder.settings import EncoderSettings
 
 FORMS: list[Any] = [PythonRecords, *([compiled.Records] if compiled else [])]
 NOW_MS = 1_700_000_000_123
+DEFAULT = EncoderSettings()
 
 records = st.lists(
     st.tuples(
@@ -49,7 +50,7 @@ bounds = st.builds(
 )
 
 
-def builder_of(form: Any, bounds: EncoderSettings = EncoderSettings()) -> BatchBuilder:
+def builder_of(form: Any, bounds: EncoderSettings = DEFAULT) -> BatchBuilder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             batch_builder,

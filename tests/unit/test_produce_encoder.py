@@ -33,6 +33,7 @@ from pyspark_kafka_rebalance.produce.encoder.settings import EncoderSettings
 
 FORMS: list[Any] = [PythonEncoder, *([CompiledEncoder] if compiled else [])]
 NOW_MS = 1_700_000_000_123
+DEFAULT = EncoderSettings()
 PARTITIONS = 3
 
 #: As small as a header, so that each record has a batch of its own, up to larger than any table.
@@ -45,7 +46,7 @@ bounds = st.builds(
 
 
 def encoder_of(
-    form: Any, bounds: EncoderSettings = EncoderSettings(), seed: int = 1, topic: str = "orders"
+    form: Any, bounds: EncoderSettings = DEFAULT, seed: int = 1, topic: str = "orders"
 ) -> ArrowEncoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -232,7 +233,7 @@ def test_a_record_that_is_too_large_is_named_and_nothing_is_taken(
             ),
         }
     )
-    with pytest.raises(RecordTooLargeError, match="max.request.size") as caught:
+    with pytest.raises(RecordTooLargeError, match=r"max\.request\.size") as caught:
         encoder.add(large, NOW_MS)
     error = caught.value
     assert (error.topic, error.limit) == ("orders", 1_000)
